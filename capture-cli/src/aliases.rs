@@ -114,7 +114,7 @@ impl Settled {
         };
         self.config.file = None;
         self.notes.push(format!(
-            "-c {count}: no file has this name, so it is taken as --count {count}"
+            "-c {count}: no config file has the name {count}, so -c {count} is taken as --count {count}"
         ));
         self.limit(format!("-c {count}"), format!("--count {count}"));
         self.limits.count.get_or_insert(count);
@@ -189,7 +189,7 @@ impl Settled {
                 self.text(option.clone(), "output.format", format);
             }
             self.notes.push(format!(
-                "{option}: .{format} is appended, because the name has no extension of a capture format; write .pcap or .pcapng"
+                "{option}: .{format} is appended to the file name, because it has no extension of a capture format; write .pcap or .pcapng"
             ));
         }
         let rotates = args.rotate_seconds.is_some()
@@ -200,7 +200,7 @@ impl Settled {
             stem += "-%Y%m%dT%H%M%S";
         } else if !has_time && to.exists() {
             return Err(Failure::refused(format!(
-                "{option}: the file exists, and nothing is overwritten; remove it or choose another name"
+                "{option}: the capture file exists already, and nothing is overwritten; remove it or choose another name"
             )));
         }
         let order = if stem.contains("{queue}") {
@@ -223,7 +223,7 @@ impl Settled {
             let option = format!("-C {size}");
             let bytes = million_bytes(size).ok_or_else(|| {
                 Failure::refused(format!(
-                    "{option}: not a file size; write a number of millions of bytes, or a size such as 100m or 4g"
+                    "{option}: the value is not a file size; write a number of millions of bytes, or a size such as 100m or 4g"
                 ))
             })?;
             self.key(option, "output.rotate_size", bytes);
@@ -297,7 +297,7 @@ impl Settled {
         let number = |word: &&String| word.bytes().all(|b| b.is_ascii_digit());
         if let Some(number) = words.first().filter(number) {
             return Err(Failure::refused(format!(
-                "{number}: a filter cannot begin with a number, and no option before it takes one; remove it"
+                "{number}: a capture filter cannot begin with a number, and no option before this number takes one; remove it"
             )));
         }
         if let Some(filter) = &args.filter {
@@ -327,8 +327,11 @@ impl Settled {
         if let Some(file) = self.filter_file.take() {
             let option = format!("-F {}", file.display());
             let filter = read_text(&file);
-            let filter = filter
-                .map_err(|e| Failure::refused(format!("{option}: cannot read the filter: {e}")))?;
+            let filter = filter.map_err(|e| {
+                Failure::refused(format!(
+                    "{option}: cannot read the file of the capture filter: {e}"
+                ))
+            })?;
             let filter: Vec<_> = filter.split_whitespace().collect();
             self.text(option, "capture.filter", &filter.join(" "));
         }
@@ -353,7 +356,7 @@ fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'stat
         names => format!("devices: {}", names.join(", ")),
     };
     Err(Failure::refused(if name == "any" {
-        format!("-i any: one run captures one port; {list}")
+        format!("-i any: one run captures one port; name a device with -i NAME; {list}")
     } else if is_netdev {
         format!(
             "-i {name}: no RDMA device has this interface ({list}); to capture from it with the \
@@ -361,7 +364,7 @@ fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'stat
              which is faster, but the kernel then receives none of the frames"
         )
     } else {
-        format!("-i {name}: no such device or interface; {list}")
+        format!("-i {name}: there is no such device or interface; {list}")
     }))
 }
 
@@ -419,7 +422,12 @@ fn folder_and_name(path: &str) -> (&str, &str) {
 
 /// Returns a path as UTF-8 text.
 fn path(path: &Path) -> Result<&str, Failure> {
-    let refused = || Failure::refused(format!("{}: the path is not UTF-8", path.display()));
+    let refused = || {
+        Failure::refused(format!(
+            "{}: the path is not valid UTF-8; choose another path",
+            path.display()
+        ))
+    };
     path.to_str().ok_or_else(refused)
 }
 

@@ -56,7 +56,7 @@ pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
     equip(&mut command, &[wire], &settings)?;
     let e = command.exec();
     Err(Failure::refused(format!(
-        "cannot restart with the software NIC: {e}"
+        "cannot restart wqcap with the software NIC: {e}"
     )))
 }
 
@@ -133,7 +133,9 @@ fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<
         )));
     }
     if let Some(wire) = wires.iter().find(|wire| wire.contains('\n')) {
-        return Err(Failure::refused(format!("wire {wire:?}: must be one line")));
+        return Err(Failure::refused(format!(
+            "wire {wire:?}: the description of a wire must be one line"
+        )));
     }
     let settings: Vec<_> = settings
         .iter()

@@ -160,15 +160,13 @@ impl fmt::Debug for RssKey {
 #[non_exhaustive]
 pub enum KeyError {
     /// Text of hexadecimal digits only, but not as many as an RSS key has.
-    #[error("an RSS key of {digits} hexadecimal digits: it must have exactly 80 (40 bytes)")]
+    #[error("the RSS key has {digits} hexadecimal digits; it must have exactly 80 (40 bytes)")]
     Length {
         /// Number of hexadecimal digits found in the RSS key.
         digits: usize,
     },
     /// Character in an RSS key that is not a hexadecimal digit.
-    #[error(
-        "character {found:?} at position {position} of an RSS key: it must be a hexadecimal digit"
-    )]
+    #[error("character {found:?} at position {position} of the RSS key is not a hexadecimal digit")]
     Digit {
         /// Character of the RSS key that is not a hexadecimal digit.
         found: char,

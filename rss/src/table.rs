@@ -232,13 +232,15 @@ fn interleave(size: u32, mut shares: Vec<Share>) -> Box<[u16]> {
 #[non_exhaustive]
 pub enum TableError {
     /// Indirection table size that is not a power of two, or is too large.
-    #[error("an indirection table of {size} entries: it must be a power of two from 1 to 8192")]
+    #[error(
+        "the indirection table has {size} entries; the number must be a power of two from 1 to 8192"
+    )]
     Size {
         /// Requested number of indirection table entries.
         size: u32,
     },
     /// Indirection table over zero queues.
-    #[error("an indirection table over 0 queues: there must be at least 1")]
+    #[error("the indirection table has no queues; at least 1 queue is needed")]
     NoQueues,
     /// Number of queue weights that differs from the number of queues.
     #[error(
@@ -252,7 +254,7 @@ pub enum TableError {
         queues: u16,
     },
     /// Queue weights that are all 0.
-    #[error("the weights of all {queues} queues are 0: at least 1 must be above 0")]
+    #[error("the weights of all {queues} queues are 0; at least 1 weight must be above 0")]
     NoWeight {
         /// Number of queues of the indirection table.
         queues: u16,

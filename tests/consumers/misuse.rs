@@ -140,8 +140,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for len in [usize::MAX, usize::MAX - 4096, usize::MAX / 2] {
         let refused = panic::catch_unwind(|| {
             Region::allocate(len, None).is_err()
-                && Region::several(1, len).is_err()
-                && Region::several(usize::MAX, len).is_err()
+                && Region::allocate_many(1, len).is_err()
+                && Region::allocate_many(usize::MAX, len).is_err()
         });
         attempts.refuse(
             "a region beyond the address space",

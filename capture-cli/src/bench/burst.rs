@@ -259,7 +259,7 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     let brought = brought?;
     if brought < wire {
         return Err(Failure::failed(format!(
-            "the wire delivered {brought} of its {wire} frames within {PATIENCE:?}"
+            "the wire of the benchmark delivered only {brought} of its {wire} frames within the limit of {PATIENCE:?}"
         )));
     }
     let lost = out_of_buffer(&report.nic).ok_or_else(|| {
@@ -300,14 +300,14 @@ fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, St
     };
     let accepted = wire.saturating_sub(first + lost);
     if captured != accepted || seen.has_gaps {
-        let gaps = if seen.has_gaps { ", with gaps," } else { "" };
+        let gaps = if seen.has_gaps { " with gaps" } else { "" };
         return Err(format!(
-            "{captured} frames were captured{gaps} of {accepted} that the NIC accepted; this is a bug in wqcap, please report it"
+            "the NIC accepted {accepted} frames, but {captured} frames were captured{gaps}; this is a bug in wqcap, please report it"
         ));
     }
     if lost == 0 {
         return Err(format!(
-            "the ring held all {accepted} frames of the wire, so its limit is unknown; write a smaller --memory"
+            "the number of frames that the ring can hold is unknown, because it held all {accepted} frames of the wire; give a smaller --memory"
         ));
     }
     Ok(accepted)
@@ -366,12 +366,32 @@ mod tests {
             "one frame arrived before the rules"
         );
         for (lost, numbers, words) in [
-            (6, &[0, 1, 2][..], "3 frames were captured of 4"),
-            (6, &[0, 1, 3, 4], "captured, with gaps, of 4"),
-            (5, &[0, 1, 2, 3], "4 frames were captured of 5"),
-            (6, &[0, 1, 2, 3, 4], "5 frames were captured of 4"),
+            (
+                6,
+                &[0, 1, 2][..],
+                "accepted 4 frames, but 3 frames were captured;",
+            ),
+            (
+                6,
+                &[0, 1, 3, 4],
+                "accepted 4 frames, but 4 frames were captured with gaps",
+            ),
+            (
+                5,
+                &[0, 1, 2, 3],
+                "accepted 5 frames, but 4 frames were captured;",
+            ),
+            (
+                6,
+                &[0, 1, 2, 3, 4],
+                "accepted 4 frames, but 5 frames were captured;",
+            ),
             (6, &[], "received no frame"),
-            (0, &[0, 1, 2, 3], "4 frames were captured of 10"),
+            (
+                0,
+                &[0, 1, 2, 3],
+                "accepted 10 frames, but 4 frames were captured;",
+            ),
             (0, &[7, 8, 9], "all 3 frames"),
         ] {
             let message = of_ten(lost, numbers).expect_err("not whole");

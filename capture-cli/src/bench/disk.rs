@@ -115,8 +115,12 @@ struct Plain {
 /// Measures plain writes to a file in `dir`.
 fn by_plain_writes(dir: &Path, bytes: u64, baseline: &Baseline) -> Result<Plain, Failure> {
     let file = dir.join("plain");
-    let (written, time, direct) = write_plainly(&file, bytes, baseline)
-        .map_err(|e| Failure::failed(format!("{}: plain write failed: {e}", dir.display())))?;
+    let (written, time, direct) = write_plainly(&file, bytes, baseline).map_err(|e| {
+        Failure::failed(format!(
+            "{}: the plain write of the benchmark failed: {e}",
+            dir.display()
+        ))
+    })?;
     files::remove(&file)?;
     // The writes are rounded up to whole writes, so the time is computed per byte.
     let ns = nanos(time) / written as f64 * RECORD as f64;

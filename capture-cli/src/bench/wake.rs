@@ -52,7 +52,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     }
     let us = |at: usize| extra[at] / 1000.0;
     output::print(&format!(
-        "sleeping adds {:.1} us to the age of a frame after a pause ({:.1} to {:.1})\n",
+        "a sleeping receive loop adds {:.1} us to the age of a frame after a pause (range: {:.1} to {:.1} us)\n",
         us(extra.len() / 2),
         us(0),
         us(extra.len() - 1)
@@ -80,7 +80,7 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
     let mut ages = ages.lock().map_or_else(|_| Vec::new(), |it| it.clone());
     if (ages.len() as u64) < frames {
         return Err(Failure::failed(format!(
-            "received {} within {} s instead of {frames}; check that the port has traffic",
+            "the capture received {} within {} s instead of {frames}; check that the port has traffic",
             counted(ages.len() as u64, "frame"),
             PATIENCE.as_secs()
         )));

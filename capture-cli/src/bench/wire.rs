@@ -116,7 +116,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     report.results.iter().try_for_each(|it| {
         let latency = &it.more["latency_ns"];
         output::print(&format!(
-            "{}: age of a frame when it is stamped: min {} ns, p50 {} ns, p99 {} ns, max {} ns\n",
+            "{}: the age of a frame when it is stamped is: min {} ns, p50 {} ns, p99 {} ns, max {} ns\n",
             it.name, latency["min"], latency["median"], latency["p99"], latency["max"]
         ))
     })

@@ -65,13 +65,16 @@ fn describe(device: &DeviceFacts) -> String {
         ),
     );
     let toeplitz = if caps.rss_toeplitz {
-        "Toeplitz"
+        "the Toeplitz"
     } else {
         "no Toeplitz"
     };
     line(
         "spread",
-        format!("{toeplitz}, tables of {} entries", caps.max_table),
+        format!(
+            "the device has {toeplitz} hash, and its indirection tables have at most {} entries",
+            caps.max_table
+        ),
     );
     line(
         "clock",
@@ -145,7 +148,7 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
     }
     if devices.is_empty() {
         return Err(Failure::refused(format!(
-            "no RDMA device on this machine; to try the software NIC: {TRY_MODEL}"
+            "there is no RDMA device on this machine; to try the software NIC, run {TRY_MODEL}"
         )));
     }
     let selected = match (name, devices) {
@@ -155,7 +158,7 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
     };
     match selected {
         Some(device) if !device.missing.is_empty() => Err(Failure::refused(format!(
-            "{} cannot capture: it lacks {}; to try the software NIC: {TRY_MODEL}",
+            "device {} cannot capture: it lacks {}; to try the software NIC, run {TRY_MODEL}",
             device.name,
             device.missing.join(", ")
         ))),

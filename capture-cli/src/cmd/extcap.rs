@@ -74,7 +74,7 @@ impl ExtcapInterface {
         match parts {
             Some((device, port)) => Ok(Self::Port { device, port }),
             None => Err(Failure::refused(format!(
-                "--extcap-interface {name}: no such interface; write {MODEL} or {PREFIX}DEVICE-PORT"
+                "--extcap-interface {name}: there is no such capture interface; write {MODEL} or {PREFIX}DEVICE-PORT"
             ))),
         }
     }

@@ -40,7 +40,7 @@ fn configured(config: &ConfigArgs) -> Result<String, Failure> {
     let url = config.load()?.ship.and_then(|it| it.store);
     url.ok_or_else(|| {
         Failure::refused(format!(
-            "no store is given; name one ({FORMS}), or a config with ship.store (-c CONFIG)"
+            "no store is given; name a store ({FORMS}), or a config with ship.store (-c CONFIG)"
         ))
     })
 }
@@ -139,10 +139,10 @@ fn sum(adds_up: bool, uncounted_files: u64) -> String {
 fn message(it: &SurveyFinding, url: &str) -> String {
     match it {
         SurveyFinding::Nobody => format!(
-            "{url}: no sensor has stored a status; name the ship.store of `wqcap ship`, and check that it runs"
+            "{url}: no sensor has stored a status here; name the ship.store of `wqcap ship`, and check that `wqcap ship` runs"
         ),
         SurveyFinding::Stale { sensor, age_s } => format!(
-            "{sensor}: no status for {} (--stale); check that `wqcap ship` runs there and reaches the store",
+            "{sensor}: the sensor has stored no status for {} (--stale); check that `wqcap ship` runs there and reaches the store",
             rough(*age_s)
         ),
         SurveyFinding::Expired {
@@ -152,17 +152,17 @@ fn message(it: &SurveyFinding, url: &str) -> String {
             uncounted_files,
             flow_files,
         } => format!(
-            "{sensor}: {} in {}{} and {} of flow records were deleted before they were shipped (expired_unshipped)",
+            "{sensor}: {} in {} and {} of flow records were deleted before they were shipped (expired_unshipped){}",
             counted(*frames, "frame"),
             counted(*files, "file"),
+            counted(*flow_files, "file"),
             match uncounted_files {
                 0 => String::new(),
-                n => format!(" ({} of them, with uncounted frames)", thousands(*n)),
-            },
-            counted(*flow_files, "file")
+                n => format!("; {} of these files had uncounted frames", thousands(*n)),
+            }
         ),
         SurveyFinding::DoesNotAddUp { sensor } => format!(
-            "{sensor}: captured is not the sum of shipped, pending, not_selected and expired_unshipped"
+            "{sensor}: the delivery ledger does not add up: captured is not the sum of shipped, pending, not_selected and expired_unshipped"
         ),
         SurveyFinding::Refused { sensor, host, by } => format!(
             "{sensor}: host {host:?} ships nothing, because host {:?} ships under this name; give each host its own ship.sensor and ship.journal",
@@ -174,7 +174,7 @@ fn message(it: &SurveyFinding, url: &str) -> String {
         ),
         SurveyFinding::Problem { sensor, problem } => format!("{sensor}: {problem}"),
         SurveyFinding::NoStatus { sensor, partition } => format!(
-            "{sensor}: has packets ({partition}) but no status; check that its wqcap is not older than this one, and may write and read status/"
+            "{sensor}: the sensor has packets ({partition}) but no status; check that its wqcap is not older than this one, and may write and read status/"
         ),
         SurveyFinding::Unreadable { object, problem } => format!("{object}: {problem}"),
     }
@@ -281,7 +281,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                     sensor: sensor(),
                     age_s: 10_800.0,
                 },
-                "tap: no status for 3 h",
+                "tap: the sensor has stored no status for 3 h",
             ),
             (
                 SurveyFinding::Expired {
@@ -291,7 +291,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                     uncounted_files: 1,
                     flow_files: 0,
                 },
-                "1,234 frames in 2 files (1 of them, with uncounted frames) and 0 files of flow records were deleted",
+                "1,234 frames in 2 files and 0 files of flow records were deleted before they were shipped (expired_unshipped); 1 of these files had uncounted frames",
             ),
             (
                 SurveyFinding::Refused {

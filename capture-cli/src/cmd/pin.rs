@@ -189,7 +189,7 @@ fn notes(place: &CaptureSet, fact: &PinFacts<'_>, now: TimePoint) -> Vec<String>
     }
     if FlowTerms::parse(&pin.filter).is_empty() {
         notes.push(format!(
-            "an index cannot evaluate {:?}, so every file of this period is protected; terms joined by \"and\" protect fewer files",
+            "an index cannot evaluate the filter {:?}, so every file of this period is protected; terms joined by \"and\" protect fewer files",
             pin.filter
         ));
     } else if place.index_dir.is_none() {
@@ -199,7 +199,7 @@ fn notes(place: &CaptureSet, fact: &PinFacts<'_>, now: TimePoint) -> Vec<String>
         );
     } else if fact.unindexed > 0 {
         notes.push(format!(
-            "{} without an index: protected by time alone",
+            "the filter is not applied to {} without an index; time alone decides which of them are protected",
             counted(fact.unindexed, "file")
         ));
     }

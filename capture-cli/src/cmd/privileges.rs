@@ -45,7 +45,7 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
         Ok(())
     } else {
         Err(Failure::refused(format!(
-            "this process lacks {}; grant it as printed above",
+            "this process lacks these privileges: {}; grant them as printed above",
             missing.join(", ")
         )))
     }
@@ -89,12 +89,12 @@ fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
         capability: "CAP_IPC_LOCK",
         purpose: if enough {
             format!(
-                "not needed: the rings take {}, within `ulimit -l`",
+                "the capability is not needed, because the rings take {}, which `ulimit -l` allows",
                 bytes(memory)
             )
         } else {
             format!(
-                "the rings take {}, more than `ulimit -l`, {}",
+                "the rings take {} of locked memory, but the limit of `ulimit -l` is {}",
                 bytes(memory),
                 bytes(limit)
             )

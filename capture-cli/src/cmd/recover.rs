@@ -182,7 +182,7 @@ fn log(it: &RecoveredFile) {
         tracing::warn!("{}: {problem}", it.part.display());
     }
     for line in text(std::slice::from_ref(it)).lines() {
-        tracing::info!("capture file left open by an earlier run: {line}");
+        tracing::info!("an earlier run left this capture file open: {line}");
     }
 }
 
@@ -199,13 +199,13 @@ pub fn text(files: &[RecoveredFile]) -> String {
                     (n, Some(reason)) => format!(", {} cut off: {reason}", thousands(n)),
                 };
                 format!(
-                    "finished with {}, {}{cut}",
+                    "the file was finished with {}, {}{cut}",
                     counted(file.records, "record"),
                     counted(file.kept, "byte")
                 )
             }
             RecoveryOutcome::Removed => format!(
-                "removed: no complete record in its {}",
+                "the file was removed, because it had no complete record in its {}",
                 counted(file.cut, "byte")
             ),
             RecoveryOutcome::InUse => "skipped: a capture is writing it".into(),
@@ -242,7 +242,7 @@ mod tests {
         ];
         assert_eq!(
             text(&all.map(file)),
-            "/cap/wqcap-q00-1.pcap: finished with 1,234 records, 5,678 bytes, 100 cut off: 100 zeros\n\
+            "/cap/wqcap-q00-1.pcap: the file was finished with 1,234 records, 5,678 bytes, 100 cut off: 100 zeros\n\
              /cap/wqcap-q00-1.pcap.part: skipped: a capture is writing it\n\
              /cap/wqcap-q00-1.pcap.part: skipped: not a capture file of wqcap\n\
              /cap/wqcap-q00-1.pcap.part: skipped: not a regular file\n"

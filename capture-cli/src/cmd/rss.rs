@@ -48,7 +48,7 @@ struct Document<'a> {
 pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(it) = args.config.model().first() {
         return Err(Failure::refused(format!(
-            "--set model.{}={}: wqcap rss does not run the model; leave it out",
+            "--set model.{}={}: wqcap rss does not run the software NIC; leave this option out",
             it.key, it.value
         )));
     }
@@ -68,7 +68,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
     if report.frames == 0 && others > 0 {
         return Err(Failure::refused(format!(
-            "no Ethernet frame (link type 1) among {}; rules of a NIC match only Ethernet frames",
+            "the input has no Ethernet frame (link type 1) among {}; rules of a NIC match only Ethernet frames",
             counted(others, "frame")
         )));
     }
@@ -107,7 +107,7 @@ fn read(
             }
             Err(e) => {
                 losses.push(format!(
-                    "{shown}: {e}; counted before that: {}",
+                    "{shown}: {e}; the result includes only {} before this error",
                     counted(frames, "frame")
                 ));
                 break;
@@ -137,14 +137,14 @@ fn read(
     );
     if other_link_types > 0 {
         notes.push(format!(
-            "{} of other link types than Ethernet left out",
+            "the result leaves out {} of other link types than Ethernet",
             counted(other_link_types, "frame")
         ));
     }
     let raised = reader.anomalies().longer_than_frame;
     if raised > 0 {
         notes.push(format!(
-            "{} with more bytes than their stated frame length; the bytes present are counted",
+            "the file has {} with more bytes than the stated frame length; the bytes present are counted",
             counted(raised, "record")
         ));
     }
@@ -203,7 +203,7 @@ fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         if found.is_empty() {
             let shown = path.display();
             return Err(Failure::refused(format!(
-                "{shown}: the directory has no .pcap or .pcapng files"
+                "{shown}: the directory has no .pcap or .pcapng files; name a file or another directory"
             )));
         }
         for note in notes {
@@ -259,7 +259,10 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
         counted(directions.both, "flow"),
         match directions.split {
             0 => "each on one queue".into(),
-            n => format!("{} of them spread over two queues", thousands(n)),
+            n => format!(
+                "the directions of {} of these flows are on two queues",
+                thousands(n)
+            ),
         }
     );
     reasons(

@@ -107,7 +107,7 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
         // A signal is the normal end of this mode.
         Mode::Follow => Ok(()),
         Mode::Once if is_stopped => Err(Failure::failed(format!(
-            "stopped by a signal before everything was shipped; {} left",
+            "a signal stopped `wqcap ship` before everything was shipped; the next run ships the rest: {}",
             counted(status.pending_files, "file")
         ))),
         Mode::Once => Failure::from_messages(status.problems),
@@ -198,7 +198,7 @@ fn host() -> String {
 fn of_host() -> Result<Sensor, Failure> {
     let unfit = |e: String| {
         Failure::refused(format!(
-            "ship.sensor is not set, and the name of the host {e}"
+            "ship.sensor is not set, and the name of the host cannot replace it: {e}"
         ))
     };
     Sensor::try_from(host()).map_err(unfit)

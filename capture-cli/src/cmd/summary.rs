@@ -183,10 +183,16 @@ pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
 /// Formats the counters of a running capture.
 pub fn counters(now: &StatusSnapshot) -> String {
     let Some(snapshot) = &now.snapshot else {
-        return format!("counters: {}, nothing is counted yet\n", now.state);
+        return format!(
+            "counters: the capture is {}, and nothing is counted yet\n",
+            now.state
+        );
     };
     let seconds = snapshot.elapsed.as_secs_f64();
-    let mut text = format!("counters after {seconds:.3} s, {}:\n", now.state);
+    let mut text = format!(
+        "counters after {seconds:.3} s (the capture is {}):\n",
+        now.state
+    );
     text += &aligned(&rows(
         &snapshot.queues,
         &QueueLedger::total(&snapshot.queues),
@@ -266,7 +272,7 @@ pub fn text(report: &Report) -> String {
     }
     if let Some(pinned) = report.pinned.filter(|it| it.files > 0) {
         let text = format!(
-            "{} of {}, protected from deletion",
+            "pins protect {} of {} from deletion",
             counted(pinned.files, "file"),
             counted(pinned.bytes, "byte")
         );
@@ -284,11 +290,11 @@ pub fn text(report: &Report) -> String {
     }
     if let Some(hooks) = report.hooks {
         let mut text = format!(
-            "{} succeeded, {} failed, {} not run",
+            "{} hooks succeeded, {} failed, {} were not run",
             hooks.succeeded, hooks.failed, hooks.not_run
         );
         if hooks.refused > 0 {
-            let _ = write!(text, ", {} refused", hooks.refused);
+            let _ = write!(text, ", {} were refused", hooks.refused);
         }
         line("hooks", &text);
     }
@@ -298,7 +304,7 @@ pub fn text(report: &Report) -> String {
     line(
         "time",
         &format!(
-            "{:.3} s, {}frames/s, {}bit/s; first queue ready after {:.3} s",
+            "the run took {:.3} s with {}frames/s and {}bit/s; the first queue was ready after {:.3} s",
             report.duration.as_secs_f64(),
             scaled(rate(total.received, report.duration)),
             scaled(rate(total.bytes, report.duration) * 8.0),
@@ -408,7 +414,7 @@ impl SummaryFile {
         if !file.in_place {
             file.temporary().map_err(|e| {
                 Failure::refused(format!(
-                    "--summary {}: cannot write there: {}",
+                    "--summary {}: cannot write the summary to this path: {}",
                     file.path.display(),
                     // The full error names a temporary file, which means nothing to the user.
                     e.kind()
@@ -570,8 +576,8 @@ cutoff   5,000,000 bytes of 12 flows left out
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
 deleted  3 files of 4,096 bytes, the oldest; 1 file of 20 frames not shipped yet
-pinned   1 file of 2,048 bytes, protected from deletion
-time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
+pinned   pins protect 1 file of 2,048 bytes from deletion
+time     the run took 2.500 s with 988 kframes/s and 640 Mbit/s; the first queue was ready after 0.120 s
 end      stopped
 notes    queue 1 was recovered once
 ";

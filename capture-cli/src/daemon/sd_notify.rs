@@ -88,7 +88,7 @@ impl Service {
         let newly_stuck = self.pulse.take(&beats, interval.at);
         for queue in newly_stuck {
             tracing::error!(
-                "queue {queue}: its loop has been stuck for {} s; no watchdog message is sent until it continues",
+                "queue {queue}: the receive loop has been stuck for {} s; no watchdog message is sent until it continues",
                 STUCK.as_secs()
             );
         }
@@ -127,7 +127,7 @@ impl Service {
     /// reopening attempts and the time until the next one.
     pub fn report_search(&mut self, device: &str, tries: u32, wait: Duration) {
         self.alive(&format!(
-            "{device} is lost; {tries} attempts to find it, next in {:.1} s",
+            "device {device} is lost; {tries} attempts to find it have failed, and the next one is in {:.1} s",
             wait.as_secs_f64()
         ));
     }

@@ -184,7 +184,7 @@ impl Reaction {
     fn has_lost_its_terminal(&self) -> bool {
         let is_lost = self.terminal.as_ref().is_some_and(is_gone);
         if is_lost {
-            tracing::warn!("SIGHUP: the terminal is gone, and the run ends");
+            tracing::warn!("SIGHUP: the controlling terminal is gone, so the run ends");
         }
         is_lost
     }

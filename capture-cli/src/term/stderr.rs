@@ -102,7 +102,7 @@ impl TextQueue {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             let text = format!(
-                "warning: {dropped} lines of the log were dropped: stderr was not read, and more than {MOST_LINES} bytes waited; read it faster, or log less\n"
+                "warning: {dropped} lines of the log were dropped: stderr was not read, and more than {MOST_LINES} bytes waited; read stderr faster, or log less\n"
             );
             self.ordinary_bytes += text.len();
             self.waiting

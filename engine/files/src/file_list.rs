@@ -305,7 +305,7 @@ impl MergedNames {
             Ok(Some(name)) => self.next.push(Reverse((name, source))),
             Ok(None) => {}
             Err(e) => tracing::error!(
-                "cannot read the names of finished files: {e}; the list is incomplete"
+                "cannot read the names of finished capture files: {e}; the list of files in the summary is incomplete"
             ),
         }
     }

@@ -85,7 +85,9 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if len > most || bytes.len() as u64 > most {
         return Err(io::Error::new(
             ErrorKind::FileTooLarge,
-            format!("the file has more than {most} bytes, the limit for such a file; remove it"),
+            format!(
+                "the file has more than {most} bytes, which is the limit for files of this kind; remove the file"
+            ),
         ));
     }
     Ok(bytes)

@@ -124,7 +124,7 @@ fn attempt(
 ) -> Result<RecoveryOutcome, String> {
     let failed = |what: &str| {
         let what = what.to_owned();
-        move |e: io::Error| format!("cannot {what}: {e}; the file keeps its name")
+        move |e: io::Error| format!("recovery cannot {what}: {e}; the .part file keeps its name")
     };
     // The writer may have renamed the file in the meantime. Irregular files are not opened: that
     // could trigger a device, or wait for the other end of a pipe.
@@ -172,7 +172,7 @@ fn attempt(
     }
     if fs::symlink_metadata(path).is_ok() {
         return Err(format!(
-            "{} exists already and is not overwritten; move one of the two files",
+            "the file {} exists already and is not overwritten; move this file or the .part file elsewhere",
             path.display()
         ));
     }
@@ -202,7 +202,9 @@ fn attempt(
 /// Counts the complete records of a `.part` file and returns the end of the last one. A file that
 /// is damaged before its first complete record is an error, so that it is not removed.
 fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
-    let keeps = |e: &dyn std::fmt::Display| format!("{e}; the file keeps its name");
+    let keeps = |e: &dyn std::fmt::Display| {
+        format!("recovery cannot read the file: {e}; the .part file keeps its name")
+    };
     let mut source = Decompressor::new(file).map_err(|e| keeps(&e))?;
     if source.is_compressed() {
         return measure_compressed(file, &mut source, it);
@@ -237,7 +239,9 @@ fn measure_compressed(
     frames: &mut Decompressor<Guarded<'_>>,
     it: &mut RecoveredFile,
 ) -> Result<u64, String> {
-    let keeps = |e: &dyn std::fmt::Display| format!("{e}; the file keeps its name");
+    let keeps = |e: &dyn std::fmt::Display| {
+        format!("recovery cannot read the file: {e}; the .part file keeps its name")
+    };
     let damage = match io::copy(frames, &mut io::sink()) {
         Ok(_) => None,
         Err(e) if e.raw_os_error().is_some() => return Err(keeps(&e)),

@@ -79,7 +79,7 @@ pub struct Hashing {
 struct SamplePicker {
     /// Mean number of frames between two load samples; 0: no frame is sampled.
     every: usize,
-    /// Number of frames until the next load sample.
+    /// Frames until the next one is sampled for the load of the queues.
     left: usize,
     /// State of the pseudorandom generator that chooses the gaps between load samples.
     dice: u64,

@@ -210,7 +210,7 @@ fn restrict_to_cores(cores: &[usize]) {
         && let Err(e) = rustix::thread::sched_setaffinity(None, &set)
     {
         tracing::warn!(
-            "cannot restrict compression to cores {cores:?}: {e}; the kernel's scheduler chooses its cores"
+            "cannot restrict the compression threads to cores {cores:?}: {e}; the kernel's scheduler chooses their cores"
         );
     }
 }
@@ -231,7 +231,9 @@ fn run(mut packer: Packer, channels: &PackerChannels) {
             Ok(len) => (packed.len, packed.whole) = (len, len),
             // There is nothing to write: the writer counts the block's frames as lost.
             Err(e) => {
-                tracing::error!("queue {queue}: cannot compress a write block: {e}");
+                tracing::error!(
+                    "queue {queue}: cannot compress a write block: {e}; the frames of this block are lost"
+                );
                 (packed.len, packed.whole, packed.spoilt) = (0, 0, true);
             }
         }

@@ -172,8 +172,10 @@ impl Encoder for PcapngEncoder {
         out.truncate(out.len() - 4 - pcapng::BLOCK_TRAILER_LEN);
         for note in notes {
             let comment = match note {
-                Note::Filter(filter) if filter.is_empty() => "filter from here on: none".into(),
-                Note::Filter(filter) => format!("filter from here on: {filter}"),
+                Note::Filter(filter) if filter.is_empty() => {
+                    "the filter from here on is: none".into()
+                }
+                Note::Filter(filter) => format!("the filter from here on is: {filter}"),
                 Note::Mark(mark) => format!("{MARK}{mark}"),
             };
             text(&mut out, code::OPT_COMMENT, &comment);

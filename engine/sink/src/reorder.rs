@@ -417,7 +417,7 @@ impl<O: OrderedOutput> Reorderer<O> {
         Self { in_order, ..self }
     }
 
-    /// Sets the flushes to forward to the ordered output.
+    /// Sets the flush requests that are passed on to the merged output.
     pub(super) fn with_flushes(self, flushes: Flushes) -> Self {
         Self {
             flushes: Some(flushes),

@@ -80,9 +80,9 @@ fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
     match (disturbance.nic_ns, disturbance.host_ns) {
         (0, 0) => None,
         (nic, 0) => Some(format!("{clock} jumped by {}", by(nic))),
-        (0, host) => Some(format!("the system's clock was set by {}", by(host))),
+        (0, host) => Some(format!("the system's clock jumped by {}", by(host))),
         (nic, host) => Some(format!(
-            "{clock} jumped by {}, and the system's clock was set by {}",
+            "{clock} jumped by {}, and the system's clock jumped by {}",
             by(nic),
             by(host)
         )),

@@ -138,7 +138,7 @@ impl CaptureHandle {
             after,
         };
         self.shared.note(format!(
-            "the filter was changed from {:?} to {:?}",
+            "the capture filter was changed from {:?} to {:?}",
             change.before, change.after
         ));
         Ok(change)

@@ -67,7 +67,8 @@ impl Capture {
     /// from then on state the whole outage.
     pub(super) fn end_device_outage(&self) {
         if let Some(outage) = self.shared.outages.end(Cause::DeviceLost, system_ns()) {
-            self.shared.note(format!("the device is back: {outage}"));
+            self.shared
+                .note(format!("the lost device is available again: {outage}"));
         }
     }
 

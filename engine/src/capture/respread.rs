@@ -248,7 +248,9 @@ impl Capture {
         }
         self.spreading.pause = PAUSE;
         if let Err(e) = self.respread(&Respread::ByLoad) {
-            self.shared.note(format!("rss.respread is turned off: {e}"));
+            self.shared.note(format!(
+                "rss.respread is turned off, because a change of the indirection table failed: {e}"
+            ));
             self.spreading.auto = false;
         }
     }

@@ -73,7 +73,7 @@ impl Capture {
                 "rule remove",
                 "",
                 format!(
-                    "there is no rule ({which}); {there}; give the id of one, or all its fields"
+                    "there is no rule ({which}); {there}; give the id of a rule, or all fields of a rule"
                 ),
             ));
         };
@@ -101,6 +101,6 @@ impl Capture {
     }
 
     fn note_rule(&self, what: &str, rule: &RuleConfig) {
-        self.shared.note(format!("a rule was {what}: {rule}"));
+        self.shared.note(format!("a flow rule was {what}: {rule}"));
     }
 }

@@ -226,7 +226,7 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
         found.push(Problem::new("device.on_loss", "\"retry\"", problem));
     }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
-        let problem = format!("device.name = {name:?} is set too; set only one of them");
+        let problem = format!("device.name = {name:?} is also set; set only one of the two keys");
         let value = format!("{netdev:?}");
         found.push(Problem::new("device.netdev", value, problem));
     }
@@ -241,7 +241,7 @@ fn capture(Config { capture, rule, .. }: &Config, found: &mut Vec<Problem>) {
     power_of_two("capture.ring", capture.ring, found);
     if capture.mode != Mode::Filtered && !rule.is_empty() {
         let problem = format!(
-            "capture.mode = \"{}\" has no rules; set capture.mode = \"filtered\", or leave the [[rule]]s out",
+            "capture.mode = \"{}\" uses no [[rule]] sections; set capture.mode = \"filtered\", or remove them",
             capture.mode
         );
         found.push(Problem::new("rule 1", "", problem));
@@ -262,13 +262,13 @@ fn cutoff(Config { cutoff, .. }: &Config, found: &mut Vec<Problem>) {
         found.push(Problem::new(
             key,
             "",
-            format!("there may be at most {MOST_CUTOFFS} [[cutoff]]s"),
+            format!("at most {MOST_CUTOFFS} [[cutoff]] sections are allowed"),
         ));
     }
     let general = cutoff.iter().position(|it| it.filter.trim().is_empty());
     if let Some(general) = general.filter(|it| it + 1 < cutoff.len()) {
         let problem = format!(
-            "is never reached: cutoff {} has no filter and matches every flow; put it last",
+            "this cutoff is never reached: cutoff {} has no filter and matches every flow; put the one without a filter last",
             general + 1
         );
         found.push(Problem::new(format!("cutoff {}", general + 2), "", problem));
@@ -285,8 +285,9 @@ fn rss(Config { rss, capture, .. }: &Config, found: &mut Vec<Problem>) {
     if let Some(queues) = capture.queues
         && u32::from(queues) > rss.table_size
     {
-        let problem =
-            format!("smaller than capture.queues = {queues}: some queues would never get a frame");
+        let problem = format!(
+            "the indirection table has fewer entries than capture.queues = {queues}: some queues would never get a frame"
+        );
         found.push(Problem::new("rss.table_size", rss.table_size, problem));
     }
     weights(&rss.weights, capture.queues, found);
@@ -305,7 +306,7 @@ fn weights(weights: &[u32], queues: Option<u16>, found: &mut Vec<Problem>) {
     if let Some(queues) = queues.filter(|it| weights.len() != usize::from(*it)) {
         let count = weights.len();
         refuse(format!(
-            "{} for capture.queues = {queues}; write one per queue",
+            "the list has {} for capture.queues = {queues}; write one weight per queue",
             counted(count, "weight")
         ));
     }
@@ -328,7 +329,8 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     }
     let comment = output.comment.len();
     if comment > MOST_COMMENT {
-        let problem = format!("has {comment} bytes; at most {MOST_COMMENT} are allowed");
+        let problem =
+            format!("the comment has {comment} bytes; at most {MOST_COMMENT} are allowed");
         found.push(Problem::new("output.comment", "\"...\"", problem));
     }
     if let Some(problem) = name(output) {
@@ -339,7 +341,10 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
         stdout(output, found);
     }
     if let Some(control) = config.control.as_ref().filter(|it| it.srq_max < it.srq) {
-        let problem = format!("must be at least control.srq = {}", control.srq);
+        let problem = format!(
+            "the maximum size of the SRQ must be at least control.srq = {}",
+            control.srq
+        );
         found.push(Problem::new("control.srq_max", control.srq_max, problem));
     }
 }
@@ -367,7 +372,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     ] {
         if *dir == ship.journal {
             let value = format!("{:?}", ship.journal);
-            let problem = format!("is also {key}; name another directory");
+            let problem = format!("the directory is also that of {key}; name another directory");
             found.push(Problem::new("ship.journal", value, problem));
         }
     }
@@ -422,7 +427,9 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
         found.push(Problem::new("output.stdout", true, problem));
     }
     for (key, _) in keys.iter().filter(|(_, set)| *set) {
-        let problem = format!("{key} applies only to files; leave one of the two out");
+        let problem = format!(
+            "{key} applies only to files, and stdout is not a file; leave one of the two keys out"
+        );
         found.push(Problem::new("output.stdout", true, problem));
     }
 }
@@ -432,7 +439,7 @@ fn power_of_two(key: &'static str, value: u32, found: &mut Vec<Problem>) {
     let range = RANGES.iter().find(|it| it.key == key);
     if !value.is_power_of_two() && range.is_some_and(|it| it.holds(value.into())) {
         let nearest = value.next_power_of_two();
-        let problem = format!("must be a power of two, such as {nearest}");
+        let problem = format!("the value must be a power of two, such as {nearest}");
         found.push(Problem::new(key, value, problem));
     }
 }

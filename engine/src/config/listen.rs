@@ -28,7 +28,7 @@ impl Listen {
         if addresses.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("the host {} has no address", self.host),
+                format!("the host {} has no IP address", self.host),
             ));
         }
         Ok(addresses)

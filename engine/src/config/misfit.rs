@@ -50,7 +50,10 @@ impl Misfit {
                 let guess = guess.map(|it| format!("; did you mean \"{it}\"?"));
                 format!("must be {}{}", any_of(words), guess.unwrap_or_default())
             }
-            Self::Key(known) => format!("must be a table with keys of {}", known.join(", ")),
+            Self::Key(known) => format!(
+                "the value must be a table with keys of {}",
+                known.join(", ")
+            ),
             // Problem messages begin with the value, so its quotation at the start is removed.
             Self::Other(text) => {
                 let quoted = value.as_str().map(|it| format!("{it:?}"));

@@ -238,15 +238,15 @@ dir = \"/nowhere\"
 ";
         let rule = "one of icmp, tcp, udp, gre, esp, ah, icmp6, sctp, or a number";
         let expected = [
-            "line 3, column 1: capture.queus = 4: no such key; did you mean capture.queues?",
+            "line 3, column 1: capture.queus = 4: there is no such key; did you mean capture.queues?",
             "line 4, column 1: capture.idle = \"slep\": must be \"spin\" or \"sleep\"; did you mean \"sleep\"?",
             "line 5, column 1: capture.ring = 65536: must be 1 to 32768",
             "line 6, column 1: capture.promiscuous = 1: must be true or false",
-            "line 8, column 1: rule 1: capture.mode = \"steal\" has no rules; set capture.mode = \"filtered\", or leave the \
-             [[rule]]s out",
+            "line 8, column 1: rule 1: capture.mode = \"steal\" uses no [[rule]] sections; set capture.mode = \"filtered\", or \
+             remove them",
             &format!("line 11, column 1: rule 2: proto = \"tpc\": not a protocol; write {rule}"),
             "line 12, column 1: rule 2: vni = -1: must be a whole number (0 to 16777215)",
-            "line 14, column 2: outptu: no such section; did you mean [output]?",
+            "line 14, column 2: outptu: there is no such section; did you mean [output]?",
         ];
         assert_eq!(refused(text).lines().collect::<Vec<_>>(), expected);
     }
@@ -368,7 +368,7 @@ dir = \"/nowhere\"
             (
                 "capture.queues.x",
                 "1",
-                "no such key; capture.queues must be a whole number",
+                "there is no such key below capture.queues: must be a whole number",
             ),
             ("capture..x", "1", "empty part"),
         ] {

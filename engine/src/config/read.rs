@@ -197,7 +197,8 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
             let mut wrong = Vec::new();
             for (number, item) in (1..).zip(items) {
                 let Value::Table(keys) = item else {
-                    let problem = format!("must be tables: write [[{section}]]");
+                    let problem =
+                        format!("each entry of this list must be a table; write [[{section}]]");
                     wrong.push(Problem::new(section, "", problem));
                     continue;
                 };
@@ -217,7 +218,7 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
             } else {
                 format!("[{section}]")
             };
-            let problem = format!("must be a section of keys: write {header}");
+            let problem = format!("this entry must be a section of keys; write {header}");
             let given = match &other {
                 Value::Table(_) => String::new(),
                 other => other.to_string(),
@@ -286,10 +287,10 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
         _ => meant(name, sections.iter().copied()).map(|it| format!("[{it}]")),
     };
     let rest = guess.map_or_else(
-        || format!("there are {}", sections.join(", ")),
+        || format!("the sections are {}", sections.join(", ")),
         |it| format!("did you mean {it}?"),
     );
-    Problem::new(name, given, format!("no such {kind}; {rest}"))
+    Problem::new(name, given, format!("there is no such {kind}; {rest}"))
 }
 
 /// Returns the dotted name of a configuration key called `key` in any section.
@@ -312,8 +313,11 @@ fn unknown_key(
         false => format!("{section}.{it}"),
     });
     let problem = match home_of(key).or(here) {
-        Some(guess) => format!("no such key; did you mean {guess}?"),
-        None => format!("no such key; there are {}", known_here.join(", ")),
+        Some(guess) => format!("there is no such key; did you mean {guess}?"),
+        None => format!(
+            "there is no such key; the keys here are {}",
+            known_here.join(", ")
+        ),
     };
     Problem::new(name, value, problem)
 }
@@ -374,9 +378,9 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
         }
     }
     match first_problem {
-        Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => {
-            refused(format!("no such key; {} {}", it.key, it.problem))
-        }
+        Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => refused(
+            format!("there is no such key below {}: {}", it.key, it.problem),
+        ),
         Some(it) => refused(it.problem),
         None => Ok(()),
     }

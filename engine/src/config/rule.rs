@@ -118,12 +118,14 @@ impl FromStr for Net {
             prefix.parse().map_err(|_| bad())?
         };
         if prefix > most {
-            return Err(format!("{text:?}: a prefix has at most {most} bits"));
+            return Err(format!(
+                "{text:?}: the prefix of an address has at most {most} bits"
+            ));
         }
         let net = Self { address, prefix };
         if net.masked() != address {
             return Err(format!(
-                "{text:?} has bits beyond its prefix; write {}/{prefix}",
+                "{text:?} has address bits beyond its prefix; write {}/{prefix}",
                 net.masked()
             ));
         }

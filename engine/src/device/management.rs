@@ -18,7 +18,7 @@ pub fn reason_against_steal(netdev: &str) -> Option<String> {
         let upper = interfaces_over(Path::new("/sys"), netdev);
         upper
             .iter()
-            .find_map(|it| Some(format!("is below {it}, which {}", reason(it)?)))
+            .find_map(|it| Some(format!("{netdev} is below {it}, and {}", reason(it)?)))
     })
 }
 
@@ -49,7 +49,7 @@ fn reason(netdev: &str) -> Option<String> {
     if default_route_v4(&read("/proc/net/route"), netdev)
         || default_route_v6(&read("/proc/net/ipv6_route"), netdev)
     {
-        return Some("carries the default route".into());
+        return Some(format!("{netdev} carries the default route"));
     }
     let addresses: Vec<IpAddr> = if_addrs::get_if_addrs()
         .unwrap_or_default()
@@ -66,7 +66,9 @@ fn reason(netdev: &str) -> Option<String> {
         .into_iter()
         .chain(sessions)
         .find(|a| addresses.contains(a))?;
-    Some(format!("has the address {reached} of a login session"))
+    Some(format!(
+        "{netdev} has the address {reached} of a login session"
+    ))
 }
 
 /// Returns `true` if the routing table `table`, in the form of `/proc/net/route`, has a default

@@ -140,7 +140,7 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
     {
         Ok(facts) => Some(facts),
         Err(e) => {
-            tracing::warn!("{name} cannot be used: {e}");
+            tracing::warn!("the RDMA device {name} cannot be used: {e}");
             None
         }
     };
@@ -260,7 +260,9 @@ fn largest_wq(context: &Context) -> Option<u32> {
     wq_limit::find(context)
         .inspect_err(|e| {
             let name = context.name();
-            tracing::warn!("{name}: the largest capture.ring is unknown: {e}");
+            tracing::warn!(
+                "{name}: the largest capture.ring that the device supports is unknown: {e}"
+            );
         })
         .ok()
 }

@@ -271,7 +271,7 @@ impl Fanout {
 
 /// Returns the error message for a parser thread that panicked.
 fn gone(queue: u16, parser: usize) -> String {
-    format!("queue {queue}: parser {parser} ended in a panic")
+    format!("queue {queue}: parser thread {parser} ended in a panic")
 }
 
 impl Outlet for Fanout {
@@ -362,7 +362,7 @@ impl Outlet for Fanout {
                 frames: frames as u64,
                 why: reason.unwrap_or_else(|| {
                     format!(
-                        "queue {}: parsers did not return {frames} slots",
+                        "queue {}: the parser threads did not return {frames} slots of the receive ring",
                         self.queue
                     )
                 }),

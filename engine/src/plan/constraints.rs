@@ -31,7 +31,10 @@ pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<ReceiveBu
         return Err(Error::config(
             "capture.max_sge",
             max_sge,
-            format!("the device supports 1 to {}", caps.max_sge),
+            format!(
+                "the device supports 1 to {} scatter entries per WR",
+                caps.max_sge
+            ),
         ));
     }
     let bytes = buffer.to_u32();
@@ -88,7 +91,10 @@ pub(super) fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Err
             return Err(Error::config(
                 key,
                 true,
-                format!("{} lacks {capability}; set {key} = false", device.name),
+                format!(
+                    "the device {} lacks {capability}; set {key} = false",
+                    device.name
+                ),
             ));
         }
         bits |= bit;
@@ -108,7 +114,10 @@ pub(super) fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error
     Err(Error::config(
         "rss.inner",
         true,
-        format!("{} lacks {missing}; set rss.inner = false", device.name),
+        format!(
+            "the device {} lacks {missing}; set rss.inner = false",
+            device.name
+        ),
     ))
 }
 

@@ -78,7 +78,7 @@ pub(super) fn queues(
     }
     if count > cores.len() {
         notes.push(format!(
-            "capture.queues = {count}: {count} loops share {}; they yield when their queues are empty",
+            "capture.queues = {count}: {count} receive loops share {}; each loop yields its core when its queue is empty",
             counted(cores.len(), "core")
         ));
     }
@@ -170,7 +170,9 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
         return Err(Error::config(
             "rss.table_size",
             size,
-            format!("the device supports a power of two up to {most}"),
+            format!(
+                "the number of entries must be a power of two; the device supports at most {most}"
+            ),
         ));
     }
     let weights = &config.rss.weights;
@@ -179,7 +181,7 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
             "rss.weights",
             format!("{weights:?}"),
             format!(
-                "{} for {}; write one per queue, or set capture.queues = {}",
+                "the list has {} for {}; write one weight per queue, or set capture.queues = {}",
                 counted(weights.len(), "weight"),
                 counted(queues, "queue"),
                 weights.len()

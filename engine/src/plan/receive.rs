@@ -63,7 +63,7 @@ impl QueueMemory {
                 "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into(),
             ),
             None => Err(format!(
-                "{} lacks striding WQs for raw packets (MLX5DV_CONTEXT_MASK_STRIDING_RQ)",
+                "the device {} lacks striding WQs for raw packets (MLX5DV_CONTEXT_MASK_STRIDING_RQ)",
                 device.name
             )),
             Some(_) if u64::from(frame.bytes) * u64::from(frame.max_sge) > LONGEST.into() => Err(format!(
@@ -82,7 +82,7 @@ impl QueueMemory {
             Err(reason) if wanted == config::Receive::Striding => Err(Error::config(
                 "capture.receive",
                 wanted,
-                format!("{reason}; or set capture.receive = \"auto\""),
+                format!("{reason}; alternatively, set capture.receive = \"auto\""),
             )),
             Err(_) => match device.caps.max_wq_wr {
                 Some(most) if frame.wrs > most => Err(Error::config(
@@ -177,7 +177,7 @@ fn striding(
             key,
             value,
             format!(
-                "the device supports powers of two from {} to {}",
+                "the value must be a power of two; the device supports {} to {}",
                 can.start(),
                 can.end()
             ),
@@ -274,7 +274,7 @@ pub(super) fn compression(
             "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into()
         }
         _ if !device.caps.mini_cqes.contains(&format) => {
-            format!("{} lacks mini CQEs of format {name}", device.name)
+            format!("the device {} lacks mini CQEs of format {name}", device.name)
         }
         _ => return Ok(Some(format)),
     };
@@ -282,7 +282,7 @@ pub(super) fn compression(
         CqeCompression::On => Err(Error::config(
             "capture.cqe_compression",
             wanted,
-            format!("{reason}; or set capture.cqe_compression = \"auto\""),
+            format!("{reason}; alternatively, set capture.cqe_compression = \"auto\""),
         )),
         _ => Ok(None),
     }

@@ -30,7 +30,7 @@ impl Stamps {
             (Timestamps::Software, _) => Self::Software,
             _ if device.caps.clock_khz == 0 || device.caps.timestamp_mask == 0 => {
                 notes.push(format!(
-                    "{} does not time stamp completions: capture.timestamps = \"software\" is used",
+                    "the device {} does not time stamp completions: capture.timestamps = \"software\" is used",
                     device.name
                 ));
                 Self::Software

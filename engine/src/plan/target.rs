@@ -60,7 +60,7 @@ pub(super) fn device<'d>(
         Ok(device)
     } else {
         Err(Error::Device(format!(
-            "{} cannot capture: it lacks {}",
+            "the RDMA device {} cannot capture: it lacks {}",
             device.name,
             device.missing.join(", ")
         )))
@@ -113,7 +113,7 @@ pub(super) fn stolen(
     };
     let Some(netdev) = &port.netdev else {
         let (name, number) = (&device.name, port.number);
-        notes.push(format!("{taken_by}: the kernel receives no frames from port {number} of {name} while this runs; frames that the host sends are not captured"));
+        notes.push(format!("{taken_by}: the kernel receives no frames from port {number} of {name} while the capture runs; frames that the host sends are not captured"));
         if !permitted {
             return refused(format!(
                 "the network interface of port {number} of {name} is unknown: its GID table and RDMA netlink name none, and \
@@ -127,14 +127,14 @@ pub(super) fn stolen(
         ));
         return Ok(());
     };
-    notes.push(format!("{taken_by}: the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
+    notes.push(format!("{taken_by}: the kernel receives no frames from {netdev} while the capture runs; frames that the host sends are not captured"));
     match management::reason_against_steal(netdev) {
         Some(reason) if !permitted => refused(format!(
-            "{netdev} {reason}, which would be cut off by {taken_by}"
+            "{taken_by} would cut off the management traffic of this machine: {reason}"
         )),
         Some(reason) => {
             notes.push(format!(
-                "capture.steal_management: {netdev} {reason}; this is cut off while the capture runs"
+                "capture.steal_management: {reason}; this traffic is cut off while the capture runs"
             ));
             Ok(())
         }
@@ -148,8 +148,8 @@ pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d P
     let port = device.ports.iter().find(|it| it.number == number);
     let port = port.ok_or_else(|| {
         let there = match device.ports.len() {
-            1 => format!("{} has port 1 only", device.name),
-            ports => format!("{} has ports 1 to {ports}", device.name),
+            1 => format!("the device {} has port 1 only", device.name),
+            ports => format!("the device {} has ports 1 to {ports}", device.name),
         };
         Error::config("device.port", number, there)
     })?;

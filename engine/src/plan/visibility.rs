@@ -56,7 +56,7 @@ fn sharing(port: &PortFacts) -> Vec<String> {
     }
     if place.vfs > 0 {
         notes.push(format!(
-            "{name} has {} virtual functions: unicast frames to their MAC addresses go to them and are not seen here",
+            "{name} has {} virtual functions: unicast frames to their MAC addresses go to them and are not seen by the capture",
             place.vfs
         ));
     }
@@ -114,7 +114,7 @@ fn addresses(config: &Config, port: &PortFacts) -> Option<String> {
         return None;
     };
     Some(format!(
-        "{reason}: {} sees unicast frames to its own MAC addresses only, and the multicast groups that were joined",
+        "{reason}: {} receives unicast frames to its own MAC addresses only, and frames of the multicast groups that were joined",
         name(port)
     ))
 }

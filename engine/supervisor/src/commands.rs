@@ -125,7 +125,7 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     Ok(replaced(
         was,
         &format!(
-            "{}; {} of {} table entries moved; the busiest queue had {:.2} times its share, now expected: {:.2}",
+            "{}; {} of {} indirection table entries moved; the busiest queue had {:.2} times its share of the load and is now expected to have {:.2} times its share",
             shares(capture),
             done.moved,
             done.entries,
@@ -142,7 +142,10 @@ fn shares(capture: &Capture) -> String {
         entries[usize::from(*queue)] += 1;
     }
     let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-    format!("indirection table entries by queue: {}", entries.join(", "))
+    format!(
+        "the numbers of indirection table entries by queue are {}",
+        entries.join(", ")
+    )
 }
 
 fn add_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {

@@ -36,7 +36,9 @@ impl Compilations {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(Refusal::new(
                 RefusalCode::TooMany,
-                format!("{MOST_WAITING} filters wait to be compiled; try again later"),
+                format!(
+                    "{MOST_WAITING} filter expressions already wait to be compiled; try again later"
+                ),
             )),
             Err(TrySendError::Disconnected(_)) => {
                 *changes = None;

@@ -58,7 +58,9 @@ pub(super) fn continue_capture(
     wakeup: &Wakeup,
 ) -> Result<(Capture, Plan), String> {
     if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
-        return Err(format!("its network interface {netdev} is not present"));
+        return Err(format!(
+            "the network interface {netdev} of the device is not present"
+        ));
     }
     let plan = Plan {
         device: found.device,

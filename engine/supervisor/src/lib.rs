@@ -216,7 +216,7 @@ impl Supervisor {
             audit::log_outcome(&who, "SIGHUP: reload", &outcome);
             if let Err(e) = outcome {
                 tracing::error!(
-                    "SIGHUP: reload failed, configuration unchanged: {}",
+                    "SIGHUP: the reload failed, and the configuration is unchanged: {}",
                     e.message
                 );
             }
@@ -406,7 +406,7 @@ impl Supervisor {
         run.backoff.record_run(run.ready.elapsed());
         let name = run.plan.device.name.clone();
         let mut wait = run.backoff.next();
-        tracing::warn!("{name}: the device is lost; next search in {wait:?}");
+        tracing::warn!("{name}: the device is lost; wqcap searches for it again in {wait:?}");
         let mut due = Instant::now() + wait;
         let mut tries = 0;
         loop {
@@ -452,7 +452,9 @@ impl Supervisor {
                 }
                 Err(why) => {
                     wait = run.backoff.next();
-                    tracing::warn!("{name}: not back yet: {why}; next search in {wait:?}");
+                    tracing::warn!(
+                        "{name}: the device is not back yet: {why}; wqcap searches for it again in {wait:?}"
+                    );
                     due = Instant::now() + wait;
                 }
             }

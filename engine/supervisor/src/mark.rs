@@ -92,7 +92,7 @@ fn written(dir: &Path, pin: &Pin, requests: Option<&SinkRequests>) -> Result<Cha
     if let Some(requests) = requests {
         requests.mark(&format!("{id}: {}", pin.reason));
     }
-    let now = format!("mark {id}: its files are pinned");
+    let now = format!("the capture files of mark {id} are pinned");
     Ok(Changed {
         id: Some(id),
         ..changed(&now)

@@ -108,7 +108,7 @@ impl Supervisor {
         Err(Refusal::new(
             RefusalCode::State,
             format!(
-                "reload refused, nothing applied: {} {} a restart",
+                "the reload is refused, and nothing is applied: {} {} a restart of the capture",
                 keys.join(", "),
                 if keys.len() == 1 { "needs" } else { "need" }
             ),

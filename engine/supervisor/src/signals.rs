@@ -145,7 +145,7 @@ impl Flushing {
 
     fn outcome(&self) -> Changed {
         changed(&format!(
-            "all frames received before the signal are in the files, {} ms after it",
+            "all frames received before the signal are in the files; this took {} ms",
             self.since.elapsed().as_millis()
         ))
     }

@@ -273,7 +273,7 @@ impl Cq {
     pub fn moderate(&mut self, by: Moderation) -> Result<(), VerbsError> {
         let object = || {
             format!(
-                "CQ moderation of {} completions, {} µs",
+                "CQ moderation to {} completions or {} µs per event",
                 by.count, by.period_us
             )
         };

@@ -22,7 +22,7 @@ pub enum VerbsError {
         source: io::Error,
     },
     /// Name that no RDMA device has.
-    #[error("{0}: no such RDMA device; `rdma link` lists the devices of this machine")]
+    #[error("there is no RDMA device {0}; `rdma link` lists the devices of this machine")]
     NoDevice(String),
     /// IP address that does not belong to exactly one RDMA device.
     #[error(

@@ -100,7 +100,7 @@ pub fn parse(value: &str) -> Result<Vec<Fault>, String> {
 
 fn parse_one(text: &str) -> Result<Fault, String> {
     let (what, when) = text.rsplit_once('@').ok_or_else(|| {
-        format!("\"{text}\" has no trigger; append @frames=N, @ms=N or @file=PATH")
+        format!("the fault \"{text}\" has no trigger; append @frames=N, @ms=N or @file=PATH")
     })?;
     let trigger = match when.split_once('=') {
         Some(("frames", count)) => Trigger::Frames(number("frames", count, 0, u64::MAX)?),
@@ -171,7 +171,7 @@ impl<'a> FaultOptions<'a> {
         let mut given = Vec::new();
         for option in text.into_iter().flat_map(|text| text.split(',')) {
             let (name, value) = option.split_once('=').ok_or_else(|| {
-                format!("\"{option}\" of {kind} is not an option; write NAME=VALUE")
+                format!("\"{option}\" of {kind} is not an option of a fault; write the option as NAME=VALUE")
             })?;
             given.push((name.trim(), value.trim()));
         }
@@ -216,7 +216,10 @@ impl<'a> FaultOptions<'a> {
             (None, None) => Ok(FaultEnd::Never),
             (Some(ns), None) => Ok(FaultEnd::AfterNs(ns)),
             (None, Some(path)) => Ok(FaultEnd::File(path)),
-            (Some(_), Some(_)) => Err(format!("{} takes for or until, not both", self.kind)),
+            (Some(_), Some(_)) => Err(format!(
+                "the fault {} takes the option for or the option until, but not both",
+                self.kind
+            )),
         }
     }
 
@@ -338,7 +341,10 @@ mod tests {
                 "port=3 is not a number from 1 to 2",
             ),
             ("port_down:for=0@ms=1", "for=0"),
-            ("port_down:for=1,until=a@ms=1", "for or until, not both"),
+            (
+                "port_down:for=1,until=a@ms=1",
+                "for or the option until, but not both",
+            ),
             ("wq_fatal:until=a@ms=1", "wq_fatal does not take until"),
             ("slow_pci@ms=1", "slow_pci requires ns=N"),
             ("slow_pci:ns=0@ms=1", "ns=0"),

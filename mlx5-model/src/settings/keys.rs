@@ -50,7 +50,7 @@ keys! {
         |model, value| model.enforce_caps = match value {
             "process" => true,
             "all" => false,
-            _ => return Err(format!("\"{value}\" is not a source of capabilities")),
+            _ => return Err(format!("the value \"{value}\" is not a source of Linux capabilities")),
         };
     Model debug: "true, false"; default "false"; "print each command on standard error";
         |model, value| model.debug = boolean(value)?;
@@ -164,7 +164,7 @@ keys! {
     Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
         |port, value| port.rate_gbps = match number(value)? {
             rate if RATES.iter().any(|known| known.0 == rate) => Some(rate),
-            rate => return Err(format!("{rate} is not a link rate")),
+            rate => return Err(format!("{rate} Gbit/s is not a supported link rate")),
         };
     Port mac: "a MAC address"; default "the interface's, or 0c:42:a1:00:<device>:<port>";
         "MAC address of the port's netdev";

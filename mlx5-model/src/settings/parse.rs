@@ -160,8 +160,12 @@ impl<'a> Assignment<'a> {
 
     /// Parses the value of a settings line and stores it in every draft that the prefix selects.
     fn apply(&self, settings: &mut Settings, drafts: &mut [DeviceDraft]) -> Stored {
-        let describe =
-            |error: String| format!("{}: {error}; valid values: {}", self.line, self.key.takes);
+        let describe = |error: String| {
+            format!(
+                "{}: {error}; the valid values are {}",
+                self.line, self.key.takes
+            )
+        };
         let (devices, port) = match self.prefix {
             Prefix::All => (0..drafts.len(), None),
             Prefix::Device(device) => (device..device + 1, None),
@@ -179,7 +183,7 @@ impl<'a> Assignment<'a> {
                     let range = match port {
                         Some(port) if port > ports.len() => {
                             return Err(format!(
-                                "{}: mlx5_{index} has {} port(s); raise mlx5_{index}.ports",
+                                "{}: the device mlx5_{index} has only {} port(s); raise mlx5_{index}.ports",
                                 self.line,
                                 ports.len()
                             ));

@@ -6,7 +6,7 @@ pub fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     let digits = value.replace('_', "");
     digits
         .parse()
-        .map_err(|_| format!("\"{value}\" is not a number in range"))
+        .map_err(|_| format!("the value \"{value}\" is not a number in the allowed range"))
 }
 
 /// Parses a setting's number from `low` to `high`, both included.
@@ -26,7 +26,7 @@ pub fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" => Ok(false),
-        _ => Err(format!("\"{value}\" is neither true nor false")),
+        _ => Err(format!("the value \"{value}\" is neither true nor false")),
     }
 }
 
@@ -52,7 +52,9 @@ pub fn mac(value: &str) -> Result<[u8; 6], String> {
     }
     match pairs.next() {
         None => Ok(bytes),
-        Some(_) => Err(format!("\"{value}\" is longer than a MAC address")),
+        Some(_) => Err(format!(
+            "the value \"{value}\" is longer than a MAC address of six bytes"
+        )),
     }
 }
 
@@ -65,6 +67,8 @@ pub fn interface_name(value: &str) -> Result<String, String> {
     if fits {
         Ok(value.to_owned())
     } else {
-        Err(format!("\"{value}\" is not an interface name"))
+        Err(format!(
+            "\"{value}\" is not a name of a network interface, which has 1 to 15 bytes without slash and white space"
+        ))
     }
 }

@@ -7,12 +7,12 @@ use super::spec::WireSpec;
 /// Error of opening a wire: the wire, the failed step, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "wire `{wire}`: cannot {operation}: {source}{}{advice}",
+    "wire `{wire}`: {operation}: {source}{}{advice}",
     if advice.is_empty() { "" } else { "; " }
 )]
 pub struct WireError {
     wire: String,
-    /// Failed step of opening a wire as a verb phrase, such as "open a packet socket".
+    /// Failed step of opening a wire, such as "cannot open a packet socket".
     operation: String,
     source: io::Error,
     advice: String,

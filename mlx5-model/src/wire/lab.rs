@@ -29,16 +29,17 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval between two polls of a test's condition that no descriptor signals.
 pub(super) const MOMENT: Duration = Duration::from_micros(200);
 
-/// Runs the command `ip` with `arguments`, which are separated by spaces.
-pub(super) fn ip(arguments: &str) -> Result<(), String> {
-    let words = arguments.split_whitespace();
-    let output = Command::new("ip").args(words).output();
-    let output = output.map_err(|e| format!("needs the command `ip`: {e}"))?;
+/// Runs `command`, a program and its arguments that are separated by spaces.
+pub(super) fn run(command: &str) -> Result<(), String> {
+    let mut words = command.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let output = Command::new(program).args(words).output();
+    let output = output.map_err(|e| format!("the test needs the command `{program}`: {e}"))?;
     if output.status.success() {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("ip {arguments}: {}", stderr.trim()))
+    Err(format!("{command}: {}", stderr.trim()))
 }
 
 /// Network namespace of a test, deleted when the value is dropped.
@@ -53,7 +54,8 @@ impl Namespace {
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("wqw{}x{number}", std::process::id());
-        ip(&format!("netns add {name}")).map_err(|e| format!("needs network namespaces: {e}"))?;
+        run(&format!("ip netns add {name}"))
+            .map_err(|e| format!("the test needs network namespaces: {e}"))?;
         Ok(Namespace(name))
     }
 
@@ -81,7 +83,7 @@ impl fmt::Display for Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = ip(&format!("netns del {self}"));
+        let _ = run(&format!("ip netns del {self}"));
     }
 }
 
@@ -101,25 +103,27 @@ impl Lab {
     pub(super) fn new() -> Result<Lab, String> {
         // SAFETY: takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            return Err("needs root, to make network namespaces".into());
+            return Err("the test needs root, to make network namespaces".into());
         }
         let (near, far) = (Namespace::new()?, Namespace::new()?);
-        ip(&format!(
-            "-n {near} link add wire address 02:00:00:09:00:01 type veth \
+        run(&format!(
+            "ip -n {near} link add wire address 02:00:00:09:00:01 type veth \
              peer name far address 02:00:00:09:00:02 netns {far}"
         ))?;
         for (netns, name, end) in [(&near, "wire", 1), (&far, "far", 2)] {
-            ip(&format!("-n {netns} addr add 10.9.0.{end}/24 dev {name}"))?;
-            ip(&format!(
-                "-n {netns} addr add fd09::{end}/64 dev {name} nodad"
+            run(&format!(
+                "ip -n {netns} addr add 10.9.0.{end}/24 dev {name}"
             ))?;
-            ip(&format!("-n {netns} link set {name} up"))?;
+            run(&format!(
+                "ip -n {netns} addr add fd09::{end}/64 dev {name} nodad"
+            ))?;
+            run(&format!("ip -n {netns} link set {name} up"))?;
             // Static neighbours: on a busy machine the kernel drops frames that wait too long for
             // the answer of neighbour resolution.
             for subnet in ["10.9.0.", "fd09::"] {
                 let other = 3 - end;
-                ip(&format!(
-                    "-n {netns} neigh replace {subnet}{other} lladdr 02:00:00:09:00:0{other} dev {name}"
+                run(&format!(
+                    "ip -n {netns} neigh replace {subnet}{other} lladdr 02:00:00:09:00:0{other} dev {name}"
                 ))?;
             }
         }
@@ -140,11 +144,13 @@ impl Lab {
 
     pub(super) fn add_vlan(&self, tag: u16) -> Result<(), String> {
         for (netns, name, end) in [(&self.near, "wire", 1), (&self.far, "far", 2)] {
-            ip(&format!(
-                "-n {netns} link add link {name} name tagged type vlan id {tag}"
+            run(&format!(
+                "ip -n {netns} link add link {name} name tagged type vlan id {tag}"
             ))?;
-            ip(&format!("-n {netns} addr add 10.8.0.{end}/24 dev tagged"))?;
-            ip(&format!("-n {netns} link set tagged up"))?;
+            run(&format!(
+                "ip -n {netns} addr add 10.8.0.{end}/24 dev tagged"
+            ))?;
+            run(&format!("ip -n {netns} link set tagged up"))?;
         }
         Ok(())
     }
@@ -426,7 +432,9 @@ pub(super) fn assert_arrival_times(lab: &Lab, wire: &mut Wire) {
         slack = slack.max(now_ns() - now + (now - first) / 1000);
         assert!(Duration::from_nanos(now - first) < PATIENCE, "{came:?}");
     }
-    let times = format!("arrivals {came:?}, sent at {first} and {second}, tolerance {slack} ns");
+    let times = format!(
+        "the arrivals are {came:?}, the frames were sent at {first} and {second}, and the tolerance is {slack} ns"
+    );
     assert_eq!((came[0].0, came[1].0), (1, 2), "{times}");
     assert!(
         (first - slack..=second + slack).contains(&came[0].1),

@@ -244,7 +244,7 @@ fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
     match own == key {
         true => Ok(it),
         false => Err(format!(
-            "the sensor status under this key belongs under {own}"
+            "the sensor status has the wrong key in the store; its key must be {own}"
         )),
     }
 }

@@ -18,7 +18,7 @@ pub enum JournalError {
     },
     /// A file of the delivery journal has invalid content.
     #[error(
-        "ship.journal: {}: {problem}; move this journal file away; what it records is then sent again",
+        "ship.journal: {}: {problem}; move this journal file away; the files that it records are then sent again",
         .path.display()
     )]
     Unsound {

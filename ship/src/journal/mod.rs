@@ -133,8 +133,9 @@ impl Journal {
         });
         check_version(&path, sums.version)?;
         if (sums.sensor.as_str(), sums.store.as_str()) != (sensor, store) {
-            let named =
-                |sensor: &str, store: &str| format!("sensor {sensor:?} and store {store:?}");
+            let named = |sensor: &str, store: &str| {
+                format!("the sensor {sensor:?} and the store {store:?}")
+            };
             return Err(JournalError::Foreign {
                 dir: dir.into(),
                 of: named(&sums.sensor, &sums.store),

@@ -73,7 +73,7 @@ impl Columns {
         let negative = |n: i64| format!("column {name}: {n} is below 0");
         match column.physical_type() {
             kind if is_other => Err(format!(
-                "column {name}: is {kind} ({}); cast it to BIGINT",
+                "column {name} has the type {kind} ({}); cast it to BIGINT",
                 column.converted_type()
             )),
             Type::INT64 => self.values::<Int64Type, _>(name, place, |n| {
@@ -85,7 +85,9 @@ impl Columns {
             Type::INT32 => self.values::<Int32Type, _>(name, place, |n| {
                 u64::try_from(*n).map_err(|_| negative((*n).into()))
             }),
-            other => Err(format!("column {name}: is {other}; cast it to BIGINT")),
+            other => Err(format!(
+                "column {name} has the type {other}; cast it to BIGINT"
+            )),
         }
     }
 
@@ -98,7 +100,9 @@ impl Columns {
                 text.map(str::to_owned)
                     .map_err(|e| format!("column {name}: {e}"))
             }),
-            other => Err(format!("column {name}: is {other}; it must be text")),
+            other => Err(format!(
+                "column {name} has the type {other}; it must be text"
+            )),
         }
     }
 
@@ -109,7 +113,9 @@ impl Columns {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {
                 Ok(Bytes::copy_from_slice(it.data()))
             }),
-            other => Err(format!("column {name}: is {other}; it must be bytes")),
+            other => Err(format!(
+                "column {name} has the type {other}; it must be bytes"
+            )),
         }
     }
 
@@ -129,11 +135,11 @@ impl Columns {
     fn place(&self, name: &str) -> Result<usize, String> {
         match self.places(name)[..] {
             [place] if self.schema().column(place).max_rep_level() == 0 => Ok(place),
-            [_] => Err(format!(
-                "column {name}: is a list; it must be a plain value"
-            )),
+            [_] => Err(format!("column {name} is a list; it must be a plain value")),
             [] => Err(format!("the Parquet file has no column {name}")),
-            _ => Err(format!("the Parquet file has several columns {name}")),
+            _ => Err(format!(
+                "the Parquet file has several columns with the name {name}"
+            )),
         }
     }
 
@@ -146,7 +152,7 @@ impl Columns {
         value: impl Fn(&T::T) -> Result<V, String>,
     ) -> Result<Vec<Option<V>>, String> {
         let read = AssertUnwindSafe(|| self.decoded::<T, V>(name, place, value));
-        let damaged = |_| Err(format!("column {name}: the values are damaged"));
+        let damaged = |_| Err(format!("the values of column {name} are damaged"));
         panic::catch_unwind(read).unwrap_or_else(damaged)
     }
 
@@ -179,7 +185,7 @@ impl Columns {
         }
         if all.len() != self.rows {
             return Err(format!(
-                "column {name}: has {} values for {} rows",
+                "column {name} has {} values for {} rows",
                 all.len(),
                 self.rows
             ));

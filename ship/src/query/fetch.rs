@@ -67,7 +67,7 @@ enum FetchError {
     #[error("the object is not in the store")]
     Missing,
     #[error(
-        "the object has {has} bytes, but had {had} when its table in blocks/ was written: it has changed"
+        "the object has changed: it has {has} bytes, but had {had} bytes when its table in blocks/ was written"
     )]
     Changed { has: u64, had: u64 },
     #[error(transparent)]
@@ -266,7 +266,7 @@ impl Fetcher {
                 return Ok(bytes);
             }
             Ok((bytes, _)) => StoreError::Failed(format!(
-                "{}: received {} bytes instead of {wanted}",
+                "{}: the store returned {} bytes of the object instead of {wanted}",
                 object.key,
                 bytes.len()
             )),

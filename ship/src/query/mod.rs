@@ -116,7 +116,8 @@ pub fn extract(
         .worker_threads(WORKERS)
         .enable_all()
         .build();
-    let failed = |e| MergeError::Failed(format!("cannot start the query's threads: {e}"));
+    let failed =
+        |e| MergeError::Failed(format!("cannot start the threads of the store query: {e}"));
     let runtime = runtime.map_err(failed)?;
     let done = extract_on(runtime.handle(), query, stop, watch);
     // Responses that still arrive are discarded.

@@ -279,14 +279,14 @@ impl StorePlan {
         };
         let mut text = match self.tables.read {
             0 => format!(
-                "the store has no files{of} of these times; --lookback sets how long before --from files may begin"
+                "the store has no files{of} of the wanted times; --lookback sets how long before --from files may begin"
             ),
-            _ => format!("the store has no packets{of} of these times"),
+            _ => format!("the store has no packets{of} of the wanted times"),
         };
         if self.unsent.parts > 0 {
             let frames = self.unsent.frames;
             text += &format!(
-                ": {frames} matching frames are of files that were not sent (ship.packets)"
+                ": {frames} matching frames are in files that were not sent, because ship.packets excludes them"
             );
         }
         for loss in self.losses.iter().take(3) {
@@ -351,7 +351,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
             Some(loss) => loss.clone(),
             None if list.unsent > 0 => {
                 format!(
-                    "all {} listed ranges are of files that were not sent (ship.packets)",
+                    "all {} listed ranges are in files that were not sent, because ship.packets excludes them",
                     list.unsent
                 )
             }
@@ -366,7 +366,11 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
 fn unfit(listed: &ListedRanges, bytes: u64, head: u64) -> Option<String> {
     let end = listed.ranges.iter().map(|it| it.end).max().unwrap_or(0);
     let end = end.max(head);
-    (end > bytes).then(|| format!("bytes up to {end} are listed, but the object has {bytes}"))
+    (end > bytes).then(|| {
+        format!(
+            "the list has bytes up to {end} of the object, but the object has only {bytes} bytes"
+        )
+    })
 }
 
 #[cfg(test)]

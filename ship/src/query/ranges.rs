@@ -95,7 +95,9 @@ impl RangeList {
             match (named.next(), named.next()) {
                 (Some((at, _)), None) => Ok(Some(at)),
                 (None, _) => Ok(None),
-                _ => Err(format!("line 1: the header has several columns {name}")),
+                _ => Err(format!(
+                    "line 1: the header has several columns with the name {name}; keep one"
+                )),
             }
         };
         let needed = |name| {
@@ -156,7 +158,7 @@ impl RangeList {
             match (*before, now) {
                 (Some(before), Some(now)) if before != now => {
                     return Err(format!(
-                        "{place}: column {name}: {now}, but an earlier row has {before} for the same object"
+                        "{place}: column {name} is {now}, but an earlier row has {before} for the same object"
                     ));
                 }
                 (_, None) => {}
@@ -233,7 +235,7 @@ mod tests {
             ("x,2,10,9", "line 2: byte_end 10 is after object_bytes 9"),
             (
                 "x,1,2,9\nx,1,2,8",
-                "line 3: column object_bytes: 8, but an earlier row has 9",
+                "line 3: column object_bytes is 8, but an earlier row has 9",
             ),
             ("x,1,2", "line: 2"),
         ] {
@@ -245,7 +247,7 @@ mod tests {
             ("object,byte_start\n", "has no column byte_end"),
             (
                 "object,object,byte_start,byte_end\n",
-                "several columns object",
+                "several columns with the name object",
             ),
             ("PAR1 and no more", "cannot be read as Parquet"),
         ] {

@@ -75,7 +75,7 @@ impl PartTable {
         let ((object, object_bytes), head_bytes) = of;
         if head_bytes > object_bytes {
             return Err(format!(
-                "column head_bytes: {head_bytes} is more than object_bytes {object_bytes}"
+                "column head_bytes is {head_bytes}, which is more than object_bytes {object_bytes}"
             ));
         }
         let held = may_hold(&columns, demanded)?;
@@ -83,7 +83,7 @@ impl PartTable {
             let bytes = starts[row]..ends[row];
             if bytes.is_empty() || bytes.end > object_bytes {
                 return Err(format!(
-                    "row {row}: the bytes {} to {} are not in an object of {object_bytes} bytes",
+                    "row {row}: the bytes {} to {} are outside of the object, which has {object_bytes} bytes",
                     bytes.start, bytes.end
                 ));
             }
@@ -125,7 +125,7 @@ fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, Strin
             let len = bytes.len();
             let filter = FlowFilter::read(&bytes);
             let filter =
-                filter.ok_or_else(|| format!("column {FLOW_FILTER}: a filter has {len} bytes"))?;
+                filter.ok_or_else(|| format!("column {FLOW_FILTER}: a filter has {len} bytes, which is not a length of a filter"))?;
             Ok(filter.may_hold(demanded))
         }
         None => Ok(true),

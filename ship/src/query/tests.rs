@@ -233,7 +233,7 @@ fn a_long_file_is_found_within_the_look_back() {
     assert_eq!(found(0, 0).expect("found").objects.len(), 1);
     let said = found(29, DAY).expect_err("not looked for");
     assert!(
-        said.contains("has no files of these times; --lookback"),
+        said.contains("has no files of the wanted times; --lookback"),
         "{said}"
     );
     // The file has no frames of these times, so only its beginning is planned.
@@ -364,7 +364,10 @@ fn extracted_frames_equal_a_merge_by_time() {
     assert_eq!((done.written.frames, done.objects.read), (1000, 1));
     let none = place.extract(of_times(&["c"], DAY), 0..u64::MAX);
     let none = none.expect_err("no such sensor").to_string();
-    assert!(none.contains("has no files of c of these times"), "{none}");
+    assert!(
+        none.contains("has no files of c of the wanted times"),
+        "{none}"
+    );
 }
 
 #[test]
@@ -386,7 +389,7 @@ fn missing_and_changed_objects_are_named_and_the_others_extracted() {
     assert_eq!(losses.len(), 3, "{losses:?}");
     for (loss, parts) in losses.iter().zip([
         ["10000000000-q00.pcap", "is not in the store"],
-        ["20000000000-q00.pcap", "it has changed"],
+        ["20000000000-q00.pcap", "the object has changed"],
         ["30000000000-q00.pcap", "has 0 bytes"],
     ]) {
         assert!(parts.iter().all(|it| loss.contains(it)), "{loss}");
@@ -466,7 +469,7 @@ fn frames_that_were_not_sent_are_counted() {
     let none = place.extract(of_times(&["thin"], DAY), 0..u64::MAX);
     let none = none.expect_err("nothing").to_string();
     assert!(
-        none.contains("70 frames are of files that were not sent"),
+        none.contains("70 matching frames are in files that were not sent"),
         "{none}"
     );
 }
@@ -522,12 +525,12 @@ fn listed_ranges_are_fetched() {
         (
             &[(&*a, 24, 7625)][..],
             ",",
-            "bytes up to 7625 are listed, but the object has 7624",
+            "the list has bytes up to 7625 of the object, but the object has only 7624",
         ),
         (
             &[("NULL", 24, 100)][..],
             ",",
-            "all 1 listed ranges are of files that were not sent",
+            "all 1 listed ranges are in files that were not sent",
         ),
         (&[][..], "", "the list has no ranges"),
     ] {

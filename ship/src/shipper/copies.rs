@@ -89,7 +89,7 @@ impl Shipper {
         if index.frames != record.frames {
             let (has, of) = (index.frames, record.frames);
             return Err(failed(format!(
-                "the copy has {has} frames, but the file has {of}"
+                "the anonymized copy has {has} frames, but the capture file has {of} frames"
             )));
         }
         let object = ObjectInfo {

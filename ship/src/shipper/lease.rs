@@ -133,7 +133,7 @@ impl Lease {
                 self.last = Some(status);
                 if mem::take(&mut self.warned) {
                     tracing::warn!(
-                        "{}: the sensor status is written again",
+                        "{}: the error has ended, and the sensor status is written again",
                         key::status(&self.sensor)
                     );
                 }
@@ -234,7 +234,9 @@ impl Lease {
             Err(e) => return Err(e),
         };
         let status = SensorStatus::parse(&object.bytes);
-        let status = status.inspect_err(|e| tracing::warn!("{key}: {e}; the object is replaced"));
+        let status = status.inspect_err(|e| {
+            tracing::warn!("{key}: {e}; the object is replaced with this sensor's status")
+        });
         Ok(StoredStatus {
             status: status.ok(),
             only: object.etag.map(PutIf::Etag),

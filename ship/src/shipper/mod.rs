@@ -174,7 +174,7 @@ impl Shipper {
     }
 
     fn defer(&mut self, id: FileId, problem: String) {
-        tracing::warn!("{problem}; the file is retried in the next pass");
+        tracing::warn!("{problem}; the next pass of `wqcap ship` retries this file");
         self.later.insert(id, problem);
         self.update_status(|_| {});
     }

@@ -180,7 +180,7 @@ impl Shipper {
             };
             let problem = taken.to_string();
             if !mem::replace(&mut is_reported, true) {
-                tracing::error!("{problem}; no files are sent until then");
+                tracing::error!("{problem}; no files are sent until the sensor's name is free");
             }
             self.update_status(|status| {
                 status.now = None;
@@ -200,7 +200,7 @@ impl Shipper {
             let pause = match self.pass().await {
                 Ok(()) => {
                     if last.take().is_some() {
-                        tracing::warn!("ship.store: recovered; shipping continues");
+                        tracing::warn!("ship.store: the store has recovered; shipping continues");
                     }
                     wait = EVERY;
                     EVERY

@@ -303,7 +303,9 @@ impl Shipper {
         let path = self.path_of(record);
         let path = path.display();
         PassError::File(match e.kind() {
-            ErrorKind::UnexpectedEof => format!("{path}: the file became shorter while it is sent"),
+            ErrorKind::UnexpectedEof => {
+                format!("{path}: the file became shorter while it was sent")
+            }
             _ => format!("{path}: {e}"),
         })
     }

@@ -268,9 +268,11 @@ enum Opened {
 fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
     let refused = |e: String| StoreError::Refused(format!("{named}: {e}"));
     match parse(url).map_err(refused)? {
-        StoreLocation::Folder(path) => Folder::open(path)
-            .map(Opened::Folder)
-            .map_err(|e| refused(format!("{e}; the directory must exist"))),
+        StoreLocation::Folder(path) => Folder::open(path).map(Opened::Folder).map_err(|e| {
+            refused(format!(
+                "cannot use the directory of the store: {e}; the directory must exist"
+            ))
+        }),
         StoreLocation::Bucket {
             cloud,
             name,

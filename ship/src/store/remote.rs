@@ -148,7 +148,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
     let hint = match names.iter().any(|it| env::var_os(it).is_some()) {
         true => String::new(),
         false => format!(
-            "; {} is not set, so credentials are requested from the machine's cloud",
+            "; the environment variable {} is not set, so credentials are requested from the machine's cloud",
             names[0]
         ),
     };
@@ -156,7 +156,9 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         client: client.map_err(|e| match e.to_string() {
             text if text.contains(&no_limit) => {
                 let variable = cloud.timeout();
-                format!("{variable} = {limit:?}: is not a duration; write for example \"60s\"")
+                format!(
+                    "{variable} = {limit:?}: the value is not a duration; write for example \"60s\""
+                )
             }
             text => text,
         })?,

@@ -156,8 +156,8 @@ fn check_shows_the_parts_of_a_filter_in_the_nic_and_in_software() {
         .run()
     };
     let done = check("udp dst port 53").expect(0);
-    let split = "filter   in the NIC, by these rules: ipv4 protocol 17; ipv6 udp dst port 53; in software, on the \
-                 frames of these rules: udp dst port 53";
+    let split = "filter   the NIC selects frames by these rules: ipv4 protocol 17; ipv6 udp dst port 53; software \
+                 then selects among them by this expression: udp dst port 53";
     let words: Vec<_> = done.stdout.split_whitespace().collect();
     let wanted: Vec<_> = split.split_whitespace().collect();
     assert!(words.join(" ").contains(&wanted.join(" ")), "{done}");

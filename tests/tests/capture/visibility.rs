@@ -42,7 +42,10 @@ fn notes_name_frames_that_a_port_cannot_see() {
         ),
         (
             "model.vfs=4",
-            &["mlx5_0p1 has 4 virtual functions", "are not seen here"],
+            &[
+                "mlx5_0p1 has 4 virtual functions",
+                "are not seen by the capture",
+            ],
         ),
         ("model.eswitch_port=pf0vf3", &["mlx5_0p1 represents pf0vf3"]),
         (

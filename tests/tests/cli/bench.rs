@@ -90,7 +90,10 @@ fn bench_wake_compares_sleeping_with_spinning() {
     assert!((-1e6..30e9).contains(&age), "{report}");
     let table = bench("1", &[]);
     assert!(table.stdout.contains("wake/sleep/1q"), "{table}");
-    assert!(table.stdout.contains("sleeping adds "), "{table}");
+    assert!(
+        table.stdout.contains("a sleeping receive loop adds "),
+        "{table}"
+    );
     drop(
         wqcap(["bench", "wake", "--model", "nowhere"])
             .run()

@@ -166,7 +166,7 @@ fn daily_folders_are_written_indexed_and_read_as_one() {
         assert_eq!(json(&merged.run().expect(0).stdout)["frames"], FRAMES);
         assert_eq!(extract(&[])["frames"], FRAMES);
         let spread = wqcap(["rss", "--json"]).arg(&cap).run().expect(0);
-        spread.says(&["left out what wqcap merge or extract has written"]);
+        spread.says(&["files that wqcap merge or extract has written are left out"]);
         assert_eq!(json(&spread.stdout)["frames"], FRAMES, "{spread}");
     }
 }

@@ -288,7 +288,7 @@ fn the_next_run_finishes_leftover_files() {
         .model("synth:size=200,flows=4,count=100")
         .out(&out);
     let done = run.done().expect(0);
-    done.says(&["wqcap-q00-1.pcap: finished with 9 records"]);
+    done.says(&["wqcap-q00-1.pcap: the file was finished with 9 records"]);
     let text = fs::read_to_string(run.summary_path()).expect("the run writes a summary");
     let summary: Value = serde_json::from_str(&text).expect("the summary is JSON");
     let recovered = summary["recovered"]

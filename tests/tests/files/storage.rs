@@ -1003,7 +1003,7 @@ fn ordered_output_records_a_change_of_the_filter() {
         assert!(
             comments
                 .iter()
-                .all(|(at, text)| *at > 0 && text == "filter from here on: udp"),
+                .all(|(at, text)| *at > 0 && text == "the filter from here on is: udp"),
             "{comments:?}"
         );
         assert_eq!(

@@ -104,7 +104,10 @@ fn a_lost_device_is_in_the_status_and_the_watchdog_is_fed() {
     manager.await_message(&mut running, "READY=1");
     for _ in 0..2 {
         let lost = manager.await_message(&mut running, "STATUS=mlx5_0 is lost; ");
-        assert!(lost.contains(" attempts to find it, next in "), "{lost}");
+        assert!(
+            lost.contains(" attempts to find it have failed, and the next one is in "),
+            "{lost}"
+        );
         manager.await_message(&mut running, "WATCHDOG=1");
     }
     assert!(
@@ -262,7 +265,7 @@ fn a_stuck_queue_is_reported_and_the_watchdog_is_not_fed_until_it_continues() {
     running.signal(Signal::TERM);
     manager.await_message(&mut running, "STOPPING=1");
     let done = running.wait().expect(0);
-    done.says(&["queue 0: its loop has been stuck"]);
+    done.says(&["queue 0: the receive loop has been stuck"]);
 }
 
 /// Returns the reason why this machine cannot freeze a file system; `None` if it can.

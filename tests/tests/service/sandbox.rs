@@ -400,7 +400,10 @@ fn code_in_the_sandbox_can_pass_only_finished_files_to_the_hook() {
     });
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
-    done.says(&["attack hook: EACCES", "output.hook: not run for"]);
+    done.says(&[
+        "attack hook: EACCES",
+        "output.hook: the hook was not run for",
+    ]);
     let out = out.canonicalize().expect("the folder exists");
     for line in lines().lines() {
         let name = Path::new(line).strip_prefix(&out).expect("in the folder");
@@ -696,7 +699,9 @@ fn a_capture_as_root_keeps_only_the_capabilities_that_it_needs() {
     assert_confined(&mut running, NET_RAW | IPC_LOCK);
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
-    done.says(&["root keeps CAP_IPC_LOCK, CAP_NET_RAW and no other capability"]);
+    done.says(&[
+        "the root process keeps the capabilities CAP_IPC_LOCK, CAP_NET_RAW and drops all others",
+    ]);
 
     let (out, program) = start("anothers");
     std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).expect("chown and chmod by root");

@@ -114,7 +114,7 @@ fn sigusr1_prints_the_counters_and_the_capture_continues() {
         .1
         .lines();
     let table: Vec<_> = table.take(6).collect();
-    assert!(table[0].ends_with(" s, running:"), "{said}");
+    assert!(table[0].ends_with(" s (the capture is running):"), "{said}");
     assert!(table[1].contains("received"), "{said}");
     assert!(table.iter().any(|it| it.starts_with("nic ")), "{said}");
 }

@@ -525,7 +525,7 @@ fn files_deleted_before_shipping_are_in_the_ledger() {
     let all = first + second + third + fourth;
     assert!(captured < all && captured > all - third, "{status}");
     let seen = wqcap(["fleet", &url]).run().expect(1);
-    seen.says(&["2 of them, with uncounted frames"]);
+    seen.says(&["2 of these files had uncounted frames"]);
 }
 
 #[test]
@@ -655,7 +655,7 @@ fn a_fleet_report_sums_up_its_sensors_and_names_silent_ones() {
     let found = found.map(|it| ["kind", "sensor"].map(|key| it[key].as_str().expect("a text")));
     let silent = [["stale", "tap-1"], ["stale", "tap-2"]];
     assert_eq!(found.collect::<Vec<_>>(), silent);
-    done.says(&["tap-2: no status for"]);
+    done.says(&["tap-2: the sensor has stored no status for"]);
 
     // The store of a configuration is used.
     let set = format!("ship.store={url}");

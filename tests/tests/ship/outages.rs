@@ -134,7 +134,11 @@ fn an_absent_store_is_reported_once_and_gets_each_file_once() {
     assert_whole(&objects_of(&bucket, &sensor), &sensor);
     assert_eq!(bucket.s3.uploads(), 0);
     let count = |message: &str| done.stderr.matches(message).count();
-    let counts = ["retrying until it succeeds", "ship.store: recovered"].map(count);
+    let counts = [
+        "retrying until it succeeds",
+        "ship.store: the store has recovered",
+    ]
+    .map(count);
     assert_eq!(counts, [1, 1], "{done}");
     assert!(count("the status is retried later") <= 1, "{done}");
     // Each object of the files was put exactly once.

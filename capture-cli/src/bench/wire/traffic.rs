@@ -52,7 +52,7 @@ fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
         bytes += packet.bytes.len();
         if bytes > MOST {
             return Err(refused(format!(
-                "the file has more than {} MiB of frames; use a shorter file",
+                "the file to replay has more than {} MiB of frames; use a shorter file",
                 MOST >> 20
             )));
         }

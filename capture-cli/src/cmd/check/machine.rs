@@ -38,16 +38,20 @@ pub fn folders(config: &Config) -> Vec<Problem> {
 /// Checks a folder that the configuration key `key` names.
 fn folder(key: &str, dir: &Path) -> Option<Problem> {
     let shown = dir.display();
-    let remedy = format!("create it (mkdir -p '{shown}') or name another (--set {key}=.)");
+    let remedy = format!(
+        "create the directory (mkdir -p '{shown}') or name another directory (--set {key}=.)"
+    );
     let writing = Access::WRITE_OK | Access::EXEC_OK;
     let problem = match fs::metadata(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => format!("no such directory; {remedy}"),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            format!("there is no such directory; {remedy}")
+        }
         Err(e) => without_errno(&e),
-        Ok(metadata) if !metadata.is_dir() => format!("is not a directory; {remedy}"),
+        Ok(metadata) if !metadata.is_dir() => format!("the path is not a directory; {remedy}"),
         Ok(_) => match accessat(CWD, dir, writing, AtFlags::EACCESS) {
             Ok(()) => return None,
             Err(e) => format!(
-                "cannot be written to: {}; change its permissions or name another (--set {key}=.)",
+                "the directory cannot be written to: {}; change its permissions or name another (--set {key}=.)",
                 without_errno(&e.into())
             ),
         },

@@ -278,7 +278,7 @@ mod tests {
                 "#   cores     q0 on {first}, q1 on {second} (shared)
 "
             ),
-            "#   memory    32 MiB registered, 1 MiB of CQs, 256 MiB of write buffers
+            "#   memory    registered memory: 32 MiB; CQs: 1 MiB; write buffers: 256 MiB
 ",
             "#   table     4 entries: q0 2, q1 2
 ",

@@ -14,7 +14,7 @@ pub fn text_now(now: &CurrentPlan) -> String {
 
 /// Formats the state of the capture and the list of changed keys.
 fn head(state: &str, changed: &BTreeMap<String, ValueChange>) -> String {
-    let mut text = format!("# State: {state}\n# Changed since the start of the process:");
+    let mut text = format!("# State: {state}\n# Keys that changed since the start of the process:");
     if changed.is_empty() {
         text += " nothing";
     }

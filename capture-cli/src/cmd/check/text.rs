@@ -64,7 +64,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "queues",
         format!(
-            "{} of {} with {}: frames of up to {} bytes fit",
+            "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
             counted(plan.queues.len() as u64, "WQ"),
             counted(plan.ring.wrs.into(), "WR"),
             match plan.ring.striding {
@@ -90,7 +90,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "memory",
         format!(
-            "{} registered, {} of {}CQs, {} of write buffers",
+            "registered memory: {}; {}CQs: {}; write buffers: {}",
             bytes(plan.memory),
             bytes(plan.ring.cq() * plan.queues.len() as u64),
             if plan.compression.is_some() {
@@ -139,7 +139,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
         line(
             "filter",
             format!(
-                "in the NIC, by these rules: {nic}; in software, on the frames of these rules: {}",
+                "the NIC selects frames by these rules: {nic}; software then selects among them by this expression: {}",
                 split.software
             ),
         );
@@ -222,7 +222,7 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
             some => format!(", ignoring {}", some.join(", ")),
         };
         steps.push(format!(
-            "deduplicate{ignored} ({memory} for each queue or parser)"
+            "repeated frames are left out{ignored} ({memory} of memory for each queue or parser)"
         ));
     }
     if reduction.sample > 1 {
@@ -232,7 +232,7 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
         let limits = counted(cutoff.limits.len() as u64, "limit");
         let flows = thousands(cutoff.capacity as u64);
         steps.push(format!(
-            "cut off flows by {limits} ({flows} flows for each queue or parser)"
+            "flows are cut off by {limits} ({flows} flows in the table of each queue or parser)"
         ));
     }
     match String::from(reduction.slice) {
@@ -258,7 +258,7 @@ fn table_line(plan: &Plan) -> String {
 /// Describes the output files, and how long the write buffers last at the port's rate.
 fn files_line(plan: &Plan, config: &Config) -> String {
     if plan.output.stdout {
-        return format!("one stream of {} to stdout", plan.output.format);
+        return format!("one stream of {} is written to stdout", plan.output.format);
     }
     let Some(dir) = plan
         .output

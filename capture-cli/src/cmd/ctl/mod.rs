@@ -59,14 +59,18 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
             }
             _ => "",
         };
-        Failure::refused(format!("cannot connect to {}: {e}{hint}", path.display()))
+        Failure::refused(format!("cannot connect to the control socket {}: {e}{hint}", path.display()))
     })?;
     Ok(Client::new(transport))
 }
 
 /// Connects to a control service over RDMA.
 fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, Failure> {
-    let refused = |e: io::Error| Failure::refused(format!("--rdma {to}: cannot connect: {e}"));
+    let refused = |e: io::Error| {
+        Failure::refused(format!(
+            "--rdma {to}: cannot connect to the control service: {e}"
+        ))
+    };
     let address = to
         .to_socket_addrs()
         .and_then(|mut them| them.next().ok_or(io::ErrorKind::NotFound.into()))
@@ -162,7 +166,7 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
         CtlCommand::Log { level } => Command::Log {
             level: serde_json::from_value(Value::from(level.as_str())).map_err(|_| {
                 Failure::refused(format!(
-                    "log {level}: write error, warn, info, debug or trace"
+                    "log {level}: the log level is unknown; write error, warn, info, debug or trace"
                 ))
             })?,
         },

@@ -83,8 +83,12 @@ pub fn disk(it: &Outlook) -> String {
     };
     let rate = scaled(it.bytes_per_s);
     match it.deletes {
-        true => format!("files are deleted after {time} at the {rate}B/s of the last hour"),
-        false => format!("full in {time} at the {rate}B/s of the last hour"),
+        true => format!(
+            "the oldest files are deleted after {time} at the write rate of the last hour, {rate}B/s"
+        ),
+        false => {
+            format!("the disk is full in {time} at the write rate of the last hour, {rate}B/s")
+        }
     }
 }
 
@@ -242,11 +246,11 @@ mod tests {
         };
         assert_eq!(
             described(51_000.0, true),
-            "files are deleted after 14 hours at the 12.3 MB/s of the last hour"
+            "the oldest files are deleted after 14 hours at the write rate of the last hour, 12.3 MB/s"
         );
         assert_eq!(
             described(5400.0, false),
-            "full in 90 minutes at the 12.3 MB/s of the last hour"
+            "the disk is full in 90 minutes at the write rate of the last hour, 12.3 MB/s"
         );
         assert!(described(30.0, true).contains("after 30 seconds"));
     }

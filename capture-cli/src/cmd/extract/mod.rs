@@ -46,7 +46,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
         .any(|it| it == b"://")
     {
         return Err(Failure::refused(format!(
-            "{}: this wqcap was built without object stores (feature ship)",
+            "{}: this wqcap was built without object stores; build it with the feature ship",
             args.dir.display()
         )));
     }
@@ -142,7 +142,7 @@ fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeParams>, Failure> {
     };
     let key = SecretKey::read(path).map_err(|e| {
         Failure::refused(format!(
-            "--anonymize {}: cannot read the key: {e}",
+            "--anonymize {}: cannot read the anonymization key: {e}",
             path.display()
         ))
     })?;

@@ -50,10 +50,10 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     match misplaced {
         None => Ok(url),
         Some((_, _, name)) if of_a_store => Err(Failure::refused(format!(
-            "{name} is for a directory of capture files, but {shown} is a store; leave it out"
+            "{name} is for a directory of capture files, but {shown} is a store; leave {name} out"
         ))),
         Some((_, _, name)) => Err(Failure::refused(format!(
-            "{name} is for a store, but {shown} is neither a URL nor a directory with blocks/dt=...; leave it out, or name {FORMS}"
+            "{name} is for a store, but {shown} is neither a URL nor a directory with blocks/dt=...; leave {name} out, or name {FORMS}"
         ))),
     }
 }

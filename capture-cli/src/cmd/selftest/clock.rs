@@ -68,7 +68,9 @@ pub fn drift(run: &mut SelftestRun, device: &DeviceFacts, time: Duration) {
         run.record_not_asked(subject, id, CLOCK_STANDS);
         return;
     };
-    run.announce(&format!("measuring the clock's drift for {time:?}"));
+    run.announce(&format!(
+        "the selftest measures the drift of the device's clock for {time:?}"
+    ));
     // The difference is modulo the counter's bits. The counter may wrap many times, but not twice
     // between two readings.
     let (mut ticks, mut counted) = (0, first.ticks);

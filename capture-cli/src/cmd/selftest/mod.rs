@@ -160,8 +160,8 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
                 "no RDMA device on this machine; to try the software NIC: wqcap selftest --model loopback"
                     .into()
             }
-            (Some(name), _) => format!("--device {name}: no such device; devices: {names}"),
-            (None, _) => format!("this machine has several devices ({names}); choose one with --device"),
+            (Some(name), _) => format!("--device {name}: there is no such RDMA device; this machine has {names}"),
+            (None, _) => format!("this machine has several RDMA devices ({names}); choose one with --device"),
         }));
     };
     if device.ports.iter().all(|it| it.number != args.port) {
@@ -180,7 +180,8 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
 fn read(path: &Path) -> Result<SelftestReport, Failure> {
     let refused = |e: String| Failure::refused(format!("{}: {e}", path.display()));
     let text = fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
-    SelftestReport::parse(&text).map_err(|e| refused(format!("not a report of a selftest: {e}")))
+    SelftestReport::parse(&text)
+        .map_err(|e| refused(format!("the file is not a report of a selftest: {e}")))
 }
 
 /// Writes a selftest report to a file.
@@ -210,7 +211,7 @@ fn summary(report: &SelftestReport) -> String {
         findings.filter(|it| which(&it.outcome)).count()
     };
     format!(
-        "{}: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; {} ms",
+        "the selftest has {}: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; it took {} ms",
         counted(report.findings.len() as u64, "finding"),
         count(|it| matches!(it, Outcome::Accepted)),
         count(|it| matches!(it, Outcome::Refused { .. })),

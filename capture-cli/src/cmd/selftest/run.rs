@@ -89,7 +89,7 @@ impl SelftestRun {
     /// need.
     pub fn end_without(&mut self, object: &str) {
         self.end(format!(
-            "the device refused {object}, which the remaining requests need"
+            "the device refused {object}, which the remaining requests of the selftest need"
         ));
     }
 

@@ -286,7 +286,9 @@ impl<'a> Pass<'a> {
                 return;
             }
             if missed == MISSED {
-                run.end(format!("{MISSED} frames in a row have not arrived"));
+                run.end(format!(
+                    "{MISSED} sent frames in a row have not arrived at the receiving queue"
+                ));
                 return;
             }
             let began = Instant::now();

@@ -41,7 +41,8 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
             "stdin or stdout is not a terminal; `wqcap ctl watch` prints lines",
         ));
     }
-    let failed = |e: io::Error| Failure::failed(format!("cannot use the terminal: {e}"));
+    let failed =
+        |e: io::Error| Failure::failed(format!("`wqcap top` cannot use the terminal: {e}"));
     let stop = signals::catch().map_err(failed)?;
     let (sender, answers) = sync_channel(1);
     let request = args.clone();
@@ -106,7 +107,8 @@ fn draw(
     keys: &Receiver<Event>,
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
-    let failed = |e: io::Error| Failure::failed(format!("cannot use the terminal: {e}"));
+    let failed =
+        |e: io::Error| Failure::failed(format!("`wqcap top` cannot use the terminal: {e}"));
     let mut changed = true;
     while !stop.load(Ordering::Relaxed) && !output::is_gone(&io::stdin()) {
         match answers.try_recv() {

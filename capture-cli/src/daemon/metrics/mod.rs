@@ -63,7 +63,7 @@ impl Endpoint {
     /// Returns the failure for a metrics address that cannot be used.
     fn refused(&self, e: &io::Error) -> Failure {
         Failure::refused(format!(
-            "{} = \"{}\": cannot listen: {e}",
+            "{} = \"{}\": cannot listen on this address: {e}",
             self.key, self.listen
         ))
     }

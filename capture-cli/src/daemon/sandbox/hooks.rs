@@ -41,8 +41,11 @@ fn option(name: &str, value: &OsStr) -> OsString {
 
 /// Runs hooks in the helper process of a capture until the capture ends (`wqcap hooks`).
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
-    drop_capture_rights()
-        .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;
+    drop_capture_rights().map_err(|e| {
+        Failure::failed(format!(
+            "the hook process cannot drop the rights of the capture: {e}"
+        ))
+    })?;
     signals::ignore_in_helper()
         .map_err(|e| Failure::failed(format!("cannot catch signals: {e}")))?;
     let name = args.name.parse();

@@ -143,7 +143,7 @@ impl Sandbox {
                 Ok(())
             }
             Err(reason) if self.wanted == Wanted::Require => Err(Failure::refused(format!(
-                "process.sandbox = \"require\": {reason}; \"on\" continues without it"
+                "process.sandbox = \"require\": {reason}; with \"on\" the run continues without this part of the sandbox"
             ))),
             Err(reason) => {
                 tracing::warn!("a part of the sandbox is missing: {reason}");

@@ -33,11 +33,11 @@ pub fn switch_user(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
     }
     if !now.is_root() {
         return Err(refused(format!(
-            "the process runs as user {now}, and only root can become another user; start it as root or as that user, or leave the key out"
+            "the process runs as user {now}, and only root can become another user; start it as root or as that user, or leave process.user out"
         )));
     }
     user.enter(&needs(config, wire))
-        .map_err(|e| refused(format!("cannot become this user: {e}")))
+        .map_err(|e| refused(format!("the process cannot become this user: {e}")))
 }
 
 /// Reduces the capabilities of a root that stays root to those that [`switch_user`] keeps. Adds
@@ -88,7 +88,10 @@ pub fn drop_root_capabilities(
     keep(&kept)?;
     let mut names: Vec<_> = (&held & &kept).iter().map(ToString::to_string).collect();
     names.sort();
-    tracing::info!("root keeps {} and no other capability", names.join(", "));
+    tracing::info!(
+        "the root process keeps the capabilities {} and drops all others",
+        names.join(", ")
+    );
     Ok(())
 }
 

@@ -37,7 +37,7 @@ pub enum ClientError {
     #[error("{}", .0.message)]
     Refused(Refusal),
     /// The connection to the control service failed, or the received message is not an answer.
-    #[error("no answer from the control service: {0}")]
+    #[error("the control service did not answer: {0}")]
     Lost(#[from] io::Error),
 }
 
@@ -100,7 +100,9 @@ impl Client {
         let text = self.transport.receive(deadline)?;
         serde_json::from_slice(&text).map_err(|e| {
             let text = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
-            let problem = format!("the received message {text:?} is not an answer: {e}");
+            let problem = format!(
+                "the received message {text:?} is not an answer of the control service: {e}"
+            );
             ClientError::Lost(io::Error::new(io::ErrorKind::InvalidData, problem))
         })
     }

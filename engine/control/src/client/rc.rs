@@ -279,7 +279,7 @@ impl RcTransport {
         }
         if it.status != 0 {
             self.lost.get_or_insert(format!(
-                "the RDMA connection is lost: {}",
+                "the RDMA connection to the control service is lost: {}",
                 status_text(it.status)
             ));
         }

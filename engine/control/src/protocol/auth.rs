@@ -208,8 +208,11 @@ impl std::fmt::Debug for Keys {
 /// The system provides no random bytes.
 pub fn nonce() -> io::Result<String> {
     let mut bytes = [0; NONCE];
-    getrandom::fill(&mut bytes)
-        .map_err(|e| io::Error::other(format!("cannot get random bytes for a nonce: {e}")))?;
+    getrandom::fill(&mut bytes).map_err(|e| {
+        io::Error::other(format!(
+            "the system provides no random bytes for an authentication nonce: {e}"
+        ))
+    })?;
     Ok(hex(&bytes))
 }
 

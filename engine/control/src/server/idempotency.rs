@@ -58,7 +58,9 @@ impl IdempotencyCache {
         if entry.command != *command {
             let refusal = Refusal::new(
                 RefusalCode::State,
-                format!("once = {key:?} was used for another command; use another key"),
+                format!(
+                    "the idempotency key `once` = {key:?} was used for another command; use another key"
+                ),
             );
             reply.send(Err(refusal.clone()));
             return Registration::Refused(refusal);

@@ -211,7 +211,10 @@ fn parse(text: &[u8]) -> Result<Request, (u64, Refusal)> {
         let (id, version) = id_and_version(text);
         match version {
             Some(version) if version != u64::from(VERSION) => malformed(id, wrong_version(version)),
-            _ => malformed(id, format!("the message is not a request: {e}")),
+            _ => malformed(
+                id,
+                format!("the received message is not a valid request: {e}"),
+            ),
         }
     })?;
     if request.version != VERSION {

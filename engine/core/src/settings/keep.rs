@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Keep {
                 match number.trim_end().parse() {
                     Ok(n) if (1..=100).contains(&n) => Ok(Self::Percent(n)),
                     _ => Err(format!(
-                        "{text:?}: a share of the disk is \"1%\" to \"100%\", whole numbers only"
+                        "{text:?}: a share of the disk must be a whole number from \"1%\" to \"100%\""
                     )),
                 }
             },

@@ -70,7 +70,7 @@ impl FromStr for Size {
             None if unit.is_empty() => 1,
             None => {
                 return Err(format!(
-                    "{text:?}: unknown unit {unit:?}; units are B, KiB, MiB, GiB, TiB (also K, M, G, T) and KB, MB, GB, TB"
+                    "{text:?}: the unit {unit:?} is not known; the units are B, KiB, MiB, GiB, TiB (also K, M, G, T) and KB, MB, GB, TB"
                 ));
             }
         };

@@ -208,7 +208,7 @@ pub fn extract_ranges(
     let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
     if plan.link_type() != ETHERNET && judges_bytes {
         return Err(MergeError::Refused(format!(
-            "the capture files have link type {}; a filter or a Community ID can only be applied to Ethernet",
+            "the capture files have link type {}; a filter or a Community ID can only be applied to Ethernet frames",
             plan.link_type()
         )));
     }

@@ -180,7 +180,7 @@ impl FileSelection {
             Err(e) if e.is_not_found() => None,
             Err(e) => {
                 self.notes.push(format!(
-                    "{}: cannot build the index of this file: {e}",
+                    "{}: cannot build the index of this capture file: {e}",
                     path.display()
                 ));
                 None
@@ -227,6 +227,6 @@ fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
     }
     let dir = dir.display();
     Err(MergeError::Refused(format!(
-        "{dir}: all its capture files were deleted before they could be read"
+        "{dir}: all capture files of this directory were deleted before they could be read"
     )))
 }

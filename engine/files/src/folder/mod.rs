@@ -191,7 +191,7 @@ impl CaptureFolder {
         let n = self.unfinished.len();
         let unfinished = (n > 0).then(|| {
             format!(
-                "{}: left out {n} .part files, which are still open or were left by a crash; `wqcap recover` finishes the latter",
+                "{}: {n} .part files are left out, which are still open or were left by a crash; `wqcap recover` finishes those of a crash",
                 dir.display()
             )
         });

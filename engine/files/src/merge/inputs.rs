@@ -45,7 +45,7 @@ pub fn in_folder(
             more => names.push(format!("{more} more")),
         }
         notes.push(format!(
-            "{shown}: left out what wqcap merge or extract has written: {}",
+            "{shown}: files that wqcap merge or extract has written are left out: {}",
             names.join(", ")
         ));
     }

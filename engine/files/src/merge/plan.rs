@@ -101,7 +101,7 @@ fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
         "pcap" | "cap" | "dmp" => Ok(Some(FileFormat::Pcap)),
         "pcapng" | "ntar" => Ok(Some(FileFormat::Pcapng)),
         "zst" | "lz4" | "gz" | "xz" => Err(MergeError::Refused(format!(
-            "{}: cannot write compressed output; write to - and pipe it through the compressor",
+            "{}: wqcap cannot write compressed output; write to stdout (-) and pipe it through the compressor",
             out.display()
         ))),
         _ => Ok(None),
@@ -213,7 +213,7 @@ impl MergePlan {
     ) -> Result<(), MergeError> {
         if self.link_type != ETHERNET {
             return Err(MergeError::Refused(format!(
-                "cannot detect repetitions: the inputs have link type {}, and only Ethernet is supported",
+                "cannot detect repeated frames: the inputs have link type {}, and only Ethernet is supported",
                 self.link_type
             )));
         }
@@ -306,7 +306,7 @@ impl MergePlan {
                 first.get_or_insert_with(|| (shown.clone(), interface.link_type));
             if *link_type != interface.link_type {
                 return refused(format!(
-                    "the file has link type {}, and {other} has {link_type}: readers refuse a file with both; merge them separately",
+                    "the file has link type {}, and {other} has link type {link_type}: programs refuse a capture file with both; merge the two files separately",
                     interface.link_type
                 ));
             }
@@ -362,7 +362,7 @@ impl MergePlan {
     fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
         self.inputs.push(InputFacts {
             path: ranges.shown(),
-            loss: Some(format!("the file cannot be read: {problem}")),
+            loss: Some(format!("the capture file cannot be read: {problem}")),
             ..InputFacts::default()
         });
         None
@@ -394,7 +394,7 @@ impl MergePlan {
         }
         if self.ports.list.len() > 1 {
             self.notes.push(format!(
-                "pcap has no interfaces: the frames of {} ports cannot be distinguished; write pcapng to keep the ports",
+                "a pcap file describes no interfaces: the frames of {} ports cannot be distinguished; write pcapng to keep the ports",
                 self.ports.list.len()
             ));
         }
@@ -415,7 +415,7 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
     let holds = |it: &&PathBuf| absolute(it).is_some_and(|it| place.starts_with(it));
     let folder = folders.iter().find(holds)?;
     Some(format!(
-        "a pcap file does not name its program: {} counts as a capture when {} is read again; write it elsewhere, or write pcapng",
+        "a pcap file does not name its program: the output {} is taken for a capture file when the directory {} is read again; write it elsewhere, or write pcapng",
         out.display(),
         folder.display()
     ))

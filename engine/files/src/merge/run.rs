@@ -161,7 +161,7 @@ pub(crate) fn run_selected(
     }
     if anonymous && ledger.unread > 0 {
         notes.push(format!(
-            "{} pcapng blocks, name resolution among them, and options of section headers are left out",
+            "{} pcapng blocks (such as name resolution) and options of section headers are left out, because wqcap cannot anonymize them",
             ledger.unread
         ));
     }
@@ -169,7 +169,7 @@ pub(crate) fn run_selected(
     notes.extend(more);
     if ledger.ports.texts.left_out > 0 {
         notes.push(format!(
-            "{} names, comments or descriptions of interfaces are left out: more than 16 MiB of all inputs",
+            "{} names, comments or descriptions of interfaces are left out: those of all inputs have more than 16 MiB, which is the limit",
             ledger.ports.texts.left_out
         ));
     }

@@ -47,7 +47,8 @@ pub(super) struct MergeLedger {
     pub(super) bytes_read: u64,
     /// Notes for the user on the whole merge.
     pub(super) notes: Vec<String>,
-    /// Number of input blocks of unknown types, and of options of section headers.
+    /// Sum of the input blocks of unknown types and the section header options, which the merge
+    /// leaves out.
     pub(super) unread: u64,
     /// Decryption secrets of the inputs that were read before the current records, not written yet.
     pub(super) secrets: Vec<Secrets>,
@@ -164,7 +165,7 @@ impl MergeStream {
             Err(e) => match file.ranges.note_if_deleted(&e) {
                 Some(note) => ledger.notes.push(note),
                 None => {
-                    let loss = format!("the file cannot be read: {e}");
+                    let loss = format!("the capture file cannot be read: {e}");
                     ledger.inputs[file.input].loss = Some(loss);
                 }
             },
@@ -231,7 +232,9 @@ impl MergeStream {
         facts.bytes = open.reader.offset();
         let mut losses = Vec::new();
         if let Some(e) = error {
-            losses.push(format!("{e}; the rest of the file is lost"));
+            losses.push(format!(
+                "{e}; the frames after this place in the file are lost"
+            ));
         }
         match open.reader.end() {
             Some(end @ FileEnd::Torn { .. }) => losses.push(end.to_string()),

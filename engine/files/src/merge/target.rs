@@ -56,7 +56,7 @@ impl MergeTarget {
                 }
                 _ => MergeDestination::Named(
                     temporary(out)
-                        .map_err(|e| refused(format!("the output cannot be created: {e}")))?,
+                        .map_err(|e| refused(format!("the output file cannot be created: {e}")))?,
                     out.to_owned(),
                 ),
             }

@@ -615,7 +615,7 @@ fn output_in_an_input_folder_is_not_merged_again() {
         let summary = merge(&folder, &dir.path().join(name));
         assert_eq!((summary.frames, summary.inputs.len()), (3, 2));
         let note = said(&summary);
-        assert!(note.contains("left out what wqcap merge"), "{note}");
+        assert!(note.contains("files that wqcap merge"), "{note}");
         assert!(note.contains(&out.display().to_string()), "{note}");
     }
     // Files named by the user are inputs, and so are merged files in a folder without others.

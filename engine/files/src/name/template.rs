@@ -284,7 +284,7 @@ impl FromStr for NameTemplate {
                 },
                 _ => {
                     return Err(format!(
-                        "the placeholder {{{word}}} is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
+                        "the placeholder {{{word}}} of the file name is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
                     ));
                 }
             };

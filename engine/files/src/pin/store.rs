@@ -126,7 +126,7 @@ impl PinFolder<'_> {
             }
             if pins.sound.len() + pins.unsound.len() >= MOST_PINS {
                 return Err(format!(
-                    "the directory has more than {MOST_PINS} pins; the others were not read"
+                    "the directory has more than {MOST_PINS} pins, which is the limit; the other pins were not read"
                 ));
             }
             match entry_of(&path) {
@@ -134,7 +134,7 @@ impl PinFolder<'_> {
                 PinEntry::Unsound(problem) => pins.unsound.push(UnsoundPin { path, problem }),
                 PinEntry::Other => {
                     let note = format!(
-                        "{:?}: not a regular file, and left out of the pins",
+                        "{:?} is not a regular file and is left out of the pins",
                         path.display()
                     );
                     pins.notes.push(note);
@@ -279,7 +279,7 @@ fn entry_of(path: &Path) -> PinEntry {
     };
     let name = path.file_name().and_then(|it| it.to_str());
     let Some(id) = name.and_then(|it| it.strip_suffix(ENDING)) else {
-        return PinEntry::Unsound(format!("not a pin: its name does not end in {ENDING}"));
+        return PinEntry::Unsound(format!("the name of a pin file must end in {ENDING}"));
     };
     match serde_json::from_slice::<Pin>(&text) {
         Ok(pin) => match pin.problem() {

@@ -221,7 +221,9 @@ impl<R: Read> Cursor<R> {
                 let zeros = self.window.offset() + n as u64 - offset;
                 return Err(ReadError::Damaged {
                     offset,
-                    problem: format!("{zeros} zeros instead of a record, followed by more data"),
+                    problem: format!(
+                        "the file has {zeros} zero bytes instead of a record, and more data after them"
+                    ),
                 });
             }
             let n = bytes.len();

@@ -75,7 +75,7 @@ pub(super) fn next_packet<R: Read>(
         let closing = it.order.u32(block, total - BLOCK_TRAILER_LEN) as usize;
         if closing != total {
             return Err(cursor.damaged(format!(
-                "a pcapng block of {total} bytes has the trailing length {closing}"
+                "a pcapng block of {total} bytes must end with this length, but its trailing length is {closing}"
             )));
         }
         let packet = PacketFields::decode(block, it.order);

@@ -17,7 +17,7 @@ const STEP: usize = 64 << 10;
 pub(super) struct Window<R> {
     /// Source of the window's bytes.
     pub(super) source: R,
-    /// Buffer that holds the window.
+    /// Bytes read from the capture file, of which the window is a part.
     bytes: Vec<u8>,
     /// Start of the window in the buffer `bytes`.
     start: usize,

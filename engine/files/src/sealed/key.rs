@@ -69,7 +69,7 @@ fn printed(command: &str) -> Result<SecretKey, String> {
     if !output.status.success() {
         return Err(format!("the key command failed: {}", output.status));
     }
-    SecretKey::parse(&bytes).map_err(|e| format!("output of the key command: {e}"))
+    SecretKey::parse(&bytes).map_err(|e| format!("the key command did not print a valid key: {e}"))
 }
 
 /// Secret key of 32 bytes. Its memory is zeroised on drop.
@@ -89,12 +89,12 @@ pub enum SealKeyError {
     Public(u32),
     /// Length of a key file that is neither that of a binary key nor that of a hex key.
     #[error(
-        "{0} is not a key; a key is 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
+        "the encryption key has {0}; it must have 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
     )]
     Length(String),
     /// The key file has the length of a hex key, but characters that are not hex digits.
     #[error(
-        "the 64 characters of the key are not all hex digits; a key is 32 bytes, or 64 hex digits"
+        "the 64 characters of the encryption key are not all hex digits; a key must have 32 bytes, or 64 hex digits"
     )]
     Hex,
 }
@@ -143,8 +143,10 @@ impl SecretKey {
         if pairs.len() != LEN || !rest.is_empty() {
             return Err(SealKeyError::Length(match bytes.len() {
                 1 => "1 byte".into(),
-                n if n > LONGEST => format!("more than {LONGEST} bytes"),
-                n => format!("{n} bytes"),
+                n => {
+                    let more = if n > LONGEST { "more than " } else { "" };
+                    format!("{more}{} bytes", n.min(LONGEST))
+                }
             }));
         }
         let mut key = Zeroizing::new([0; LEN]);

@@ -50,30 +50,30 @@ pub enum FilterError {
     Refused(#[from] ProgramError),
     /// The filter expression has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
-        "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter when extracting"
+        "the filter expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter the capture files with `wqcap extract`"
     )]
     TooLong(usize),
     /// Parentheses and brackets of the filter expression are nested deeper than
     /// [`DEEPEST_NESTING`].
     #[error(
-        "the expression has {0} levels of parentheses; at most {DEEPEST_NESTING} are allowed; remove redundant ones"
+        "the filter expression has {0} levels of parentheses; at most {DEEPEST_NESTING} are allowed; remove redundant parentheses"
     )]
     TooDeep(usize),
     /// libpcap needs more time than [`LONGEST_COMPILATION`] for the filter expression.
     #[error(
-        "libpcap did not compile the expression within {} s; the time grows with the square of the number of hosts; shorten the expression, or name networks",
+        "libpcap did not compile the filter expression within {} s; the time grows with the square of the number of hosts; shorten the filter expression, or name networks",
         LONGEST_COMPILATION.as_secs()
     )]
     TooSlow,
     /// An earlier compilation of a filter expression that exceeded its time is still running.
     #[error(
-        "libpcap is still compiling another expression after {} s and compiles one at a time; try again later",
+        "libpcap is still compiling another filter expression after {} s and can only compile one at a time; try again later",
         LONGEST_COMPILATION.as_secs()
     )]
     Busy,
     /// The thread that compiles the filter expression cannot be started.
     #[error(
-        "cannot start the thread that compiles the expression: {0}; raise the limit on threads or memory"
+        "cannot start the thread that compiles the filter expression: {0}; raise the limit on threads or memory"
     )]
     NoThread(String),
 }

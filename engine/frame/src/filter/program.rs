@@ -27,21 +27,23 @@ const MOST_ROUNDS: u32 = 32_768;
 pub enum ProgramError {
     /// The filter program reads kernel data: direction, interface or packet mark.
     #[error(
-        "the expression tests a direction, interface or packet mark, which a frame does not contain; remove that test"
+        "the filter expression tests a direction, interface or packet mark, which a frame does not contain; remove that test"
     )]
     NotInFrame,
     /// The filter program has an unknown BPF instruction.
     #[error(
-        "the expression compiles to an unknown BPF instruction; rewrite it with other primitives"
+        "the filter expression compiles to an unknown BPF instruction; rewrite the filter expression with other primitives"
     )]
     Instruction,
     /// The filter program jumps out of its bounds, or has no final return.
     #[error(
-        "the expression compiles to a program without an end; rewrite it with other primitives"
+        "the filter expression compiles to a BPF program without a final return; rewrite the filter expression with other primitives"
     )]
     Endless,
     /// The filter program has more than 65535 instructions.
-    #[error("the expression compiles to more than 65535 instructions; shorten it")]
+    #[error(
+        "the filter expression compiles to more than 65535 BPF instructions, which is the limit; shorten the filter expression"
+    )]
     TooLong,
 }
 

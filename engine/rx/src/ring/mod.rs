@@ -169,7 +169,7 @@ pub enum RingError {
     #[error("the CQ cannot be polled: errno {0} (the CQ was overrun, or the device is gone)")]
     Poll(i32),
     /// The device completed a slot that is not posted (slot index).
-    #[error("a completion names WR {0}, which is not posted")]
+    #[error("a completion from the device names WR {0}, which is not posted")]
     Unposted(u64),
     /// A completion names strides that are not free in their buffer, or too few for its frame
     /// (first stride, number of strides).

@@ -400,7 +400,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         if broken.is_some() || !batch.flushed.is_empty() {
             let why = broken.map_or_else(
                 || "the device flushed its WRs".to_owned(),
-                |s| format!("a WR completed with status {s}"),
+                |s| format!("a receive WR completed with the error status {s}"),
             );
             self.recover(state, &why)?;
             if !self.wq_fatal.swap(false, Ordering::AcqRel) {
@@ -453,8 +453,9 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             iso_8601(system_ns(), 9)
         );
         if unflushed > 0 {
+            note += "; ";
             note += &format!(
-                "; {unflushed} of its WRs were not flushed within a second and were taken back after a reset"
+                "{unflushed} WRs of the WQ were not flushed within a second and were taken back after a reset"
             );
         }
         tracing::warn!("{note}");

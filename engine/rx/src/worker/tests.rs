@@ -387,7 +387,7 @@ fn wrs_that_are_not_flushed_are_taken_back_after_a_reset() {
     // One slot holds a frame and one the error; both are still in the batch that showed the error.
     for (flushes, unflushed) in [(0, SLOTS - 2), (5, SLOTS - 7)] {
         let it = broken_between_frames(|script| script.flushes = Some(flushes));
-        let says = format!("{unflushed} of its WRs were not flushed within a second");
+        let says = format!("{unflushed} WRs of the WQ were not flushed within a second");
         assert!(it.notes[0].contains(&says), "{:?}", it.notes);
     }
 }

@@ -46,7 +46,7 @@ impl Pinned {
         let pins = PinFolder { dir }.read();
         let unsound = pins.unsound.iter().map(|it| {
             format!(
-                "{:?}: {}; no capture file is deleted while this pin is there",
+                "the pin {:?} cannot be used: {}; no capture file is deleted while this pin is there",
                 it.path.display(),
                 it.problem
             )

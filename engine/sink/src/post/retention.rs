@@ -238,7 +238,7 @@ impl RetentionThread {
                 // Logged once, not at every check.
                 Err(e) if e != last => {
                     tracing::warn!(
-                        "output.keep: {e}; no newer file is deleted until this succeeds"
+                        "output.keep: {e}; no newer capture file is deleted until this succeeds"
                     );
                     last = e;
                 }
@@ -443,7 +443,10 @@ impl RetentionThread {
                 tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
                 remove_emptied(&it.path, &self.dir);
                 if unshipped {
-                    tracing::warn!("deleted {} before it was shipped", it.path.display());
+                    tracing::warn!(
+                        "retention deleted the capture file {} before it was shipped",
+                        it.path.display()
+                    );
                     deleted.unshipped += 1;
                     deleted.unshipped_frames += frames.unwrap_or(0);
                 }

@@ -155,7 +155,7 @@ impl SealerThread {
             Err(e) => {
                 let shown = self.dir.display();
                 tracing::warn!(
-                    "{shown}: cannot list the capture files left unencrypted: {e}; they stay unencrypted"
+                    "{shown}: cannot list the capture files that are not encrypted yet: {e}; these files stay unencrypted"
                 );
             }
         }

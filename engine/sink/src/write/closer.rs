@@ -76,7 +76,7 @@ fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<Pa
             Ok(()) => {
                 let (taken, to_shown) = (path.display(), to.display());
                 tracing::warn!(
-                    "another program has created {taken}: the capture file is {to_shown}"
+                    "another program has created {taken}; the capture file is named {to_shown} instead"
                 );
                 return Ok(to);
             }
@@ -117,13 +117,16 @@ impl ClosingFile {
             ..
         } = &self.named;
         if self.len == 0 {
-            return std::fs::remove_file(part)
-                .map(|()| None)
-                .map_err(|e| format!("cannot remove the empty file {}: {e}", part.display()));
+            return std::fs::remove_file(part).map(|()| None).map_err(|e| {
+                format!(
+                    "cannot remove the empty capture file {}: {e}",
+                    part.display()
+                )
+            });
         }
         let failure = |what: &str, e: io::Error| {
             format!(
-                "cannot {what} {}: {e}; the file keeps that name",
+                "cannot {what} the capture file {}: {e}; the file keeps its .part name",
                 part.display()
             )
         };

@@ -112,7 +112,7 @@ fn lock(file: &File) -> bool {
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(e)) => {
             tracing::warn!(
-                "cannot lock output files: {e}; do not run `wqcap recover` during a capture"
+                "cannot lock the open capture files: {e}; do not run `wqcap recover` during a capture"
             );
             true
         }

@@ -116,7 +116,7 @@ impl ChainedFile {
             && let Err(e) = named.file.set_len(self.whole)
         {
             tracing::warn!(
-                "cannot truncate the open file {} to its records: {e}",
+                "cannot truncate the open capture file {} to its complete records: {e}",
                 named.part.display()
             );
         }

@@ -58,7 +58,7 @@ fn run(dir: &Path, requests: &Receiver<usize>, files: &[Sender<Option<OutputFile
             && !std::mem::replace(&mut is_logged, true)
         {
             tracing::info!(
-                "{}: cannot open files in advance: {e}; each file is created when it is begun",
+                "{}: cannot create capture files in advance: {e}; each file is created when its first frame is written",
                 dir.display()
             );
         }

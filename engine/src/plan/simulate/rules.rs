@@ -22,7 +22,7 @@ pub(super) struct Rules {
     pub(super) match_tunnels: bool,
 }
 
-/// Destination of a simulated frame.
+/// QP or owner that gets a frame of the simulation.
 pub(super) enum FrameDestination {
     /// Index of the QP in [`Steering::qps`] that takes the frame.
     Qp(usize),

@@ -139,7 +139,7 @@ impl Candidates {
         let why = match (now.symmetric, changes) {
             (true, _) => "the key keeps both directions of a flow on one queue".into(),
             (_, true) => format!(
-                "{} of {} two-way flows have their directions on two queues",
+                "{} of {} two-way flows have their two directions on different queues",
                 directions.split, directions.both
             ),
             _ => "no two-way flow was split in this capture, but the key does not ensure it".into(),
@@ -192,7 +192,10 @@ impl Candidates {
         } else if l4 < l3 * WORTH_IT {
             (HashDepth::L4, compared)
         } else {
-            (now, format!("the other value is not better: {compared}"))
+            (
+                now,
+                format!("the other value of rss.hash is not better: {compared}"),
+            )
         };
         choice.depth = depth;
         SuggestedSetting {
@@ -232,25 +235,29 @@ impl Candidates {
         let catch_all = part(self.fixed, self.total());
         let cause = if catch_all >= best * 0.8 {
             format!(
-                ", because the catch-all rule's {} stay on queue 0",
+                "the catch-all rule alone keeps {} of the load on queue 0",
                 percent(catch_all)
             )
         } else if top >= best * 0.8 {
-            format!(", because one flow alone is {}", percent(top))
+            format!("one flow alone has {} of the load", percent(top))
         } else {
             String::new()
         };
         let why = if queues == most {
             format!(
-                "the busiest queue has {} of the load; fewer queues than {most} spread it worse{cause}",
+                "the busiest queue has {} of the load; fewer queues than {most} spread it worse",
                 percent(busiest)
             )
         } else {
             format!(
-                "the busiest queue has {} of the load, and no number of queues up to {most} lowers that below {}{cause}",
+                "the busiest queue has {} of the load, and no number of queues up to {most} lowers that below {}",
                 percent(busiest),
                 percent(best)
             )
+        };
+        let why = match cause.is_empty() {
+            true => why,
+            false => format!("{why}; {cause}"),
         };
         SuggestedSetting {
             key: "capture.queues",
@@ -293,11 +300,11 @@ impl Candidates {
             )
         } else if catch_all > 0.0 {
             format!(
-                "equal: the catch-all rule's {} of the load on queue 0 need no other weights",
+                "the weights stay equal: the catch-all rule has {} of the load on queue 0, and other weights do not help",
                 percent(catch_all)
             )
         } else {
-            "equal: no frames go to the catch-all rule".into()
+            "the weights stay equal: no frames go to the catch-all rule".into()
         };
         let same = choice.weights == now || (choice.weights.is_empty() && all_equal(now));
         SuggestedSetting {

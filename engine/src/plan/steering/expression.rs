@@ -81,7 +81,7 @@ impl Split {
         fragments.retain(|it| !it.has_its_fragments_taken_by(&matches));
         if matches.len() > MOST {
             return Err(format!(
-                "the filter expands to {} matches; at most {MOST} are supported",
+                "the filter expands to {} matches of flow rules; at most {MOST} are supported",
                 matches.len()
             ));
         }
@@ -104,7 +104,7 @@ impl Split {
         match other.matches.iter().find(|it| !is_taken(it)) {
             None => Ok(()),
             Some(missing) => Err(format!(
-                "the NIC's rules were derived from {:?} and do not take {}; restart the capture with the new filter",
+                "the flow rules of the NIC were derived from the filter {:?} and do not take {}; restart the capture with the new filter",
                 self.software,
                 describe(&missing.specs(Profile::CatchAll))
             )),

@@ -46,7 +46,7 @@ impl Steering {
                 refuse(
                     "priority",
                     &rule.priority,
-                    format!("must be 0 to {MAX_PRIORITY}"),
+                    format!("the priority must be 0 to {MAX_PRIORITY}"),
                 );
                 continue;
             }

@@ -93,7 +93,7 @@ impl FrameMatch {
                 || rule.dst_port.is_some_and(|p| p != VXLAN_PORT)
             {
                 return Err(format!(
-                    "vni needs VXLAN: proto = \"udp\" to port {VXLAN_PORT}"
+                    "a rule with vni matches VXLAN only: set proto = \"udp\" and dst_port = {VXLAN_PORT}, or leave both out"
                 ));
             }
             it.proto = Some(Proto::UDP.0);

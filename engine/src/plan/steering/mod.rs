@@ -135,7 +135,9 @@ impl Steering {
             mode if config.rss.inner && mode != Mode::Steal => Err(Error::config(
                 "rss.inner",
                 true,
-                format!("mode \"{mode}\" has no rules for packets inside tunnels; use \"steal\""),
+                format!(
+                    "mode \"{mode}\" has no flow rules for packets inside tunnels; set capture.mode = \"steal\""
+                ),
             )),
             Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
             Mode::Sniffer if queues > 1 => Err(Error::config(

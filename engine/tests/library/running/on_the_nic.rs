@@ -240,7 +240,7 @@ fn rules_refused() {
     capture.resume(&plan).expect("rules");
     until_more(&mut capture);
     let report = capture.finish();
-    let added = |note: &&String| note.contains("a rule was");
+    let added = |note: &&String| note.contains("a flow rule was");
     assert_eq!(
         report.notes.iter().filter(added).count(),
         2,

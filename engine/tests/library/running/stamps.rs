@@ -3,7 +3,7 @@
 //!
 //! The delay until a frame is processed or a clock reading is answered depends on the machine. The clock
 //! therefore jumps by much more than any such delay. The accuracy of the corrected stamps in nanoseconds
-//! is tested with simulated clocks (`device::clock::discipline`).
+//! is tested with simulated clocks (`wqcap_rx::clock::discipline`).
 
 use super::{on_the_wire, pass, until};
 use std::{

@@ -295,7 +295,7 @@ impl ContextInner {
             None => Ok(()),
             Some(other) => {
                 let object = format!(
-                    "{}, with an object of another context of {}",
+                    "{} with a verbs object of another context of device {}",
                     object(),
                     other.name
                 );

@@ -208,7 +208,10 @@ impl DirectCq {
             || !out.cqe_cnt.is_power_of_two()
             || !matches!(out.cqe_size, 64 | 128)
         {
-            let object = format!("a CQ of {} CQEs, {} bytes each", out.cqe_cnt, out.cqe_size);
+            let object = format!(
+                "CQ with {} CQEs of {} bytes each",
+                out.cqe_cnt, out.cqe_size
+            );
             return Err(VerbsError::from_errno(
                 "mlx5dv_init_obj",
                 object,

@@ -73,7 +73,7 @@ impl DirectWq {
             || !out.wqe_cnt.is_power_of_two()
             || (out.stride as usize) < least
         {
-            let object = format!("a WQ of {} WQEs, {} bytes each", out.wqe_cnt, out.stride);
+            let object = format!("WQ with {} WQEs of {} bytes each", out.wqe_cnt, out.stride);
             return Err(VerbsError::from_errno(
                 "mlx5dv_init_obj",
                 object,

@@ -50,7 +50,7 @@ impl RssQp {
         let context = &pd.0.context;
         let object = || {
             format!(
-                "{}, RAW_PACKET, hash fields {:#x}",
+                "RAW_PACKET QP of device {} with hash fields {:#x}",
                 context.name(),
                 fields.bits()
             )

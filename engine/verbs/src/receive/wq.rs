@@ -123,7 +123,7 @@ impl Wq {
         let context = &pd.0.context;
         let object = || {
             format!(
-                "{}, {} WRs of {} scatter entries, flags {:#x}",
+                "WQ of device {} with {} WRs of {} scatter entries and flags {:#x}",
                 context.name(),
                 attr.max_wr,
                 attr.max_sge,

@@ -70,42 +70,43 @@ impl AfPacketWire {
             move |source| WireError::new(wire, operation, source, advice)
         };
         let socket = Socket::new().map_err(failed(
-            "open a packet socket",
+            "cannot open a packet socket",
             "grant CAP_NET_RAW in the interface's network namespace",
         ))?;
         let index = socket.index_of(&spec.iface).map_err(failed(
-            "find the interface",
+            "cannot find the interface",
             "`ip link` lists the interfaces of this network namespace",
         ))?;
         // The version and the virtio header determine the layout of the ring, so they are set
         // first.
         socket.prepare().map_err(failed(
-            "set up the packet socket",
+            "cannot set up the packet socket",
             "use Linux 3.2 or newer with CONFIG_PACKET",
         ))?;
         let ring = PacketRxRing::map(&socket, spec.ring as usize).map_err(failed(
-            &format!("map a ring of {} MiB", spec.ring >> 20),
+            &format!("cannot map the packet ring of {} MiB", spec.ring >> 20),
             "use a smaller ring, such as ring=8MiB",
         ))?;
         // A socket of protocol 0 receives nothing until it is bound, so no frame of another
         // interface gets into the ring.
         socket
             .bind(index)
-            .map_err(failed("bind to the interface", ""))?;
+            .map_err(failed("cannot bind to the interface", ""))?;
         let address = socket
             .address()
-            .map_err(failed("read the hardware type", ""))?;
+            .map_err(failed("cannot read the hardware type", ""))?;
         let hardware = address.sll_hatype;
         if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
-            let kind = format!("the interface has hardware type {hardware}");
+            let kind = format!("the interface has hardware type {hardware}, which is not Ethernet");
             let source = io::Error::new(io::ErrorKind::Unsupported, kind);
-            return Err(failed("use the interface", "use an Ethernet interface")(
-                source,
-            ));
+            return Err(failed(
+                "cannot use the interface",
+                "use an Ethernet interface",
+            )(source));
         }
         socket
             .set_promiscuous(index)
-            .map_err(failed("set promiscuous mode", ""))?;
+            .map_err(failed("cannot set promiscuous mode", ""))?;
         // An interface that is down causes an error here. The wire waits until the interface is up.
         socket.clear_error();
 

@@ -3,7 +3,7 @@
 
 use super::super::gso::tests::verify;
 use super::super::lab::{
-    Lab, PATIENCE, assert_arrival_times, during, exchange, ip, keep_capabilities,
+    Lab, PATIENCE, assert_arrival_times, during, exchange, keep_capabilities, run,
 };
 use super::super::{Delivery, Wire, WireDirection, WireSpec, WireState};
 use std::net::UdpSocket;
@@ -150,7 +150,7 @@ fn tcp_super_frames_are_split() {
     // "BIG TCP", if the kernel and `ip` support it.
     for (netns, name) in [(&lab.near, "wire"), (&lab.far, "far")] {
         for what in ["gso_max_size", "gso_ipv4_max_size"] {
-            let _ = ip(&format!("-n {netns} link set {name} {what} 200000"));
+            let _ = run(&format!("ip -n {netns} link set {name} {what} 200000"));
         }
     }
     let data = pattern(3_000_000);
@@ -303,12 +303,15 @@ fn tunnelled_super_frames_are_split() {
     let lab = need!(Lab::new());
     for (netns, name, end, other) in [(&lab.near, "wire", 1, 2), (&lab.far, "far", 2, 1)] {
         let vxlan = format!(
-            "-n {netns} link add tunnel type vxlan id 9 dstport 4789 local 10.9.0.{end} \
+            "ip -n {netns} link add tunnel type vxlan id 9 dstport 4789 local 10.9.0.{end} \
              remote 10.9.0.{other} dev {name} udpcsum"
         );
-        need!(ip(&vxlan));
-        ip(&format!("-n {netns} addr add 10.7.0.{end}/24 dev tunnel")).unwrap();
-        ip(&format!("-n {netns} link set tunnel up")).unwrap();
+        need!(run(&vxlan));
+        run(&format!(
+            "ip -n {netns} addr add 10.7.0.{end}/24 dev tunnel"
+        ))
+        .unwrap();
+        run(&format!("ip -n {netns} link set tunnel up")).unwrap();
     }
     let data = pattern(2_000_000);
     let mut wire = lab.open(WIRE).unwrap();
@@ -340,7 +343,7 @@ fn a_deleted_interface_is_lost_but_not_one_that_is_down() {
     // Step of the wire's clock, longer than the intervals between its checks.
     const STEP: u64 = 1_000_000_000;
     let mut now = 0;
-    ip(&format!("-n {near} link set wire down")).unwrap();
+    run(&format!("ip -n {near} link set wire down")).unwrap();
     ping();
     for _ in 0..3 {
         now += STEP;
@@ -354,7 +357,7 @@ fn a_deleted_interface_is_lost_but_not_one_that_is_down() {
 
     // A wire that is opened on an interface that is down waits until the interface is up.
     let mut late = lab.open(WIRE).unwrap();
-    ip(&format!("-n {near} link set wire up")).unwrap();
+    run(&format!("ip -n {near} link set wire up")).unwrap();
     for wire in [&mut wire, &mut late] {
         now += STEP;
         until_seen(wire, now, ping, |it| {
@@ -365,7 +368,7 @@ fn a_deleted_interface_is_lost_but_not_one_that_is_down() {
     wire.set_sniffing(true);
     let other = lab.open(WIRE).unwrap();
     { other }.send(&[0x55; 77]).unwrap();
-    ip(&format!("-n {near} link del wire")).unwrap();
+    run(&format!("ip -n {near} link del wire")).unwrap();
     now += STEP;
     until_seen(&mut wire, now, || {}, |it| it == [0x55; 77]);
     while wire.each(now, 64, |_| Delivery::Taken) > 0 {}

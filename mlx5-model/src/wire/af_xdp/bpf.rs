@@ -68,7 +68,8 @@ pub(super) struct LinkDetach {
     pub(super) link_fd: u32,
 }
 
-/// Failed step of loading or attaching the XDP program, as a verb phrase, and its error.
+/// Failed step of loading or attaching the XDP program, such as "cannot load the XDP
+/// program", and its error.
 pub(super) type Failed = (&'static str, io::Error);
 
 /// Creates a BPF map with bpf(2).

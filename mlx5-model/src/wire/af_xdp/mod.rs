@@ -92,25 +92,32 @@ impl AfXdpWire {
             let (operation, advice) = (operation.to_owned(), advice.to_owned());
             move |source| WireError::new(wire, operation, source, advice)
         };
-        let packets = Socket::new().map_err(failed("open a packet socket", RIGHTS))?;
+        let packets = Socket::new().map_err(failed("cannot open a packet socket", RIGHTS))?;
         let index = packets.index_of(&spec.iface).map_err(failed(
-            "find the interface",
+            "cannot find the interface",
             "`ip link` lists the interfaces of this network namespace",
         ))?;
         packets
             .bind_send_only(index)
-            .map_err(failed("bind to the interface", ""))?;
+            .map_err(failed("cannot bind to the interface", ""))?;
         let has = packets.receive_queues(index);
         let count = spec.queues.unwrap_or(has);
         if count > has {
             let source = format!("{} has {has}", spec.iface);
-            let advice =
-                format!("use queues={has} or fewer, or omit the option; `ethtool -L` adds queues");
-            return Err(failed(&format!("take {count} receive queues"), &advice)(
-                io::Error::new(io::ErrorKind::InvalidInput, source),
-            ));
+            let advice = format!(
+                "use queues={has} or fewer, or omit the option queues; `ethtool -L` adds receive queues"
+            );
+            return Err(failed(
+                &format!("cannot take the frames of {count} receive queues"),
+                &advice,
+            )(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                source,
+            )));
         }
-        let mtu = packets.mtu(index).map_err(failed("read the MTU", ""))?;
+        let mtu = packets
+            .mtu(index)
+            .map_err(failed("cannot read the MTU", ""))?;
         let frame = mtu + HEADERS;
         let buffers = spec.ring / u64::from(count) / Umem::buffer_for(frame) as u64;
         let buffers = (buffers.max(1).ilog2()).min(u32::BITS - 2);
@@ -140,15 +147,15 @@ impl AfXdpWire {
             })?;
             program
                 .direct(number, queue.fd())
-                .map_err(failed("put the AF_XDP socket into the BPF map", ""))?;
+                .map_err(failed("cannot put the AF_XDP socket into the BPF map", ""))?;
             queues.push(queue);
         }
         packets
             .set_promiscuous(index)
-            .map_err(failed("set promiscuous mode", ""))?;
+            .map_err(failed("cannot set promiscuous mode", ""))?;
         // An interface that is down causes an error here. The wire waits until the interface is up.
         packets.clear_error();
-        let any = epoll_over(&queues).map_err(failed("poll several AF_XDP sockets", ""))?;
+        let any = epoll_over(&queues).map_err(failed("cannot poll several AF_XDP sockets", ""))?;
         let offloads = Offloads::switch_off(&packets, index, ETH_FLAG_LRO | ETH_FLAG_RXVLAN);
         let notes = notes(spec, has, place, refused, &queues, &offloads);
         Ok(AfXdpWire {
@@ -265,8 +272,9 @@ fn attach(
     mode: XdpMode,
 ) -> Result<(XdpLink, Attached, Option<io::Error>), bpf::Failed> {
     let at = |place| program.attach(index, place);
-    let native = || at(Attached::Native).map_err(|e| ("attach the XDP program in native mode", e));
-    let skb = || at(Attached::Skb).map_err(|e| ("attach the XDP program in skb mode", e));
+    let native =
+        || at(Attached::Native).map_err(|e| ("cannot attach the XDP program in native mode", e));
+    let skb = || at(Attached::Skb).map_err(|e| ("cannot attach the XDP program in skb mode", e));
     match mode {
         XdpMode::Native => Ok((native()?, Attached::Native, None)),
         XdpMode::Skb => Ok((skb()?, Attached::Skb, None)),
@@ -361,22 +369,24 @@ fn notes(
         Attached::Skb => "skb",
     };
     let copies = match queues.iter().filter(|it| it.is_zero_copy()).count() {
-        0 => "with copies".to_owned(),
-        all if all == count => "with zero copy".to_owned(),
-        some => format!("with zero copy on {some} of them"),
+        0 => "the frames are copied".to_owned(),
+        all if all == count => "the frames are received with zero copy".to_owned(),
+        some => format!("the frames of {some} of these receive queues are received with zero copy"),
     };
     let kernel = if count as u32 == has {
         "the kernel gets no frame".to_owned()
     } else {
         format!(
-            "the kernel gets the frames of queues {count} to {} and no others",
+            "the kernel gets the frames of receive queues {count} to {} and no others",
             has - 1
         )
     };
-    let fallback = refused.map_or(String::new(), |e| format!(" (native mode failed: {e})"));
+    let fallback = refused.map_or(String::new(), |e| {
+        format!(" (XDP in native mode failed: {e})")
+    });
     let mut notes = vec![format!(
         "{iface}: {kernel} while this wire is open: XDP in {mode} mode{fallback} on {count} of {has} \
-         receive queues, {copies}"
+         receive queues; {copies}"
     )];
     if let Some(longest) = queues.iter().filter_map(XskQueue::longest).min() {
         notes.push(format!(

@@ -78,7 +78,7 @@ impl LoadedProgram {
             max_entries: queues,
             flags: 0,
         });
-        let map = map.map_err(|e| ("create the BPF map of AF_XDP sockets", e))?;
+        let map = map.map_err(|e| ("cannot create the BPF map of AF_XDP sockets", e))?;
         let watermark = Watermark::new(queues)?;
         let (counts, watermarks) = watermark.maps();
         let code = instructions(&Operands {
@@ -109,7 +109,7 @@ impl LoadedProgram {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => load(0),
             other => other,
         };
-        let program = program.map_err(|e| ("load the XDP program", e))?;
+        let program = program.map_err(|e| ("cannot load the XDP program", e))?;
         Ok(LoadedProgram {
             map,
             watermark,

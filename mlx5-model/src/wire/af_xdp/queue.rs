@@ -46,7 +46,8 @@ pub(super) struct XskAttr {
     pub(super) busy_poll: bool,
 }
 
-/// Failed step of opening a receive queue's AF_XDP socket, as a verb phrase, and its error.
+/// Failed step of opening a receive queue's AF_XDP socket, such as "cannot bind the AF_XDP
+/// socket of queue 0", and its error.
 pub(super) type Failed = (String, io::Error);
 
 /// Open AF_XDP socket of one receive queue.
@@ -88,10 +89,13 @@ impl XskQueue {
             SocketFlags::CLOEXEC,
             None,
         );
-        let socket = socket.map_err(failed("open the AF_XDP socket"))?;
+        let socket = socket.map_err(failed("cannot open the AF_XDP socket"))?;
         let buffer = Umem::buffer_for(attr.frame);
         let mib = (attr.buffers as usize * buffer) >> 20;
-        let memory = format!("allocate {mib} MiB of memory for queue {}", attr.queue);
+        let memory = format!(
+            "cannot allocate {mib} MiB of memory for queue {}",
+            attr.queue
+        );
         let umem = Umem::new(attr.buffers, buffer).map_err(|e| (memory, e))?;
         let register = XdpUmemReg {
             addr: umem.address(),
@@ -115,7 +119,7 @@ impl XskQueue {
             let fill = FillRing::map(&socket, at.fr, attr.buffers).map_err(errno)?;
             Ok((rx, fill))
         })()
-        .map_err(failed("set up the memory and the rings"))?;
+        .map_err(failed("cannot set up the memory and the rings"))?;
         let mut queue = XskQueue {
             rx,
             fill,
@@ -136,9 +140,16 @@ impl XskQueue {
         queue.fill.publish();
         if attr.busy_poll {
             let set = busy_poll::enable(&queue.socket);
-            set.map_err(|e| (format!("set busy polling of queue {}", attr.queue), e))?;
+            set.map_err(|e| {
+                (
+                    format!("cannot set busy polling of queue {}", attr.queue),
+                    e,
+                )
+            })?;
         }
-        queue.bind(attr).map_err(failed("bind the AF_XDP socket"))?;
+        queue
+            .bind(attr)
+            .map_err(failed("cannot bind the AF_XDP socket"))?;
         Ok(queue)
     }
 

@@ -1,7 +1,7 @@
 //! Tests on a veth pair, one end of which has the XDP program. They need root and `ip`.
 
 use super::super::lab::{
-    Lab, PATIENCE, assert_arrival_times, during, ip, is_readable, keep_capabilities,
+    Lab, PATIENCE, assert_arrival_times, during, is_readable, keep_capabilities, run,
     without_sockets_of,
 };
 use super::super::{Delivery, Wire, WireDirection, WireDrops, WireState};
@@ -48,7 +48,7 @@ fn frames_of_any_length_arrive_unchanged() {
     for mode in MODES {
         let lab = need!(Lab::new());
         for (netns, name) in [(&lab.near, "wire"), (&lab.far, "far")] {
-            ip(&format!("-n {netns} link set {name} mtu 9000")).unwrap();
+            run(&format!("ip -n {netns} link set {name} mtu 9000")).unwrap();
         }
         lab.silence();
         let mut wire = open(&lab, &format!(",mode={mode}"));
@@ -253,7 +253,7 @@ fn a_deleted_interface_is_lost_once_its_frames_are_delivered() {
     let far = lab.far_socket();
     during(&lab, &mut wire, |_| {});
     far.send(&frame(77)).unwrap();
-    ip(&format!("-n {} link del wire", lab.near)).unwrap();
+    run(&format!("ip -n {} link del wire", lab.near)).unwrap();
     let (mut now, mut seen) = (0, 0);
     let began = Instant::now();
     while wire.state() == WireState::Up {

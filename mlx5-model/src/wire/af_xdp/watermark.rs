@@ -65,7 +65,7 @@ impl Watermark {
             let counts = map(&fd, len, 0, MappingAccess::ReadWrite)?;
             Ok((fd, counts))
         })()
-        .map_err(|e: io::Error| ("create the BPF map of frame counts", e))?;
+        .map_err(|e: io::Error| ("cannot create the BPF map of frame counts", e))?;
         let (ring, consumer, producer) = (|| {
             let fd = bpf::create_map(&MapCreate {
                 map_type: BPF_MAP_TYPE_RINGBUF,
@@ -78,7 +78,7 @@ impl Watermark {
             let producer = map(&fd, PAGE, PAGE, MappingAccess::Read)?;
             Ok((fd, consumer, producer))
         })()
-        .map_err(|e: io::Error| ("create the BPF ring of watermarks", e))?;
+        .map_err(|e: io::Error| ("cannot create the BPF ring of watermarks", e))?;
         Ok(Watermark {
             ring,
             program_counts,

@@ -280,7 +280,10 @@ fn ethernet(link: DataLink) -> Result<(), IndexError> {
     match link {
         DataLink::ETHERNET => Ok(()),
         other => refuse(
-            format!("the file's link type is {} ({other:?})", u32::from(other)),
+            format!(
+                "the file has the link type {} ({other:?}) instead of Ethernet",
+                u32::from(other)
+            ),
             "use a file of Ethernet frames (link type 1)",
         ),
     }

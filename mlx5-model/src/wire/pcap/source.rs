@@ -31,7 +31,7 @@ pub(super) fn read(wire: &WireSpec, file: &str) -> Result<(Vec<u8>, FileIndex), 
         return read_file(wire, path, file);
     }
     let paths = captures(path)
-        .map_err(|e| WireError::new(wire, format!("read {file}"), e, String::new()))?;
+        .map_err(|e| WireError::new(wire, format!("cannot read {file}"), e, String::new()))?;
     let files: Result<Vec<_>, _> = paths
         .iter()
         .map(|it| read_file(wire, it, &it.display().to_string()))
@@ -48,7 +48,7 @@ fn read_file(wire: &WireSpec, path: &Path, shown: &str) -> Result<(Vec<u8>, File
             ),
             _ => String::new(),
         };
-        WireError::new(wire, format!("read {shown}"), e, advice)
+        WireError::new(wire, format!("cannot read {shown}"), e, advice)
     })?;
     let note = unpack(&data).and_then(|(content, note)| {
         data = content;
@@ -56,7 +56,7 @@ fn read_file(wire: &WireSpec, path: &Path, shown: &str) -> Result<(Vec<u8>, File
     });
     let mut index = FileIndex::parse(&data).map_err(|error| {
         let source = io::Error::new(io::ErrorKind::InvalidData, error.what);
-        WireError::new(wire, format!("parse {shown}"), source, error.advice)
+        WireError::new(wire, format!("cannot parse {shown}"), source, error.advice)
     })?;
     index.notes.extend(note);
     for note in &mut index.notes {

@@ -208,7 +208,7 @@ fn files_that_cannot_be_played_are_refused_with_a_reason() {
         (vec![], "empty"),
         (vec![1; 40], "neither pcap nor pcapng"),
         (file(1, &[])[..20].to_vec(), "within its header"),
-        (file(113, &[]), "link type is 113"),
+        (file(113, &[]), "link type 113"),
         (vec![0x1f, 0x8b, 8, 0], "compressed"),
         (vec![0x0a, 0x0d, 0x0d, 0x0a, 0, 0], "incomplete"),
     ] {

@@ -32,7 +32,7 @@ pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
         };
         if let Err(e) = unpacked {
             let note = format!(
-                "cannot decompress the frame at byte {at}: {e}; the rest of the file is left out"
+                "cannot decompress the zstd or LZ4 frame at byte {at}: {e}; the rest of the file is left out"
             );
             return Some((out, Some(note)));
         }

@@ -77,7 +77,7 @@ impl PeerWire {
             .open(&lock_path)
             .map_err(|e| {
                 let advice = "make the lock file writable for both ends of the wire";
-                WireError::new(wire, format!("open {lock_path}"), e, advice)
+                WireError::new(wire, format!("cannot open {lock_path}"), e, advice)
             })?;
         let mut peer = PeerWire {
             path: PathBuf::from(path),
@@ -92,7 +92,7 @@ impl PeerWire {
         };
         peer.connect().map_err(|e| {
             let advice = "use a path that is free, or the other end's socket";
-            WireError::new(wire, format!("connect at {path}"), e, advice)
+            WireError::new(wire, format!("cannot connect at {path}"), e, advice)
         })?;
         Ok(peer)
     }
@@ -118,7 +118,7 @@ impl PeerWire {
     pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         if frame.len() > FRAME_SIZE {
             let what = format!(
-                "the frame has {} bytes, a peer wire carries at most {FRAME_SIZE}",
+                "the frame has {} bytes, but a peer wire carries at most {FRAME_SIZE} bytes",
                 frame.len()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));

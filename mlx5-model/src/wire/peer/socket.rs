@@ -159,7 +159,9 @@ impl Drop for Seqpacket {
 fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     let len = path.as_os_str().as_bytes().len();
     if len > LONGEST_PATH {
-        let what = format!("the path has {len} bytes; the limit is {LONGEST_PATH}");
+        let what = format!(
+            "the path of the peer socket has {len} bytes; use a path of at most {LONGEST_PATH} bytes"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     Ok(SocketAddrUnix::new(path)?)

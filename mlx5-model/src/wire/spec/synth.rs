@@ -146,7 +146,7 @@ impl SynthSpec {
         };
         if smallest < least {
             let allowed = format!(
-                "use {least} bytes or more, which the headers of proto={},ip={}{} need",
+                "use a frame size of {least} bytes or more, which the headers of proto={},ip={}{} need",
                 self.proto.name(PROTOS),
                 self.ip.name(IPS),
                 if self.vlan.is_some() {

@@ -173,7 +173,7 @@ impl RcClient {
         }
         if self.inbox.len() > WAITING {
             let message = format!(
-                "more than {WAITING} requests of this client wait; await answers before sending more"
+                "more than {WAITING} requests of this client wait for their answers; await these answers before sending more"
             );
             self.refuse(Refusal::new(RefusalCode::TooMany, message));
         }

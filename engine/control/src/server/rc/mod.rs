@@ -272,7 +272,9 @@ impl RcLoop {
         }
         if let Some(client) = client.filter(|_| it.status != 0) {
             let status = status_text(it.status);
-            client.lost = Some(format!("the RDMA connection failed: {status}"));
+            client.lost = Some(format!(
+                "the RDMA connection of the client failed: {status}"
+            ));
         }
     }
 
@@ -304,7 +306,7 @@ impl RcLoop {
                         let who = peer_at("", refused.peer_address());
                         drop(refused);
                         let message = format!(
-                            "clients and waiting connection requests use all {} RDMA client slots",
+                            "connected clients and waiting connection requests use all {} RDMA client slots; try again after another client has left",
                             limits.clients
                         );
                         let refusal = Refusal::new(RefusalCode::TooMany, message);

@@ -89,7 +89,9 @@ impl ReceiveQueue {
     fn arm(&mut self) {
         match self.srq.arm(self.sizing.limit()) {
             Ok(()) => self.status.armed += 1,
-            Err(e) => tracing::warn!("control.rdma: cannot arm the limit of the SRQ: {e}"),
+            Err(e) => {
+                tracing::warn!("control.rdma: cannot arm the low-water limit of the SRQ: {e}");
+            }
         }
     }
 
@@ -109,7 +111,7 @@ impl ReceiveQueue {
         let before = self.sizing.size();
         if let Err(e) = self.srq.resize(size) {
             tracing::warn!(
-                "control.rdma: cannot resize the SRQ from {before} to {size} WRs: {e}; it keeps its size"
+                "control.rdma: cannot resize the SRQ from {before} to {size} WRs: {e}; the SRQ keeps its size"
             );
             self.status.resize_refused += 1;
             self.sizing.refused();

@@ -217,7 +217,7 @@ impl UnixLoop {
             Refusal::new(
                 RefusalCode::Denied,
                 format!(
-                    "user {} is neither the owner nor in control.read_group or control.write_group",
+                    "user {} is neither the owner of the capture process nor a member of control.read_group or control.write_group",
                     peer.uid
                 ),
             )

@@ -27,19 +27,19 @@ const RECENT: Duration = Duration::from_secs(600);
 /// Reason for not running `output.hook` for a path.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HookRefusal {
-    #[error("the path is not below output.dir")]
+    #[error("the path of the file is not below output.dir")]
     Outside,
-    #[error("the path has control characters or is not UTF-8")]
+    #[error("the path of the file has control characters or is not UTF-8")]
     Unprintable,
-    #[error("the file does not have the name of a finished capture file")]
+    #[error("the name of the file is not that of a finished capture file")]
     Name,
     #[error("the file cannot be reached without following a symbolic link: {0}")]
     Unreachable(Errno),
-    #[error("the path is not a regular file")]
+    #[error("the path does not lead to a regular file")]
     Kind,
     #[error("the file was last changed {0} s ago, and the limit is {limit} s", limit = RECENT.as_secs())]
     Old(u64),
-    #[error("the file's last change is {0} s in the future")]
+    #[error("the time of the file's last change is {0} s in the future")]
     Future(u64),
 }
 

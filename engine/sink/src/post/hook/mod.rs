@@ -92,7 +92,7 @@ impl HookSender {
 
 fn warn_not_run(file: &Path) {
     tracing::warn!(
-        "output.hook: not run for {}: {WAITING} files are waiting already; make the hook faster, or files larger",
+        "output.hook: the hook was not run for {}: {WAITING} files already wait for it; make the hook faster, or the capture files larger",
         file.display()
     );
 }
@@ -194,7 +194,7 @@ impl Runner {
                 Ok(None) if Instant::now() < it.until => return true,
                 Ok(None) => {
                     it.kill();
-                    format!("the hook was killed after {longest} s")
+                    format!("the hook was killed because it ran longer than {longest} s")
                 }
                 Ok(Some(status)) if status.success() => {
                     report.succeeded += 1;
@@ -247,7 +247,7 @@ impl Runner {
         for file in self.waiting.drain(..) {
             self.report.not_run += 1;
             tracing::warn!(
-                "output.hook: not run for {}: the run has ended",
+                "output.hook: the hook was not run for {}: the capture has ended",
                 file.display()
             );
         }
@@ -266,7 +266,7 @@ impl Running {
 fn failed(report: &mut HookReport, program: &Path, file: &Path, why: &str) {
     report.failed += 1;
     tracing::warn!(
-        "output.hook: {} failed for {}: {why}",
+        "output.hook: the hook {} failed for the file {}: {why}",
         program.display(),
         file.display()
     );

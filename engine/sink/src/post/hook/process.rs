@@ -276,10 +276,12 @@ fn end(run: Option<Hooks>) -> HookReport {
 fn refuse(refused: &mut u64, what: &str) {
     *refused += 1;
     if *refused <= MOST_LOGGED {
-        tracing::warn!("output.hook: not run for {what}");
+        tracing::warn!("output.hook: the hook was not run for {what}");
     }
     if *refused == MOST_LOGGED {
-        tracing::warn!("output.hook: further refused paths of this run are only counted");
+        tracing::warn!(
+            "output.hook: further paths that are refused in this run are counted but not logged"
+        );
     }
 }
 

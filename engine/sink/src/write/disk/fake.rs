@@ -132,7 +132,7 @@ impl Fake {
     /// Applies the injected fault to a call that does not write.
     fn apply_fault(&self, call: Call) -> io::Result<()> {
         match self.effect(call) {
-            CallEffect::Panics => panic!("a fault that the test injects"),
+            CallEffect::Panics => panic!("the test makes this call of the disk panic"),
             CallEffect::Fails(errno) => Err(io::Error::from_raw_os_error(errno)),
             CallEffect::Nothing | CallEffect::Writes(_) => Ok(()),
         }
@@ -144,7 +144,7 @@ impl Fake {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let len = match self.effect(Call::Write) {
-            CallEffect::Panics => panic!("a fault that the test injects"),
+            CallEffect::Panics => panic!("the test makes this call of the disk panic"),
             CallEffect::Fails(errno) => return Err(io::Error::from_raw_os_error(errno)),
             CallEffect::Writes(n) => n.min(entry.len),
             CallEffect::Nothing => entry.len,

@@ -83,7 +83,9 @@ impl Uring {
         let places = match ring.submitter().register_files_sparse(MOST_FILES) {
             Ok(()) => (0..MOST_FILES).rev().collect(),
             Err(e) => {
-                tracing::info!("io_uring cannot register files: {e}; each write looks up its file");
+                tracing::info!(
+                    "io_uring cannot register files: {e}; each write looks up its file, which takes CPU time"
+                );
                 Vec::new()
             }
         };
@@ -135,7 +137,7 @@ impl Uring {
             Ok(()) => true,
             Err(e) => {
                 tracing::info!(
-                    "io_uring cannot register buffers: {e}; each write pins its block's pages"
+                    "io_uring cannot register buffers: {e}; each write pins the pages of its write block, which takes CPU time"
                 );
                 false
             }
