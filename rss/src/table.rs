@@ -376,7 +376,7 @@ mod tests {
                 "16384 entries",
                 "8192",
             ),
-            (IndirectionTable::new(8, 0, &[]), "0 queues", "at least 1"),
+            (IndirectionTable::new(8, 0, &[]), "no queues", "at least 1"),
             (IndirectionTable::new(8, 2, &[1]), "1 weights", "2 queues"),
             (
                 IndirectionTable::new(8, 2, &[0, 0]),

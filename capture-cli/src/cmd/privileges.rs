@@ -170,7 +170,7 @@ mod tests {
                 .pop()
                 .expect("at least one right")
         };
-        assert!(last(1).held && last(1).purpose.starts_with("not needed"));
+        assert!(last(1).held && last(1).purpose.contains("is not needed"));
         assert_eq!(rights(1, true, false).len(), 3);
         assert_eq!(rights(0, false, false).len(), 1);
         assert_eq!(rights(0, false, true).len(), 3);

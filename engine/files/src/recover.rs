@@ -494,7 +494,7 @@ mod tests {
         fs::write(&part, &holed).expect("written");
         let it = only(dir.path());
         assert_eq!((it.outcome, it.records), (RecoveryOutcome::Finished, 2));
-        assert!(it.problem.expect("a problem").contains("4096 zeros"));
+        assert!(it.problem.expect("a problem").contains("4096 zero bytes"));
         fs::remove_file(dir.path().join("wqcap-q00-1.pcap")).expect("named");
 
         let mut damaged = file;

@@ -238,7 +238,7 @@ dir = \"/nowhere\"
 ";
         let rule = "one of icmp, tcp, udp, gre, esp, ah, icmp6, sctp, or a number";
         let expected = [
-            "line 3, column 1: capture.queus = 4: there is no such key; did you mean capture.queues?",
+            "line 3, column 1: capture.queus = 4: unknown key; did you mean capture.queues?",
             "line 4, column 1: capture.idle = \"slep\": must be \"spin\" or \"sleep\"; did you mean \"sleep\"?",
             "line 5, column 1: capture.ring = 65536: must be 1 to 32768",
             "line 6, column 1: capture.promiscuous = 1: must be true or false",
@@ -254,7 +254,7 @@ dir = \"/nowhere\"
     #[test]
     fn consequences_of_a_mistake_are_not_reported() {
         let weights = "[rss]\nweights = [1, 2]\n[capture]\n";
-        assert!(refused(&format!("{weights}queues = 3")).contains("one per queue"));
+        assert!(refused(&format!("{weights}queues = 3")).contains("one weight per queue"));
         assert_eq!(
             refused(&format!("{weights}queues = \"three\"")),
             "line 4, column 1: capture.queues = \"three\": must be a whole number (1 to 8192)"
@@ -305,7 +305,7 @@ dir = \"/nowhere\"
             ),
             (
                 "[rss]\nweights = [1]\n[capture]\nqueues = 2",
-                ["rss.weights = [1]", "one per queue"],
+                ["rss.weights = [1]", "one weight per queue"],
             ),
             (
                 "[rss]\ntable_size = 2\n[capture]\nqueues = 4",
@@ -368,7 +368,7 @@ dir = \"/nowhere\"
             (
                 "capture.queues.x",
                 "1",
-                "there is no such key below capture.queues: must be a whole number",
+                "unknown key below capture.queues: must be a whole number",
             ),
             ("capture..x", "1", "empty part"),
         ] {

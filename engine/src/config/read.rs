@@ -313,11 +313,8 @@ fn unknown_key(
         false => format!("{section}.{it}"),
     });
     let problem = match home_of(key).or(here) {
-        Some(guess) => format!("there is no such key; did you mean {guess}?"),
-        None => format!(
-            "there is no such key; the keys here are {}",
-            known_here.join(", ")
-        ),
+        Some(guess) => format!("unknown key; did you mean {guess}?"),
+        None => format!("unknown key; the keys here are {}", known_here.join(", ")),
     };
     Problem::new(name, value, problem)
 }
@@ -378,9 +375,9 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
         }
     }
     match first_problem {
-        Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => refused(
-            format!("there is no such key below {}: {}", it.key, it.problem),
-        ),
+        Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => {
+            refused(format!("unknown key below {}: {}", it.key, it.problem))
+        }
         Some(it) => refused(it.problem),
         None => Ok(()),
     }

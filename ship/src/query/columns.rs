@@ -243,10 +243,16 @@ mod tests {
         assert_eq!(columns.numbers("u"), Ok(vec![Some(u32::MAX.into())]));
         for (said, part) in [
             (columns.numbers("n").map(drop), "column n: -7 is below 0"),
-            (columns.numbers("d").map(drop), "column d: is DOUBLE"),
-            (columns.numbers("t").map(drop), "column t: is BYTE_ARRAY"),
+            (
+                columns.numbers("d").map(drop),
+                "column d has the type DOUBLE",
+            ),
+            (
+                columns.numbers("t").map(drop),
+                "column t has the type BYTE_ARRAY",
+            ),
             (columns.numbers("s").map(drop), "cast it to BIGINT"),
-            (columns.texts("n").map(drop), "column n: is INT64"),
+            (columns.texts("n").map(drop), "column n has the type INT64"),
             (columns.texts("x").map(drop), "has no column x"),
         ] {
             let said = said.expect_err(part);

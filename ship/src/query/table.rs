@@ -201,7 +201,7 @@ mod tests {
         };
         for (bytes, part) in [
             (100, "row 0: the bytes 24 to"),
-            (5, "column head_bytes: 24"),
+            (5, "column head_bytes is 24"),
         ] {
             let table = blocks::write(&index, of(bytes)).expect("written");
             let said = PartTable::read(table, &[]).expect_err(part);

@@ -812,7 +812,10 @@ fn a_signal_ends_the_test_with_a_report() {
             it.stderr().contains("measuring")
         });
         running.signal(signal);
-        running.wait().expect(1).says(&["ended early: a signal"]);
+        running
+            .wait()
+            .expect(1)
+            .says(&["ended early: a signal arrived"]);
         let report = read(&file);
         assert_eq!(report["ended_early"], "a signal arrived");
         assert_eq!(finding(&report, "rule/priority/15")["outcome"], "accepted");

@@ -203,7 +203,7 @@ fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     assert_same("by first records", &found(&out), &want);
     // The third files and the second files, which may reach one second into the time of the third.
     assert_eq!(whole["files"]["read"], 4, "{whole}");
-    assert!(done.stdout.contains("left out 1 .part files"), "{done}");
+    assert!(done.stdout.contains("1 .part files are left out"), "{done}");
     let read_whole = whole["file_bytes"]["read"].as_u64().expect("a number");
     // Half of the files are read completely, the others only at their beginnings.
     let total = whole["file_bytes"]["total"].as_u64().expect("a number");

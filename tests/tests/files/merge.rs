@@ -155,7 +155,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
     assert!(
         facts["notes"]
             .to_string()
-            .contains("left out 1 .part files"),
+            .contains("1 .part files are left out"),
         "{done}"
     );
     assert_eq!((facts["frames"].as_u64(), want), (Some(want), 8000));

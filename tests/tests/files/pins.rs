@@ -118,7 +118,7 @@ fn pinned_files_are_not_deleted_and_released_files_are() {
         assert!(!files[0].exists() && !files[2].exists(), "{keep}: {done}");
         assert_eq!(summary.json["pinned"]["files"], 1, "{keep}");
         assert_eq!(summary.json["pinned"]["bytes"], pinned.len(), "{keep}");
-        assert!(done.stderr.contains("pinned   1 file"), "{done}");
+        assert!(done.stderr.contains("pins protect 1 file"), "{done}");
         // The newest file stays, and the pinned file.
         assert!(captures(&out).len() >= 2, "{keep}: {done}");
         write_old_files(&out);

@@ -162,7 +162,10 @@ fn the_status_and_the_plan_estimate_how_long_the_disk_lasts() {
         wqcap(args).args(more.split_whitespace()).run().expect(0)
     };
     let full = check("");
-    assert!(full.stdout.contains("#   disk      full in "), "{full}");
+    assert!(
+        full.stdout.contains("#   disk      the disk is full in "),
+        "{full}"
+    );
     let plan: Value =
         serde_json::from_str(&check("--json --set output.keep_age=30s").stdout).expect("JSON");
     assert_eq!(plan["outlook"]["deletes"], true);

@@ -418,7 +418,7 @@ fn an_open_file_keeps_its_synced_data_after_a_power_cut() {
 /// Returns the synced bytes of the run's only file at each sync, from the log.
 fn syncs(log: &str) -> Vec<u64> {
     let bytes = |line: &str| {
-        let (_, rest) = line.split_once(": its first ")?;
+        let (_, rest) = line.split_once(": the first ")?;
         rest.strip_suffix(" bytes are synced")?.parse().ok()
     };
     log.lines().filter_map(bytes).collect()

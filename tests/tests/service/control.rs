@@ -504,7 +504,10 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     };
     assert_eq!(shares(&capture), [8, 8]);
     let done = capture.ctl(&["respread", "--weights", "3,1"]).expect(0);
-    assert!(done.stdout.contains("4 of 16 entries"), "{done}");
+    assert!(
+        done.stdout.contains("4 of 16 indirection table entries"),
+        "{done}"
+    );
     assert_eq!(shares(&capture), [12, 4]);
     assert!(!capture.change(&["respread", "--weights", "3,1"]));
     let refused = capture.ctl(&["respread", "--weights", "3,1,1"]).expect(1);
@@ -623,7 +626,7 @@ fn rules_are_added_and_removed() {
     let refused = capture
         .ctl(&["rule", "add", "id=first", "proto=tcp"])
         .expect(1);
-    refused.says(&["id", "first", "remove it first"]);
+    refused.says(&["id", "first", "remove that rule first"]);
     let refused = capture.ctl(&["rule", "add", "colour=red"]).expect(1);
     refused.says(&["colour"]);
     let plan = capture.json(&["plan"]);

@@ -201,8 +201,8 @@ fn an_object_whose_length_or_etag_differs_is_not_verified() {
     let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     for (name, says) in [
-        ("length", "the store has 7 bytes of "),
-        ("etag", "the store has ETag other"),
+        ("length", "the object has 7 bytes in the store instead of "),
+        ("etag", "the object has ETag other"),
     ] {
         let sensor = Sensor::new(&dir, name);
         let captured = sensor.capture(6000, 1, &[]);

@@ -90,14 +90,14 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     line(
         "memory",
         format!(
-            "registered memory: {}; {}CQs: {}; write buffers: {}",
+            "registered memory: {}; {}: {}; write buffers: {}",
             bytes(plan.memory),
-            bytes(plan.ring.cq() * plan.queues.len() as u64),
             if plan.compression.is_some() {
-                "compressed "
+                "compressed CQs"
             } else {
-                ""
+                "CQs"
             },
+            bytes(plan.ring.cq() * plan.queues.len() as u64),
             bytes(plan.output.buffer)
         ),
     );

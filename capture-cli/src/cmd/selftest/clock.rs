@@ -69,7 +69,7 @@ pub fn drift(run: &mut SelftestRun, device: &DeviceFacts, time: Duration) {
         return;
     };
     run.announce(&format!(
-        "the selftest measures the drift of the device's clock for {time:?}"
+        "measuring the drift of the device's clock for {time:?}"
     ));
     // The difference is modulo the counter's bits. The counter may wrap many times, but not twice
     // between two readings.

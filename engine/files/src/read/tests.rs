@@ -205,7 +205,10 @@ fn zeros_within_a_file_are_reported_with_their_offset() {
     assert_eq!(all.len(), 2);
     let message = end.unwrap_err();
     assert!(
-        message.contains(&format!("at byte {}: 4096 zeros", starts[2])),
+        message.contains(&format!(
+            "at byte {}: the file has 4096 zero bytes",
+            starts[2]
+        )),
         "{message}"
     );
 }
@@ -225,8 +228,8 @@ fn a_single_empty_record_is_a_record() {
 fn other_files_are_rejected_with_their_kind() {
     for (start, said) in [
         (&b""[..], "empty"),
-        (b"\xd4", "begins with d4"),
-        (b"#!/bin/sh", "begins with 23 21 2f 62"),
+        (b"\xd4", "begins with the bytes d4"),
+        (b"#!/bin/sh", "begins with the bytes 23 21 2f 62"),
         (b"\x28\xb5\x2f\xfd....", "zstd -dc"),
         (b"\x1f\x8b\x08\x00....", "gzip -dc"),
         (b"\xd4\xc3\xb2\xa1\x02\x00\x04\x00", "within its header"),

@@ -206,7 +206,7 @@ mod tests {
         for (bytes, mode, part) in [
             (&raw[..], 0o644, "0644"),
             (&[], 0o600, "0 bytes"),
-            (&raw[..1], 0o600, "1 byte is"),
+            (&raw[..1], 0o600, "has 1 byte;"),
             (&raw[..31], 0o600, "31 bytes"),
             (&[7; 33], 0o600, "33 bytes"),
             (&hex.as_bytes()[..63], 0o600, "63 bytes"),
