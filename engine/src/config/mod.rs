@@ -246,7 +246,7 @@ dir = \"/nowhere\"
              remove them",
             &format!("line 11, column 1: rule 2: proto = \"tpc\": not a protocol; write {rule}"),
             "line 12, column 1: rule 2: vni = -1: must be a whole number (0 to 16777215)",
-            "line 14, column 2: outptu: there is no such section; did you mean [output]?",
+            "line 14, column 2: outptu: unknown section; did you mean [output]?",
         ];
         assert_eq!(refused(text).lines().collect::<Vec<_>>(), expected);
     }
@@ -364,7 +364,7 @@ dir = \"/nowhere\"
             ("capture.queus", "4", "did you mean capture.queues?"),
             ("capture.queues", "four", "a whole number (1 to 8192)"),
             ("capture", "4", "write [capture]"),
-            ("nothing.at.all", "1", "no such section"),
+            ("nothing.at.all", "1", "unknown section"),
             (
                 "capture.queues.x",
                 "1",

@@ -290,7 +290,7 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
         || format!("the sections are {}", sections.join(", ")),
         |it| format!("did you mean {it}?"),
     );
-    Problem::new(name, given, format!("there is no such {kind}; {rest}"))
+    Problem::new(name, given, format!("unknown {kind}; {rest}"))
 }
 
 /// Returns the dotted name of a configuration key called `key` in any section.

@@ -194,9 +194,9 @@ mod tests {
             (at("way/wqcap-q00-1.pcapng"), "that of a finished"),
             (at("wqcap-q00-6.pcap.part"), "that of a finished"),
             (at("holiday.pcap"), "that of a finished"),
-            (at("wqcap-q00-3.pcap"), "not a regular file"),
-            (at("wqcap-q00-4.pcap"), "not a regular file"),
-            (at("wqcap-q00-5.pcap"), "not a regular file"),
+            (at("wqcap-q00-3.pcap"), "to a regular file"),
+            (at("wqcap-q00-4.pcap"), "to a regular file"),
+            (at("wqcap-q00-5.pcap"), "to a regular file"),
             (at("wqcap-q00-8.pcap"), "cannot be reached"),
         ] {
             let refusal = refusal(&mut gate, &path);
