@@ -196,7 +196,7 @@ fn the_port_is_restored_however_the_test_ends() {
         (Signal::INT, "requesting objects and rules"),
         (
             Signal::TERM,
-            "the selftest measures the drift of the device's clock",
+            "measuring the drift of the device's clock",
         ),
         (Signal::INT, "sending frames: frame\n"),
         (Signal::TERM, "sending frames: frame by steal"),
