@@ -194,10 +194,7 @@ fn the_port_is_restored_however_the_test_ends() {
     );
     for (signal, stage) in [
         (Signal::INT, "requesting objects and rules"),
-        (
-            Signal::TERM,
-            "measuring the drift of the device's clock",
-        ),
+        (Signal::TERM, "measuring the drift of the device's clock"),
         (Signal::INT, "sending frames: frame\n"),
         (Signal::TERM, "sending frames: frame by steal"),
         (Signal::INT, "taking the port down"),
