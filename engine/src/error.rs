@@ -68,8 +68,9 @@ impl From<verbs::VerbsError> for Error {
                 hint: hint(verb, &source, general),
                 source,
             },
-            verbs::VerbsError::NoDevice(_) => Self::Device(format!("device.name = {e}")),
-            verbs::VerbsError::NoDeviceAt(_) => Self::Device(e.to_string()),
+            verbs::VerbsError::NoDevice(_) | verbs::VerbsError::NoDeviceAt(_) => {
+                Self::Device(e.to_string())
+            }
             verbs::VerbsError::Memory(refusal) => Self::Resource(refusal),
         }
     }

@@ -150,9 +150,9 @@ fn print_burst(it: &Survived) -> Result<(), Failure> {
         counted(burst.frames, "frame"),
         span((it.hold_ms * 1e6) as u64),
         match burst.lost {
-            0 => "no frame is lost".into(),
-            1 => "1 frame is lost".into(),
-            lost => format!("{} frames are lost", thousands(lost)),
+            0 => "none is lost".into(),
+            1 => "1 is lost".into(),
+            lost => format!("{} are lost", thousands(lost)),
         }
     ))
 }

@@ -228,7 +228,7 @@ fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
     }
     for it in &pins.unsound {
         terminal::print_line(format_args!(
-            "note: {:?}: {}; nothing is deleted while it is there",
+            "note: {:?}: {}; no capture file is deleted until this is corrected",
             it.path.display(),
             it.problem
         ));

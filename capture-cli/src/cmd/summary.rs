@@ -290,11 +290,11 @@ pub fn text(report: &Report) -> String {
     }
     if let Some(hooks) = report.hooks {
         let mut text = format!(
-            "{} hooks succeeded, {} failed, {} were not run",
+            "{} succeeded, {} failed, {} not run",
             hooks.succeeded, hooks.failed, hooks.not_run
         );
         if hooks.refused > 0 {
-            let _ = write!(text, ", {} were refused", hooks.refused);
+            let _ = write!(text, ", {} refused", hooks.refused);
         }
         line("hooks", &text);
     }
@@ -332,11 +332,11 @@ fn flows_in_words(flows: &FlowsReport) -> String {
     );
     for (what, count) in [
         (
-            "records ended early because the flow table was full",
+            "ended early because the flow table was full",
             flows.totals.evicted,
         ),
         ("frames in no record", flows.totals.missed_frames),
-        ("records not written", flows.unwritten),
+        ("not written", flows.unwritten),
     ] {
         if count > 0 {
             let _ = write!(text, ", {} {what}", thousands(count));

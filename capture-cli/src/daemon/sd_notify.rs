@@ -127,7 +127,7 @@ impl Service {
     /// reopening attempts and the time until the next one.
     pub fn report_search(&mut self, device: &str, tries: u32, wait: Duration) {
         self.alive(&format!(
-            "device {device} is lost; {tries} attempts to find it have failed, and the next one is in {:.1} s",
+            "device {device} is lost; failed attempts to find it: {tries}; the next one is in {:.1} s",
             wait.as_secs_f64()
         ));
     }

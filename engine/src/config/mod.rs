@@ -368,7 +368,7 @@ dir = \"/nowhere\"
             (
                 "capture.queues.x",
                 "1",
-                "unknown key below capture.queues: must be a whole number",
+                "unknown key; capture.queues must be a whole number",
             ),
             ("capture..x", "1", "empty part"),
         ] {

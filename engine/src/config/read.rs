@@ -376,7 +376,7 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     }
     match first_problem {
         Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => {
-            refused(format!("unknown key below {}: {}", it.key, it.problem))
+            refused(format!("unknown key; {} {}", it.key, it.problem))
         }
         Some(it) => refused(it.problem),
         None => Ok(()),

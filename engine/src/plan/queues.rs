@@ -123,8 +123,8 @@ fn parser_cores(
     let cores = if free.is_empty() { near } else { &free };
     if free.len() < wanted {
         notes.push(format!(
-            "pipeline.parsers_per_queue: {} need more than the {} without a loop, so they share cores; set fewer \
-             capture.queues to leave more",
+            "pipeline.parsers_per_queue: {} for {} without a loop: they share cores; set fewer capture.queues to \
+             leave more",
             counted(wanted, "parser"),
             counted(free.len(), "core")
         ));

@@ -142,10 +142,7 @@ fn shares(capture: &Capture) -> String {
         entries[usize::from(*queue)] += 1;
     }
     let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-    format!(
-        "the numbers of indirection table entries by queue are {}",
-        entries.join(", ")
-    )
+    format!("indirection table entries by queue: {}", entries.join(", "))
 }
 
 fn add_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {

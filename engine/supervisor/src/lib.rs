@@ -10,6 +10,8 @@
 //!
 //! Invariant: the threads of the control service and of metrics never wait for the capture.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod backend;
 mod commands;
 mod compilations;

@@ -45,7 +45,7 @@ impl Mark {
         }
         let expression = &self.filter;
         Filter::compile(expression)
-            .map_err(|e| refused(format!("the filter {}: {e}", quoted_expression(expression))))?;
+            .map_err(|e| refused(format!("filter = {}: {e}", quoted_expression(expression))))?;
         let now = self.now;
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         Ok(Pin {

@@ -200,7 +200,7 @@ impl Shipper {
             let pause = match self.pass().await {
                 Ok(()) => {
                     if last.take().is_some() {
-                        tracing::warn!("ship.store: the store has recovered; shipping continues");
+                        tracing::warn!("the error has ended, and shipping continues");
                     }
                     wait = EVERY;
                     EVERY

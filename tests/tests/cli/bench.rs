@@ -204,8 +204,8 @@ fn bench_burst_reports_the_frames_that_a_held_queue_loses() {
     let table = bench(&[&few[..], &["--rate", "50000", "--receive", "frame,auto"]].concat());
     let table = table.expect(0);
     for part in [
-        "burst/frame/64B: of 5,000 frames within 100.0 ms 4,488 frames are lost",
-        "burst/auto/64B: of 5,000 frames within 100.0 ms no frame is lost",
+        "burst/frame/64B: of 5,000 frames within 100.0 ms 4,488 are lost",
+        "burst/auto/64B: of 5,000 frames within 100.0 ms none is lost",
     ] {
         assert!(table.stdout.contains(part), "{part}: {table}");
     }

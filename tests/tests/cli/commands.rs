@@ -261,7 +261,7 @@ fn an_invalid_wire_is_refused() {
 }
 
 #[test]
-fn the_output_folder_must_exist() {
+fn the_output_folder_must_exist_and_be_a_folder() {
     let dir = Dir::new();
     let missing = dir.join("missing");
     let file = dir.write("file", "");

@@ -18,7 +18,7 @@ fn add(objects: &mut Objects, object: String) {
 fn list(value: &Value) -> &Vec<Value> {
     value
         .as_array()
-        .unwrap_or_else(|| panic!("{value} is a list"))
+        .unwrap_or_else(|| panic!("{value} is not a list"))
 }
 
 /// Returns the fields that a profile hashes (`rx_hash_fields_mask` in `rdma/mlx5-abi.h`).

@@ -20,11 +20,11 @@ fn block(heading: &str, kind: &str) -> String {
     let page = page.expect("the page is readable");
     let (_, section) = page
         .split_once(&format!("\n## {heading}\n"))
-        .unwrap_or_else(|| panic!("the page has the heading {heading}"));
+        .unwrap_or_else(|| panic!("the page has no heading {heading}"));
     let (section, _) = section.split_once("\n## ").unwrap_or((section, ""));
     let (_, block) = section
         .split_once(&format!("```{kind}\n"))
-        .unwrap_or_else(|| panic!("the section {heading} has a {kind} block"));
+        .unwrap_or_else(|| panic!("the section {heading} has no {kind} block"));
     let (block, _) = block.split_once("```").expect("a block ends");
     block.to_owned()
 }

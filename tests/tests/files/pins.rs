@@ -231,7 +231,7 @@ fn a_damaged_pin_protects_all_files_and_an_irregular_file_protects_none() {
     assert_eq!(summary.json["deleted"]["files"], 0);
     done.says(&[
         "torn.json",
-        "no capture file is deleted while this pin is there",
+        "no capture file is deleted until this is corrected",
         "pipe.json",
         "left out",
     ]);

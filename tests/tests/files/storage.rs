@@ -100,7 +100,7 @@ fn the_oldest_files_are_deleted_and_foreign_files_are_kept() {
         let mut left = names(&out);
         for foreign in ["notes.pcap", "wqcap-q00-19.pcap.part"] {
             let at = left.iter().position(|name| name == foreign);
-            left.remove(at.unwrap_or_else(|| panic!("{foreign} is kept: {left:?}")));
+            left.remove(at.unwrap_or_else(|| panic!("{foreign} is missing: {left:?}")));
         }
         assert!(!left.is_empty() && left.len() <= most_files, "{left:?}");
         let paths: Vec<_> = left.iter().map(|name| out.join(name)).collect();

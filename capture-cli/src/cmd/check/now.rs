@@ -16,7 +16,7 @@ pub fn text_now(now: &CurrentPlan) -> String {
 fn head(state: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     let mut text = format!("# State: {state}\n# Keys that changed since the start of the process:");
     if changed.is_empty() {
-        text += " nothing";
+        text += " none";
     }
     for (key, ValueChange { was, now }) in changed {
         let _ = write!(text, "\n#   {key} = {now}, was {was}");

@@ -362,7 +362,7 @@ impl MergePlan {
     fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
         self.inputs.push(InputFacts {
             path: ranges.shown(),
-            loss: Some(format!("the capture file cannot be read: {problem}")),
+            loss: Some(format!("cannot be read: {problem}")),
             ..InputFacts::default()
         });
         None
@@ -378,7 +378,7 @@ impl MergePlan {
                 MergeError::Refused("all input files were deleted before they could be read".into())
             }
             0 => MergeError::Failed(lost.join("; ")),
-            more => MergeError::Failed(format!("{}; {more} more inputs", lost.join("; "))),
+            more => MergeError::Failed(format!("{}; {more} more", lost.join("; "))),
         }
     }
 

@@ -165,7 +165,7 @@ impl MergeStream {
             Err(e) => match file.ranges.note_if_deleted(&e) {
                 Some(note) => ledger.notes.push(note),
                 None => {
-                    let loss = format!("the capture file cannot be read: {e}");
+                    let loss = format!("cannot be read: {e}");
                     ledger.inputs[file.input].loss = Some(loss);
                 }
             },

@@ -114,7 +114,7 @@ impl PinFolder<'_> {
         match fs::symlink_metadata(folder) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e.to_string()),
-            Ok(it) if !it.is_dir() => return Err("is not a directory".into()),
+            Ok(it) if !it.is_dir() => return Err("the path is not a directory".into()),
             Ok(_) => {}
         }
         for entry in fs::read_dir(folder).map_err(|e| e.to_string())? {

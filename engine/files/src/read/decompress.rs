@@ -125,7 +125,7 @@ impl<R: Read> Decompressor<R> {
         let at = self.sound.0;
         io::Error::new(
             kind,
-            format!("the compressed frame at byte {at} cannot be read: {problem}"),
+            format!("the compressed frame at byte {at}: {problem}"),
         )
     }
 

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_of_one_key_share_no_bytes() {
+    fn two_files_of_one_key_differ() {
         let files = [(); 2].map(|()| {
             let dir = tempfile::tempdir().expect("dir");
             fs::read(sample(dir.path(), 100).0).expect("there")

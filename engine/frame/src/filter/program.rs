@@ -37,7 +37,7 @@ pub enum ProgramError {
     Instruction,
     /// The filter program jumps out of its bounds, or has no final return.
     #[error(
-        "the filter expression compiles to a BPF program without a final return; rewrite the filter expression with other primitives"
+        "the filter expression compiles to a BPF program that does not end with a return, or jumps out of itself; rewrite the filter expression with other primitives"
     )]
     Endless,
     /// The filter program has more than 65535 instructions.

@@ -46,7 +46,7 @@ impl Pinned {
         let pins = PinFolder { dir }.read();
         let unsound = pins.unsound.iter().map(|it| {
             format!(
-                "the pin {:?} cannot be used: {}; no capture file is deleted while this pin is there",
+                "pins: {:?} cannot be used: {}; no capture file is deleted until this is corrected",
                 it.path.display(),
                 it.problem
             )

@@ -132,7 +132,7 @@ fn several_queues_are_taken_each_by_its_own_socket() {
     drop(wire);
     let wire = open(&lab, ",queues=2");
     assert!(
-        wire.notes()[0].contains("frames of queues 2 to 2"),
+        wire.notes()[0].contains("frames of receive queues 2 to 2"),
         "{:?}",
         wire.notes()
     );

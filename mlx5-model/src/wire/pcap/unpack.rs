@@ -28,11 +28,13 @@ pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
             Some(LZ4) => lz4(&mut rest, &mut out),
             Some(ZSTD) => zstd(&mut rest, &mut out),
             Some(other) if other & !0xf == SKIPPABLE => skip(&mut rest),
-            _ => Err(io::Error::other("it is neither a zstd nor an LZ4 frame")),
+            _ => Err(io::Error::other(
+                "the data is neither a zstd nor an LZ4 frame",
+            )),
         };
         if let Err(e) = unpacked {
             let note = format!(
-                "cannot decompress the zstd or LZ4 frame at byte {at}: {e}; the rest of the file is left out"
+                "cannot decompress the file from byte {at} on: {e}; the rest of the file is left out"
             );
             return Some((out, Some(note)));
         }

@@ -178,7 +178,7 @@ impl Heard {
 /// Values that the flow already has are kept.
 fn add(flows: &mut ByFlow, row: &[String]) {
     let [src, src_port, dst, dst_port, values @ ..] = row else {
-        panic!("a row has two addresses and ports: {row:?}")
+        panic!("the row lacks two addresses and ports: {row:?}")
     };
     if values.iter().all(String::is_empty) {
         return;
@@ -313,7 +313,7 @@ fn hellos_of_openssl_give_names() {
             let version = match number.map(String::as_str) {
                 Some("0x0304") => "1.3",
                 Some("0x0303") => "1.2",
-                other => panic!("tshark prints a version of TLS 1.2 or 1.3: {other:?}"),
+                other => panic!("unexpected TLS version from tshark: {other:?}"),
             };
             vec![version.to_owned()]
         },

@@ -324,7 +324,7 @@ fn plain(of: Of, line: &str) -> String {
         Of::Flows => return line.to_owned(),
         Of::Dhcp => {
             let [client, host, kind] = fields[..] else {
-                panic!("a line has three fields: {line}")
+                panic!("the line does not have three fields: {line}")
             };
             let types = [
                 "", "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
@@ -334,7 +334,7 @@ fn plain(of: Of, line: &str) -> String {
         }
         Of::Dhcpv6 => {
             let [transaction, host, kind] = fields[..] else {
-                panic!("a line has three fields: {line}")
+                panic!("the line does not have three fields: {line}")
             };
             let types = [
                 "",
@@ -357,7 +357,7 @@ fn plain(of: Of, line: &str) -> String {
         Of::Dns => {}
     }
     let [id, name, rcode, answers] = fields[..] else {
-        panic!("a line has four fields: {line}")
+        panic!("the line does not have four fields: {line}")
     };
     let id = hex(id).unwrap_or_default();
     let name = if name == "<Root>" { "." } else { name };

@@ -102,7 +102,10 @@ pub fn start(
         listener,
         policy,
     } = socket;
-    let mailbox = Arc::new(Mailbox::new().map_err(|e| socket_error(&file.0, e.into()))?);
+    let mailbox = Arc::new(Mailbox::new().map_err(|e| StartError::System {
+        what: "cannot create an event descriptor".into(),
+        source: e.into(),
+    })?);
     let context = SessionContext {
         service: Arc::clone(service),
         mailbox: Arc::clone(&mailbox),
