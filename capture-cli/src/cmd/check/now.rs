@@ -83,6 +83,6 @@ mod tests {
             );
         }
         assert_eq!(text.matches("  # changed").count(), 2);
-        assert!(head("running", &BTreeMap::new()).contains("process: nothing\n"));
+        assert!(head("running", &BTreeMap::new()).contains("process: none\n"));
     }
 }
