@@ -76,7 +76,7 @@ pub mod plan;
 pub use error::{Error, ResourceError};
 pub use wqcap_core::{stats, sync::wakeup::Wakeup};
 pub use wqcap_files::{
-    self as files, anonymize, extract, file_list, format, index, merge, name, read, recover,
+    self as files, anonymize, extract, folder::file_list, format, index, merge, name, read, recover,
 };
 pub use wqcap_flows as analysis;
 pub use wqcap_frame as frame;

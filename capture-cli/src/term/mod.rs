@@ -1,6 +1,7 @@
 //! Output of the program: stdout, stderr, tables, progress lines, points in time.
 
 pub mod output;
+mod painter;
 pub mod progress;
 pub mod stderr;
 pub mod table;

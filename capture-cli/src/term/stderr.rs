@@ -10,11 +10,7 @@
 //! Invariant: while stderr is detached, no caller waits for it, except [`flush`] for a bounded
 //! time.
 
-use super::terminal::Painter;
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    io::Errno,
-};
+use super::painter::Painter;
 use std::{
     collections::VecDeque,
     io,
@@ -280,25 +276,6 @@ pub fn flush(timeout: Duration) {
             .wait_timeout(state, left)
             .unwrap_or_else(PoisonError::into_inner)
             .0;
-    }
-}
-
-/// Writes all of `text` to stderr, without a time limit. Text that cannot be written is lost,
-/// because there is no other place to report it. This does not use [`io::Stderr`], whose lock could
-/// block a panicking thread.
-pub fn write_all(mut text: &[u8]) {
-    let stderr = io::stderr();
-    while !text.is_empty() {
-        match rustix::io::write(&stderr, text) {
-            Ok(0) => return,
-            Ok(n) => text = &text[n..],
-            Err(Errno::INTR) => {}
-            // Another process with the same stderr may have set O_NONBLOCK.
-            Err(Errno::AGAIN) => {
-                let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
-            }
-            Err(_) => return,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::stats::VerdictCounts;
 
-/// Length of an Ethernet frame check sequence, in bytes.
+/// Length of an Ethernet frame check sequence in bytes: IEEE 802.3 clause 3.1.1.
 pub const FCS_LEN: usize = 4;
 
 /// One received frame, borrowed from its slot for the duration of a call.

@@ -44,7 +44,6 @@
 
 pub mod anonymize;
 pub mod extract;
-pub mod file_list;
 #[cfg(test)]
 mod fixtures;
 pub mod folder;

@@ -58,7 +58,7 @@ mod tunnel;
 pub use flow::{FlowKey, community_id};
 pub use headers::{FiveTuple, Fragment, Headers, MAX_HEADERS, Tags};
 pub use ip::{Ah, Esp, ExtensionHeader, Icmp, Ipv4, Ipv6, Ipv6Fragment};
-pub use link::{Arp, Ethernet, FCS_LEN, Llc, Mpls, Ppp, Pppoe, Vlan};
+pub use link::{Arp, Ethernet, Llc, Mpls, Ppp, Pppoe, Vlan};
 pub use malformed::{Malformed, MalformedCounts};
 pub use next::Next;
 pub use numbers::{ethertype, protocol};

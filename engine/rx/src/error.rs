@@ -1,6 +1,5 @@
 //! Errors of rings, receive loops and the device clock.
 
-use crate::ring::RingError;
 use wqcap_verbs::VerbsError;
 
 /// Failure of a receive ring, a receive loop or the device clock.
@@ -24,4 +23,26 @@ pub enum RxError {
         /// Time limit for the loop's answer, in seconds.
         seconds: u64,
     },
+}
+
+/// Fatal error of a receive ring: an invalid completion, a CQ that cannot be polled, or a WQ that
+/// refuses WRs. The type is small, for the hot path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// The CQ cannot be polled (errno).
+    #[error("the CQ cannot be polled: errno {0} (the CQ was overrun, or the device is gone)")]
+    Poll(i32),
+    /// The device completed a slot that is not posted (slot index).
+    #[error("a completion from the device names WR {0}, which is not posted")]
+    Unposted(u64),
+    /// A completion names strides that are not free in their buffer, or too few for its frame
+    /// (first stride, number of strides).
+    #[error(
+        "a completion names {1} strides from stride {0}: these strides are not free in the WR's buffer, or too few for \
+         the frame"
+    )]
+    Strides(u32, u32),
+    /// WRs cannot be posted to the WQ (errno).
+    #[error("WRs cannot be posted to the WQ: errno {0}")]
+    Post(i32),
 }

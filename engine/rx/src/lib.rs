@@ -17,11 +17,11 @@ mod pool;
 mod ring;
 mod worker;
 
-pub use error::RxError;
+pub use error::{RingError, RxError};
 pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, Slot, SlotMemory};
-pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};
+pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr};
 pub use worker::{Control, Ended, Idle, Outlet, SlotsLost, Stamper, Taken, Worker, pin};
 
 use wqcap_core::sync;

@@ -4,7 +4,8 @@
 //! May import: [`crate::config`], [`crate::device`], [`crate::plan::steering`]. Pure: facts and
 //! configuration in, notes out.
 
-use crate::{config::Config, device::PortFacts, frame::FCS_LEN, plan::steering::Steering};
+use crate::{config::Config, device::PortFacts, plan::steering::Steering};
+use wqcap_core::consumer::FCS_LEN;
 
 /// Bytes of an Ethernet header with two VLAN tags, which the MTU does not include.
 const HEADER: u64 = 22;

@@ -6,7 +6,7 @@
 //!
 //! Invariant: every folder on the path to the program is checked, including those behind links.
 
-use super::machine::{unusable, without_errno};
+use super::refusal::{unusable, without_errno};
 use crate::daemon::sandbox::files::{model_base, written_folders};
 use nix::unistd::Uid;
 use rustix::fs::{Access, AtFlags, CWD, accessat};

@@ -1,7 +1,10 @@
 //! Checks what a configuration needs from this machine besides a device: folders, programs, groups,
 //! keys, addresses. A missing one would end a run right after its start, or at its first file.
 
-use super::hook;
+use super::{
+    hook,
+    refusal::{unusable, without_errno},
+};
 use crate::daemon::sandbox::files::written_folders;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::{
@@ -72,20 +75,6 @@ fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     };
     let value = format!("\"{}\"", metrics.listen);
     Some(Problem::new("metrics.listen", value, problem))
-}
-
-/// Returns the text of an I/O error without its number.
-pub(super) fn without_errno(e: &io::Error) -> String {
-    let text = e.to_string();
-    match text.split_once(" (os error") {
-        Some((words, _)) => words.to_owned(),
-        None => text,
-    }
-}
-
-/// Returns the problem of a path that the configuration key `key` names.
-pub(super) fn unusable(key: &str, path: &Path, problem: &str) -> Problem {
-    Problem::new(key, format!("\"{}\"", path.display()), problem)
 }
 
 #[cfg(test)]

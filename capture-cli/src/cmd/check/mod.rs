@@ -5,6 +5,7 @@
 mod hook;
 mod machine;
 mod now;
+mod refusal;
 mod text;
 
 pub use now::text_now;

@@ -12,7 +12,7 @@ impl Span {
     /// Returns the span of time in nanoseconds, at most `u64::MAX`.
     #[must_use]
     pub fn nanos(self) -> u64 {
-        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+        crate::time::nanos(self.0)
     }
 }
 

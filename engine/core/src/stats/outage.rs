@@ -4,13 +4,12 @@
 //! files that begin afterwards read it. Times are the host's, in nanoseconds since 1970. They are
 //! times of detection, some milliseconds after the event.
 
-use crate::text::iso_8601;
+use crate::{text::iso_8601, time::system_ns};
 use serde::Serialize;
 use std::{
     collections::VecDeque,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// Maximum number of outages that are stored individually. A port that flaps for days must not fill
@@ -90,8 +89,7 @@ impl Outages {
     /// Returns the total duration of all outages up to now, in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        self.seconds_at(now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)))
+        self.seconds_at(system_ns())
     }
 
     /// Returns the total duration of all outages up to `now_ns`, in seconds.

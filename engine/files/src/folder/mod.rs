@@ -3,6 +3,7 @@
 
 pub mod delivery;
 pub mod expired;
+pub mod file_list;
 
 use crate::{
     name::{FileName, PART},

@@ -64,7 +64,7 @@ pub use self::{
 use super::flow_table;
 use serde::Serialize;
 use std::path::PathBuf;
-use wqcap_files::file_list::FileList;
+use wqcap_files::folder::file_list::FileList;
 
 /// Settings for the flow records of a run.
 #[derive(Clone, Debug, Serialize)]

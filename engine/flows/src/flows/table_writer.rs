@@ -6,7 +6,7 @@ use super::{
 };
 use std::path::PathBuf;
 use wqcap_core::time::system_ns;
-use wqcap_files::file_list::FileList;
+use wqcap_files::folder::file_list::FileList;
 
 /// Result of writing a Parquet table: complete files and failures.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 //! continues, and no other compilation starts until it ends. Its result is cached, so that a later
 //! request for the same expression returns at once.
 
-use super::{expression::FilterError, program::Program};
+use super::{error::FilterError, program::Program};
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},

@@ -13,14 +13,13 @@
 mod cell;
 mod compiler;
 mod constraints;
+mod error;
 mod expression;
 mod program;
 mod sync;
 
 pub use cell::{FilterCell, FilterReader};
 pub use constraints::{Bits, Constraints, OffsetOrigin};
-pub use expression::{
-    DEEPEST_NESTING, Filter, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION,
-    quoted_expression,
-};
+pub use error::{DEEPEST_NESTING, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION};
+pub use expression::{Filter, quoted_expression};
 pub use program::{Instruction, Program, ProgramError};

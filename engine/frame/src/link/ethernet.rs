@@ -7,9 +7,6 @@ use crate::{
     numbers::ethertype,
 };
 
-/// Length of a frame check sequence in bytes: IEEE 802.3 clause 3.1.1.
-pub const FCS_LEN: usize = 4;
-
 fixed_header! {
     /// View of an Ethernet header: IEEE 802.3 clause 3.1.1.
     ///

@@ -7,7 +7,7 @@ mod pppoe;
 mod vlan;
 
 pub use arp::Arp;
-pub use ethernet::{Ethernet, FCS_LEN, Llc};
+pub use ethernet::{Ethernet, Llc};
 pub use mpls::Mpls;
 pub use pppoe::{Ppp, Pppoe};
 pub use vlan::Vlan;

@@ -30,7 +30,7 @@ use std::{
     thread::JoinHandle,
 };
 use wqcap_core::error::ResourceError;
-use wqcap_files::file_list::FileList;
+use wqcap_files::folder::file_list::FileList;
 
 /// Handles of the configured threads that process finished capture files.
 pub(super) struct PostClose {

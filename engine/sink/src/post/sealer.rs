@@ -21,8 +21,8 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::thread::BoundedThread, text::counted};
 use wqcap_files::{
-    file_list::FileList,
     folder::CaptureFolder,
+    folder::file_list::FileList,
     name::{FileName, is_sealed},
     sealed::{Content, SecretKey, seal, sealed_name, sweep},
 };

@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_core::sync::wakeup::Alarm;
-use wqcap_files::{file_list::FileList, folder::rename_new};
+use wqcap_files::folder::{file_list::FileList, rename_new};
 
 /// Task for the thread that syncs and closes capture files.
 pub(super) enum CloserTask {

@@ -3,7 +3,7 @@
 use crate::{EncryptionReport, PinnedFiles, post::hook::HookReport};
 use serde::Serialize;
 use std::time::Instant;
-use wqcap_files::file_list::FileList;
+use wqcap_files::folder::file_list::FileList;
 
 /// Maximum number of write failures reported; further ones are only in the log.
 const MOST_FAILURES: usize = 16;
