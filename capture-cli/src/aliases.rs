@@ -347,7 +347,7 @@ fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'stat
         return Ok("device.name");
     }
     let mut ports = devices.iter().flat_map(|it| &it.ports);
-    if ports.any(|port| port.netdev.as_deref() == Some(name)) {
+    if is_netdev || ports.any(|port| port.netdev.as_deref() == Some(name)) {
         return Ok("device.netdev");
     }
     let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
@@ -357,12 +357,6 @@ fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'stat
     };
     Err(Failure::refused(if name == "any" {
         format!("-i any: one run captures one port; name a device with -i NAME; {list}")
-    } else if is_netdev {
-        format!(
-            "-i {name}: no RDMA device has this interface ({list}); to capture from it with the \
-             software NIC, write --model af_packet:{name} instead of -i {name}, or --model af_xdp:{name}, \
-             which is faster, but the kernel then receives none of the frames"
-        )
     } else {
         format!("-i {name}: there is no such device or interface; {list}")
     }))

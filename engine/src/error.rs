@@ -4,6 +4,7 @@ use crate::{config::Problem, verbs};
 use std::io;
 pub use wqcap_core::error::ResourceError;
 use wqcap_rx::RxError;
+use wqcap_sockets::packet::PacketError;
 
 /// Error that prevents a capture from being planned or started.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,14 @@ pub enum Error {
         /// Meaning of the errno for the failed verb, and the remedy.
         hint: Option<String>,
     },
+    /// A packet socket of an ordinary network interface failed.
+    #[error("{source}{}", hint.map(|h| format!("; {h}")).unwrap_or_default())]
+    Socket {
+        /// Failure of the socket.
+        source: PacketError,
+        /// Remedy for the failure.
+        hint: Option<&'static str>,
+    },
     /// The operating system refuses a file, a thread or memory to the capture.
     #[error(transparent)]
     Resource(#[from] ResourceError),
@@ -51,6 +60,17 @@ impl From<RxError> for Error {
             RxError::Verbs(e) => e.into(),
             e => Self::Device(e.to_string()),
         }
+    }
+}
+
+impl From<PacketError> for Error {
+    fn from(source: PacketError) -> Self {
+        let hint = match source.errno() {
+            Some(libc::EPERM | libc::EACCES) => Some("grant CAP_NET_RAW"),
+            Some(libc::ENOMEM) => Some("set fewer capture.queues, or free memory"),
+            _ => None,
+        };
+        Self::Socket { source, hint }
     }
 }
 

@@ -20,7 +20,7 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, reduce::Stage},
     plan,
     rx::{
-        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue,
+        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue, StampSource,
         QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, Stamper, Taken,
         Worker,
     },
@@ -355,7 +355,7 @@ fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
         batch: BATCH,
         idle: Idle::Spin,
         counters: Arc::default(),
-        clock: None,
+        clock: StampSource::Batch,
         control,
         budget: None,
         wq_fatal: Arc::default(),

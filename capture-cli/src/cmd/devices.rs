@@ -1,4 +1,5 @@
-//! `wqcap devices`: lists the RDMA devices of this machine and their capabilities.
+//! `wqcap devices`: lists the RDMA devices of this machine with their capabilities, and all network
+//! interfaces with the backend that captures them.
 
 use crate::{
     args::DevicesArgs,
@@ -7,23 +8,58 @@ use crate::{
     term::{output, terminal},
 };
 use std::fmt::Write;
-use wqcap_engine::device::{self, DeviceFacts, PortFacts};
+use wqcap_engine::device::{self, DeviceFacts, PortFacts, kernel};
 
 /// Example command that works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
 
-/// Prints the RDMA devices of this machine. An empty list is not a failure.
+/// Prints the RDMA devices and network interfaces of this machine. An empty list is not a failure.
 pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     let devices = device::list()?;
+    let interfaces = kernel::interfaces();
     if args.json {
-        return output::print_json(&serde_json::json!({ "devices": devices }));
+        let list = serde_json::json!({ "devices": devices, "interfaces": interfaces });
+        return output::print_json(&list);
     }
     if devices.is_empty() {
         terminal::print_line(format_args!(
             "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
         ));
     }
-    output::print(&text(&devices))
+    let devices_text = text(&devices);
+    let gap = if devices.is_empty() { "" } else { "\n" };
+    let interfaces = interfaces_text(&devices, &interfaces);
+    output::print(&format!("{devices_text}{gap}{interfaces}"))
+}
+
+/// Describes network interfaces, one line each: the backend that `device.backend = "auto"` takes,
+/// and the link.
+fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> String {
+    let width = interfaces.iter().map(|it| it.name.len()).max().unwrap_or(0);
+    let mut text = String::from("interfaces (-i NAME)\n");
+    for interface in interfaces {
+        let Some(port) = interface.ports.first() else {
+            continue;
+        };
+        let has_it = |it: &&DeviceFacts| {
+            it.missing.is_empty() && it.ports.iter().any(|other| other.netdev == port.netdev)
+        };
+        let backend = match devices.iter().find(has_it) {
+            Some(device) => format!("by {}; af_packet on request", device.name),
+            None if port.ethernet => "af_packet".into(),
+            None => "no Ethernet header: cannot be captured".into(),
+        };
+        let driver = interface.kernel.as_ref().and_then(|it| it.driver.as_deref());
+        let driver = driver.map(|it| format!(", {it}")).unwrap_or_default();
+        let rate = match port.rate_gbps {
+            0.0 => String::new(),
+            rate => format!(", {rate} Gbit/s"),
+        };
+        let mtu = port.mtu.map(|it| format!(", MTU {it}")).unwrap_or_default();
+        let (name, state) = (&interface.name, &port.state);
+        let _ = writeln!(text, "  {name:<width$}  {backend}; {state}{rate}{mtu}{driver}");
+    }
+    text
 }
 
 /// Describes RDMA devices, one paragraph each.
@@ -206,6 +242,7 @@ pub mod tests {
             direct: true,
             software: false,
             steals: false,
+            kernel: None,
             missing: missing.iter().map(|verb| (*verb).to_owned()).collect(),
         }
     }

@@ -360,11 +360,17 @@ fn headline(plan: &Plan) -> String {
         Some(dir) => format!("into {}", dir.display()),
         None => "counting only".into(),
     };
+    let port = match plan.device.kernel {
+        Some(_) => plan.device.name.clone(),
+        None => format!(
+            "{} port {}{}",
+            plan.device.name,
+            plan.port,
+            netdev.unwrap_or_default()
+        ),
+    };
     format!(
-        "capturing {} port {}{} on {queues} {}, {into}",
-        plan.device.name,
-        plan.port,
-        netdev.unwrap_or_default(),
+        "capturing {port} on {queues} {}, {into}",
         if queues == 1 { "queue" } else { "queues" }
     )
 }

@@ -42,6 +42,9 @@ pub enum RingError {
          the frame"
     )]
     Strides(u32, u32),
+    /// A header in a block of a packet socket's ring points outside of the block (block index).
+    #[error("the kernel's block {0} is damaged: a header points outside of the block")]
+    Block(u32),
     /// WRs cannot be posted to the WQ (errno).
     #[error("WRs cannot be posted to the WQ: errno {0}")]
     Post(i32),

@@ -21,7 +21,11 @@ pub use error::{RingError, RxError};
 pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, Slot, SlotMemory};
-pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr};
-pub use worker::{Control, Ended, Idle, Outlet, SlotsLost, Stamper, Taken, Worker, pin};
+pub use ring::{
+    Account, Batch, DeviceQueue, Failed, PacketQueue, Queue, Recovered, Ring, RingAttr,
+};
+pub use worker::{
+    Control, Ended, Idle, Outlet, SlotsLost, StampSource, Stamper, Taken, Worker, pin,
+};
 
 use wqcap_core::sync;

@@ -2,9 +2,13 @@
 #![allow(unsafe_code)]
 
 use super::RingAttr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 use wqcap_core::consumer::{FCS_LEN, Fcs, Frame};
 use wqcap_memory::Region;
+use wqcap_sockets::packet::BlockMemory;
 use wqcap_verbs::{Mr, SCATTER_FCS};
 
 /// Token that grants access to the bytes of one receive slot. It is neither `Copy` nor `Clone`:
@@ -194,6 +198,7 @@ pub struct SlotMemory {
 enum Backing {
     Registered(#[allow(dead_code)] Mr),
     Unregistered(#[allow(dead_code)] Region),
+    Socket(#[allow(dead_code)] Arc<BlockMemory>),
 }
 
 // SAFETY: the memory belongs to the backing, which may move to another thread; tokens decide which thread may read or
@@ -219,6 +224,12 @@ impl SlotMemory {
     pub(super) fn unregistered(memory: Region, layout: SlotLayout) -> Self {
         let (start, len) = (memory.as_ptr(), memory.len());
         Self::with_backing(start, len, 0, layout, Backing::Unregistered(memory))
+    }
+
+    /// Creates the receive slots over the blocks of a packet socket's ring.
+    pub(super) fn of_socket(memory: Arc<BlockMemory>, layout: SlotLayout) -> Self {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        Self::with_backing(start, len, 0, layout, Backing::Socket(memory))
     }
 
     fn with_backing(

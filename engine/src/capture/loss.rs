@@ -57,7 +57,7 @@ impl Capture {
     /// Returns `end`, or the loss of the RDMA device if it does not respond: verbs on a lost device
     /// fail with EIO before its event is read.
     pub(super) fn lost_or(&self, end: End) -> End {
-        match self.port.is_up() {
+        match self.source.is_up() {
             Ok(_) => end,
             Err(e) => self.lost(format!("it does not respond: {e}")),
         }
@@ -87,7 +87,7 @@ impl Capture {
     /// Records whether the port is down at the start of the capture. Changes before the start have
     /// no event.
     pub(super) fn note_port_state(&self) {
-        match self.port.is_up() {
+        match self.source.is_up() {
             Ok(true) => _ = self.shared.outages.end(Cause::PortDown, system_ns()),
             Ok(false) => {
                 self.shared.outages.begin(Cause::PortDown, system_ns());
@@ -115,7 +115,7 @@ impl Capture {
 
     fn note_port(&self, what: &str) {
         self.shared
-            .note(format!("port {} {what}", self.port.number()));
+            .note(format!("port {} {what}", self.source.number()));
     }
 }
 

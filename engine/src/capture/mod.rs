@@ -7,7 +7,6 @@ use crate::{
         live,
         observer::{Observer, Observers},
     },
-    capture::port::Port,
     config::OnPortDown,
     device::counters::NicReader,
     filter::FilterCell,
@@ -16,18 +15,17 @@ use crate::{
         reduce::{FcsReport, Reduction, Stage, StageCounters},
     },
     plan::{Plan, steering::Split},
-    rx::{Control, Ended, Ring},
+    rx::{Control, Ended},
     sink::{Reached, WriteLimit, Writer, WriterReport, Written},
     stats::{Budget, ClockReport, QueueCounters, QueueLedger, outage::OutageLog},
     sync::wakeup::Wakeup,
     text::iso_8601,
     time::system_ns,
-    verbs::{AsyncEvent, AsyncEvents},
+    verbs::AsyncEvent,
 };
 use std::{
     collections::BTreeMap,
     ops::AddAssign,
-    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -40,20 +38,23 @@ use wqcap_rss::profile::HashDepth;
 mod clock;
 mod handle;
 mod loss;
+mod packet_port;
 pub mod port;
 mod report;
 mod resources;
 mod respread;
 mod rules;
+mod source;
 mod start;
 mod wq_flags;
 
-use clock::CaptureClock;
 pub use handle::{CaptureHandle, FilterChange};
+use packet_port::LinkChange;
 pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
 pub use resources::Resources;
 pub use respread::{Respread, Respreading};
+use source::{Source, SourceEvent};
 pub use wq_flags::WqFlagsHandle;
 
 /// Interval at which a capture's waiting owner reads the NIC's clock. Each reading costs as much
@@ -70,10 +71,6 @@ pub const SOON: Duration = Duration::from_micros(200);
 const OVERDUE: Duration = Duration::from_millis(100);
 /// Time within which SIGCONT is handled after a stopped process continues.
 const OVERDUE_KEPT: Duration = Duration::from_secs(2);
-/// Delay between the removal of the flow rules and the request to drain the queues: frames already
-/// in the NIC arrive within it.
-const SETTLE: Duration = Duration::from_millis(2);
-
 /// Limits at which a capture run ends by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
@@ -102,18 +99,15 @@ impl Limits {
 /// The owner must call [`Capture::wait`] repeatedly: it reads the device's events and adjusts its
 /// clock.
 pub struct Capture {
-    port: Port,
-    events: AsyncEvents,
-    loops: Vec<JoinHandle<(Ring, Ended)>>,
+    source: Source,
+    loops: Vec<JoinHandle<(Box<dyn Send>, Ended)>>,
     writer: Option<Writer>,
     shared: SharedRun,
     observers: Observers,
-    fatal: Vec<(usize, Arc<AtomicBool>)>,
     wq_flags: WqFlagsHandle,
     spreading: respread::Spreading,
     /// Depth of the RSS hash for rules that are added while the capture runs.
     depth: HashDepth,
-    clock: Option<CaptureClock>,
     nic: Arc<NicReader>,
     limits: Limits,
     write_limit: Option<Arc<WriteLimit>>,
@@ -224,8 +218,8 @@ impl Capture {
     /// Removes the flow rules, so that no more frames are received, and completes the capture
     /// files. All other objects stay for [`Capture::resume`].
     pub fn pause(&mut self) {
-        self.port.remove_rules();
-        std::thread::sleep(SETTLE);
+        self.source.close();
+        std::thread::sleep(self.source.settle());
         self.rotate();
         self.shared
             .note("the flow rules were removed: no more frames are received".into());
@@ -236,9 +230,9 @@ impl Capture {
     /// # Errors
     /// A rule cannot be installed; then no rule is installed.
     pub fn resume(&mut self, plan: &Plan) -> Result<(), Error> {
-        self.port.remove_rules();
-        if let Err(e) = self.port.install_rules(plan) {
-            self.port.remove_rules();
+        self.source.close();
+        if let Err(e) = self.source.open(plan) {
+            self.source.close();
             return Err(e);
         }
         self.shared
@@ -256,7 +250,7 @@ impl Capture {
     /// Returns the report on the NIC's clock; `None` with software time stamps.
     #[must_use]
     pub fn clock(&self) -> Option<ClockReport> {
-        self.clock.as_ref().map(CaptureClock::report)
+        self.source.clock_report()
     }
 
     /// Waits until the capture run has ended by itself, `deadline` is less than 0.2 ms away, or
@@ -274,7 +268,7 @@ impl Capture {
                 return self.end.is_some();
             }
             let rest = deadline.min(self.next_check).duration_since(now);
-            has_event = self.wakeup.wait(self.events.as_fd(), rest);
+            has_event = self.source.wait(&self.wakeup, rest);
             let woke = Instant::now();
             let overdue = woke.saturating_duration_since(now).saturating_sub(rest);
             if overdue >= OVERDUE {
@@ -287,9 +281,8 @@ impl Capture {
     /// Returns the time of the capture owner's next check after one that ended at `now`, at the
     /// latest the end of a limited duration.
     fn next_check_after(&self, now: Instant) -> Instant {
-        let is_new = |it: &CaptureClock| it.report().looks == 0;
-        let rest = match &self.clock {
-            Some(clock) if is_new(clock) => self.check.min(CHECK_FIRST),
+        let rest = match self.clock() {
+            Some(clock) if clock.looks == 0 => self.check.min(CHECK_FIRST),
             _ => self.check,
         };
         let duration = self.limits.duration;
@@ -299,14 +292,23 @@ impl Capture {
 
     /// Processes the device's events and checks all conditions that end a capture run.
     fn check(&mut self) {
-        while let Some(event) = self.events.take() {
-            self.handle(event);
+        while let Some(event) = self.source.take_event() {
+            match event {
+                SourceEvent::Device(event) => self.handle(event),
+                SourceEvent::Link(LinkChange::Down) => self.port_went_down(),
+                SourceEvent::Link(LinkChange::Up) => self.port_came_up(),
+                SourceEvent::Link(LinkChange::Gone) => {
+                    let end = self.lost("the network interface was removed".into());
+                    self.end.get_or_insert(end);
+                    break;
+                }
+            }
         }
         if self.end.as_ref().is_some_and(End::is_loss) {
             // Clock readings of a lost device are invalid.
             return;
         }
-        if let Some(what) = self.clock.as_mut().and_then(|it| it.read(&self.port)) {
+        if let Some(what) = self.source.read_clock() {
             self.shared.note(what);
         }
         self.respread_if_due();
@@ -341,12 +343,14 @@ impl Capture {
     fn handle(&mut self, event: AsyncEvent) {
         match event {
             AsyncEvent::WqFatal(id) => {
-                for (_, flag) in self.fatal.iter().filter(|(wq, _)| *wq == id) {
-                    flag.store(true, Ordering::Release);
+                if let Source::Verbs(it) = &self.source {
+                    for (_, flag) in it.fatal.iter().filter(|(wq, _)| *wq == id) {
+                        flag.store(true, Ordering::Release);
+                    }
                 }
             }
-            AsyncEvent::PortError(port) if port == self.port.number() => self.port_went_down(),
-            AsyncEvent::PortActive(port) if port == self.port.number() => self.port_came_up(),
+            AsyncEvent::PortError(port) if port == self.source.number() => self.port_went_down(),
+            AsyncEvent::PortActive(port) if port == self.source.number() => self.port_came_up(),
             AsyncEvent::DeviceFatal => {
                 let how = "the device reported a fatal error (IBV_EVENT_DEVICE_FATAL)";
                 let end = self.lost(how.into());
@@ -389,8 +393,8 @@ impl Capture {
     pub fn finish(mut self) -> Report {
         self.check();
         let mut end = self.end.take().unwrap_or(End::Stopped);
-        self.port.remove_rules();
-        std::thread::sleep(SETTLE);
+        self.source.close();
+        std::thread::sleep(self.source.settle());
         let nic = if end.is_loss() {
             self.nic.growth_so_far()
         } else {
@@ -475,7 +479,7 @@ impl Drop for Capture {
     /// Ends a capture that was not finished, for example because its start failed: the loops must
     /// not outlive it.
     fn drop(&mut self) {
-        self.port.remove_rules();
+        self.source.close();
         self.request_end();
         for thread in self.loops.drain(..) {
             let _ = thread.join();

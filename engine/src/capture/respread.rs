@@ -222,7 +222,9 @@ impl Capture {
                 skew_after: 0.0,
             });
         };
-        self.port.respread(&proposal.table)?;
+        self.source
+            .port_mut("rss.respread")?
+            .respread(&proposal.table)?;
         self.spreading.table = proposal.table;
         let done = Respreading {
             moved: proposal.moved,

@@ -4,8 +4,10 @@
 use super::{
     CHECK, CHECK_ASLEEP, Capture, Limits, Report, Resources, SharedRun,
     clock::{CaptureClock, ClockWatch},
+    packet_port::PacketPort,
     port::Port,
     respread,
+    source::{Source, VerbsSource},
     wq_flags::WqFlagsHandle,
 };
 use crate::{
@@ -20,7 +22,7 @@ use crate::{
         reduce::{Stage, StageCounters},
     },
     plan::{Plan, Stamps, longest},
-    rx::{Control, Idle, Outlet, Ring, Worker, pin},
+    rx::{Control, Idle, Outlet, PacketQueue, Queue, Ring, Worker, pin},
     sink::{
         Count, Encoder, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, WriteLimit,
         Writer, WriterConfig,
@@ -266,23 +268,12 @@ impl<'p> Startup<'p> {
         sources: impl Iterator<Item = S>,
     ) -> Result<Capture, Error> {
         let (plan, limits) = (self.plan, self.limits);
-        let mut port = Port::open(plan)?;
-        let events = AsyncEvents::open(port.context())?;
-        let nic = NicReader::start(
-            &plan.device.name,
-            plan.port,
-            plan.netdev.as_deref(),
-            plan.delays_drop(),
-        );
-        let nic = Arc::new(nic);
-        let mut rings = Vec::with_capacity(plan.queues.len());
         let mut ready = None;
-        for queue in &plan.queues {
-            rings.push(port.ring(plan, queue.index)?);
-            ready.get_or_insert_with(Instant::now);
-        }
-        port.create_qps(&rings)?;
-        let clock = CaptureClock::start(plan, &port, self.clock)?;
+        let (source, nic, rings) = match plan.device.kernel {
+            None => verbs_source(plan, self.clock, &mut ready)?,
+            Some(_) => packet_source(plan, &mut ready)?,
+        };
+        let nic = Arc::new(nic);
         let shared = SharedRun {
             control: Arc::new(Control::new(&self.wakeup)),
             ready: ready.unwrap_or(self.started),
@@ -303,22 +294,15 @@ impl<'p> Startup<'p> {
             outages: self.outages,
             earlier: self.earlier,
         };
-        let fatal: Vec<_> = rings
-            .iter()
-            .map(|r| (r.wq().id(), Arc::default()))
-            .collect();
         let mut capture = Capture {
-            port,
-            events,
-            loops: Vec::with_capacity(rings.len()),
+            source,
+            loops: Vec::with_capacity(plan.queues.len()),
             writer,
             wq_flags: WqFlagsHandle::new(plan, &shared),
             shared,
             observers,
-            fatal,
             spreading: respread::Spreading::new(plan),
             depth: plan.depth,
-            clock,
             nic,
             limits,
             write_limit,
@@ -333,18 +317,27 @@ impl<'p> Startup<'p> {
             started: self.started,
             end: None,
         };
-        for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
-            capture.start_queue(plan, i, ring, source)?;
+        match rings {
+            Rings::Device(rings) => {
+                for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
+                    capture.start_queue(plan, i, ring, source)?;
+                }
+            }
+            Rings::Packet(rings) => {
+                for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
+                    capture.start_queue(plan, i, ring, source)?;
+                }
+            }
         }
         if let Some(writer) = &mut capture.writer {
             writer.wait_for_memory()?;
         }
         capture.note_port_state();
         capture.end_device_outage();
-        if let Err(e) = capture.port.install_rules(plan)
+        if let Err(e) = capture.source.open(plan)
             // If the device was lost meanwhile, its event ends the capture, and received frames are
             // kept.
-            && capture.port.is_up().is_ok()
+            && capture.source.is_up().is_ok()
         {
             return Err(e);
         }
@@ -354,11 +347,11 @@ impl<'p> Startup<'p> {
 
 impl Capture {
     /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
-    fn start_queue<S: ConsumerSource>(
+    fn start_queue<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
         i: usize,
-        ring: Ring,
+        ring: Ring<Q>,
         source: S,
     ) -> Result<(), Error> {
         let counters = Arc::clone(&self.shared.counters[i]);
@@ -400,19 +393,24 @@ impl Capture {
     }
 
     /// Starts the receive loop of queue `i` on its core.
-    fn spawn<O: Outlet>(
+    fn spawn<O: Outlet, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
         i: usize,
-        ring: Ring,
+        ring: Ring<Q>,
         outlet: impl FnOnce() -> O + Send + 'static,
     ) -> Result<(), Error> {
         let queue = &plan.queues[i];
         let counters = Arc::clone(&self.shared.counters[i]);
-        let clock = self.clock.as_ref().map(|c| Arc::clone(&c.shared));
+        let (clock, wq_fatal) = match &self.source {
+            Source::Packet(_) => (plan.stamp_source(None), Arc::default()),
+            Source::Verbs(it) => {
+                let clock = it.clock.as_ref().map(|it| Arc::clone(&it.shared));
+                (plan.stamp_source(clock), Arc::clone(&it.fatal[i].1))
+            }
+        };
         let control = Arc::clone(&self.shared.control);
         let budget = self.shared.budget.clone();
-        let wq_fatal = Arc::clone(&self.fatal[i].1);
         let orders = Arc::clone(&self.wq_flags.orders[i]);
         let sampler = self.spreading.sampler(i);
         let idle = Idle::resolve(plan.idle, queue.shared_core);
@@ -434,11 +432,66 @@ impl Capture {
                 sampler,
             };
             // Dropping the outlet passes the last block of a file to the writer.
-            worker.run()
+            let (ring, ended) = worker.run();
+            (Box::new(ring) as Box<dyn Send>, ended)
         })?;
         self.loops.push(thread);
         Ok(())
     }
+}
+
+/// Receive rings of a capture, by the kind of their queues.
+enum Rings {
+    /// Rings of an RDMA device.
+    Device(Vec<Ring>),
+    /// Rings of packet sockets.
+    Packet(Vec<Ring<PacketQueue>>),
+}
+
+/// Creates the objects of the plan on its RDMA device. Sets `ready` when the first WQ is ready.
+fn verbs_source(
+    plan: &Plan,
+    watch: ClockWatch,
+    ready: &mut Option<Instant>,
+) -> Result<(Source, NicReader, Rings), Error> {
+    let mut port = Port::open(plan)?;
+    let events = AsyncEvents::open(port.context())?;
+    let nic = NicReader::start(
+        &plan.device.name,
+        plan.port,
+        plan.netdev.as_deref(),
+        plan.delays_drop(),
+    );
+    let mut rings = Vec::with_capacity(plan.queues.len());
+    for queue in &plan.queues {
+        rings.push(port.ring(plan, queue.index)?);
+        ready.get_or_insert_with(Instant::now);
+    }
+    port.create_qps(&rings)?;
+    let clock = CaptureClock::start(plan, &port, watch)?;
+    let fatal = rings
+        .iter()
+        .map(|ring| (ring.wq().id(), Arc::default()))
+        .collect();
+    let source = VerbsSource {
+        port,
+        events,
+        fatal,
+        clock,
+    };
+    Ok((Source::Verbs(Box::new(source)), nic, Rings::Device(rings)))
+}
+
+/// Opens the packet sockets of the plan's network interface. Sets `ready` when they have their
+/// rings.
+fn packet_source(
+    plan: &Plan,
+    ready: &mut Option<Instant>,
+) -> Result<(Source, NicReader, Rings), Error> {
+    let (port, rings) = PacketPort::open(plan)?;
+    ready.get_or_insert_with(Instant::now);
+    let nic = NicReader::start_interface(&plan.device.name, port.drops());
+    Ok((Source::Packet(port), nic, Rings::Packet(rings)))
 }
 
 /// Returns the encryption key of finished capture files, and registers it for reading them in this
@@ -468,17 +521,30 @@ fn interface(plan: &Plan) -> String {
 /// Returns the description of this run for the headers of pcapng files.
 fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
-    let (vendor, part) = plan.device.vendor_part;
     let stamps = match (plan.stamps, plan.real_time) {
         (Stamps::HardwareSystem, _) => "NIC clock, adjusted to the system clock",
         (Stamps::HardwareNic, false) => "NIC clock, unadjusted",
         (Stamps::HardwareNic, true) => "NIC real-time clock, unadjusted",
+        (Stamps::Kernel, _) => "system clock, for each frame by the kernel",
         (Stamps::Software, _) => "system clock, once per batch",
     };
     let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
+    let (description, device) = match &plan.device.kernel {
+        Some(kernel) => (
+            plan.device.name.clone(),
+            kernel.driver.clone().unwrap_or_default(),
+        ),
+        None => {
+            let (vendor, part) = plan.device.vendor_part;
+            (
+                format!("{} port {}", plan.device.name, plan.port),
+                format!("{vendor:04x}:{part:04x}, firmware {}", plan.device.firmware),
+            )
+        }
+    };
     Origin {
-        description: format!("{} port {}", plan.device.name, plan.port),
-        device: format!("{vendor:04x}:{part:04x}, firmware {}", plan.device.firmware),
+        description,
+        device,
         speed,
         filter: plan.reduction.filter.expression().to_owned(),
         comment: format!("stamps: {stamps}"),

@@ -28,9 +28,9 @@ pub use sections::{
 };
 pub use ship::{Sensor, ShipPackets};
 pub use wqcap_core::settings::{
-    Access, Clock, Compress, ControlConfig, CqeCompression, FileMode, Format, HashDepth, Idle,
-    Keep, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Size,
-    Span, Timestamps, Vlan,
+    Access, Backend, Clock, Compress, ControlConfig, CqeCompression, Direction, FileMode, Format,
+    HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive,
+    SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
 };
 pub use wqcap_frame::Slice;
 

@@ -2,9 +2,9 @@
 //! meanings in `docs/config.md`.
 
 use super::{
-    Access, Clock, Compress, CqeCompression, Format, HashDepth, Idle, Keep, Listen, Mode, OnFull,
-    OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Sensor, ShipPackets, Size,
-    Span, Timestamps, Vlan, cores,
+    Access, Backend, Clock, Compress, CqeCompression, Direction, Format, HashDepth, Idle, Keep,
+    Listen, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox,
+    Sensor, ShipPackets, Size, Span, Timestamps, Vlan, cores,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -13,12 +13,14 @@ use wqcap_files::{name::NameTemplate, sealed::KeySource};
 use wqcap_frame::{Slice, dedup::MayDiffer};
 
 section! {
-    /// `[device]`: the RDMA device and port to capture.
+    /// `[device]`: the RDMA device and port, or the network interface, to capture.
     pub struct DeviceConfig {
         /// Verbs name of the RDMA device; absent: the only device of the machine.
         pub name: Option<String> = None,
-        /// Network interface whose RDMA device is used, instead of `name`.
+        /// Network interface to capture, instead of `name`.
         pub netdev: Option<String> = None,
+        /// Way in which frames are received.
+        pub backend: Backend = Backend::Auto,
         /// Port number of the RDMA device, from 1.
         pub port: u8 = 1,
         /// Action when the RDMA device is lost: stop or retry.
@@ -31,7 +33,10 @@ section! {
     pub struct CaptureConfig {
         /// Capture mode: the frames that are captured, and whether the kernel still receives them.
         pub mode: Mode = Mode::Steal,
-        /// Number of receive queues; absent: the number of cores, at most 8.
+        /// Direction of the frames that a packet socket receives.
+        pub direction: Direction = Direction::Both,
+        /// Number of receive queues; absent: the number of cores, at most 8; on an ordinary network
+        /// interface 1.
         pub queues: Option<u16> = None,
         /// CPUs of the receive loops, assigned in turn; absent: the allowed CPUs of the NIC's NUMA
         /// node.
@@ -49,8 +54,8 @@ section! {
         pub timestamps: Timestamps = Timestamps::Hardware,
         /// Clock of the time stamps in capture files.
         pub clock: Clock = Clock::System,
-        /// Behaviour of a receive loop whose queue is empty; absent: spin, or sleep on a live
-        /// interface of the software NIC.
+        /// Behaviour of a receive loop whose queue is empty; absent: spin, or sleep on an ordinary
+        /// network interface and on a live interface of the software NIC.
         pub idle: Option<Idle> = None,
         /// Access to a queue's ring: directly in memory or through libibverbs.
         pub access: Access = Access::Auto,

@@ -19,8 +19,9 @@ use std::{
     io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+use wqcap_sockets::packet::PacketSocket;
 
 /// Loss counters of the RDMA port that are always reported.
 const PORT: [&str; 1] = ["out_of_buffer"];
@@ -48,6 +49,20 @@ const NETDEV: [&str; 6] = [
     "rx_prio0_buf_discard",
 ];
 
+/// Loss counters of an ordinary network interface, files of its `statistics` in sysfs: frames that
+/// the driver or the NIC lost before the kernel received them
+/// (`Documentation/ABI/testing/sysfs-class-net-statistics`). `rx_dropped` is not among them: it
+/// also counts frames of protocols that the host does not use.
+const INTERFACE: [&str; 5] = [
+    "rx_missed_errors",
+    "rx_fifo_errors",
+    "rx_over_errors",
+    "rx_crc_errors",
+    "rx_length_errors",
+];
+/// Name of the counter of frames that found no room in the rings of the capture's packet sockets.
+const SOCKET: &str = "socket_dropped";
+
 /// NIC counters that are 32 bits wide and wrap around: the queue counters
 /// (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a be32) and the
 /// driver's atomic of delay drop's timeouts.
@@ -56,16 +71,61 @@ const NARROW: [&str; 2] = ["out_of_buffer", TIMEOUTS];
 /// Reader of a port's loss counters and of their growth since the start of the capture.
 #[derive(Debug)]
 pub struct NicReader {
-    /// Directories of hardware counters in sysfs: the port's and the device's. The device's
-    /// directory exists only in switchdev mode, where it holds the queue counters
-    /// (`hw_switchdev_stats_ops` of drivers/infiniband/hw/mlx5/counters.c).
-    folders: [PathBuf; 2],
-    /// Name of the network interface on the port; `None` if unknown.
-    netdev: Option<String>,
-    /// Driver's debugfs directory of delay drop; `None` if the capture does not use delay drop.
-    delay_drop: Option<PathBuf>,
+    source: CounterSource,
     /// Growth of each NIC counter by name; `None` if the counter was not readable at the start.
     counters: Mutex<BTreeMap<&'static str, Option<Growth>>>,
+}
+
+/// Place from which the loss counters of a port are read.
+#[derive(Debug)]
+enum CounterSource {
+    /// Port of an RDMA device.
+    Rdma {
+        /// Directories of hardware counters in sysfs: the port's and the device's. The device's
+        /// directory exists only in switchdev mode, where it holds the queue counters
+        /// (`hw_switchdev_stats_ops` of drivers/infiniband/hw/mlx5/counters.c).
+        folders: [PathBuf; 2],
+        /// Name of the network interface on the port; `None` if unknown.
+        netdev: Option<String>,
+        /// Driver's debugfs directory of delay drop; `None` if the capture does not use delay drop.
+        delay_drop: Option<PathBuf>,
+    },
+    /// Ordinary network interface that packet sockets capture.
+    Interface {
+        /// Directory of the interface's statistics in sysfs.
+        folder: PathBuf,
+        drops: Arc<SocketDrops>,
+    },
+}
+
+/// Counter of the frames that found no room in the rings of packet sockets.
+#[derive(Debug)]
+pub struct SocketDrops {
+    sockets: Vec<Arc<PacketSocket>>,
+    /// Sum of all readings. The kernel resets a socket's count with each reading.
+    total: Mutex<u64>,
+}
+
+impl SocketDrops {
+    /// Creates the counter of these sockets.
+    #[must_use]
+    pub fn new(sockets: Vec<Arc<PacketSocket>>) -> Self {
+        Self {
+            sockets,
+            total: Mutex::new(0),
+        }
+    }
+
+    /// Returns the number of frames since the sockets were opened; `None` if a socket cannot be
+    /// read.
+    #[must_use]
+    pub fn total(&self) -> Option<u64> {
+        let mut total = self.total.lock().unwrap_or_else(PoisonError::into_inner);
+        for socket in &self.sockets {
+            *total += socket.take_counts().ok()?.dropped;
+        }
+        Some(*total)
+    }
 }
 
 /// Growth of a NIC counter since the start of the capture.
@@ -99,7 +159,7 @@ impl NicReader {
     pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
         let folder_of = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
         let device = format!("/sys/class/infiniband/{device}");
-        let reader = Self {
+        Self::of(CounterSource::Rdma {
             folders: [
                 format!("{device}/ports/{port}/hw_counters"),
                 format!("{device}/hw_counters"),
@@ -107,6 +167,22 @@ impl NicReader {
             .map(PathBuf::from),
             netdev: netdev.map(str::to_owned),
             delay_drop: delay_drop.then(folder_of),
+        })
+    }
+
+    /// Reads the initial values of the loss counters of an ordinary network interface, which packet
+    /// sockets capture.
+    #[must_use]
+    pub fn start_interface(name: &str, drops: Arc<SocketDrops>) -> Self {
+        Self::of(CounterSource::Interface {
+            folder: Path::new("/sys/class/net").join(name).join("statistics"),
+            drops,
+        })
+    }
+
+    fn of(source: CounterSource) -> Self {
+        let reader = Self {
+            source,
             counters: Mutex::default(),
         };
         let start =
@@ -153,18 +229,30 @@ impl NicReader {
 
     /// Reads the present value of each NIC counter; `None` if it cannot be read.
     fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
+        let (folders, netdev, delay_drop) = match &self.source {
+            CounterSource::Rdma {
+                folders,
+                netdev,
+                delay_drop,
+            } => (folders, netdev, delay_drop),
+            CounterSource::Interface { folder, drops } => {
+                let counter = |name: &&'static str| (*name, read_number(folder.join(name)));
+                let mut all: BTreeMap<_, _> = INTERFACE.iter().map(counter).collect();
+                all.insert(SOCKET, drops.total());
+                return all;
+            }
+        };
         let number = |name: &str| {
-            let [port, device] = &self.folders;
+            let [port, device] = folders;
             read_number(device.join(name)).or_else(|| read_number(port.join(name)))
         };
         let port = |name: &&'static str| (*name, number(name));
         let mut all: BTreeMap<_, _> = PORT.iter().map(port).collect();
         all.extend(PORT_IF_THERE.iter().map(port).filter(|(_, v)| v.is_some()));
-        if let Some(folder) = &self.delay_drop {
+        if let Some(folder) = delay_drop {
             all.insert(TIMEOUTS, read_number(folder.join(TIMEOUTS)));
         }
-        let ethtool = self
-            .netdev
+        let ethtool = netdev
             .as_deref()
             .and_then(|n| statistics(n).ok())
             .unwrap_or_default();

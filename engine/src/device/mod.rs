@@ -8,6 +8,7 @@
 pub mod counters;
 pub mod delay_drop;
 pub mod interface;
+pub mod kernel;
 pub mod management;
 mod netlink;
 pub mod port_topology;
@@ -15,9 +16,11 @@ mod wq_limit;
 
 use crate::{
     Error,
+    config::{Backend, DeviceConfig},
     device::{delay_drop::DelayDrop, port_topology::PortTopology},
     verbs::{self, Context, MiniFormat, StridingCaps, TunnelOffloads, sys as ffi},
 };
+use kernel::KernelFacts;
 use serde::Serialize;
 use std::{fs, path::Path, str::FromStr};
 
@@ -60,6 +63,10 @@ pub struct DeviceFacts {
     /// Names of the verbs that a capture needs and this device lacks. If empty, the device can
     /// capture.
     pub missing: Vec<String>,
+    /// Facts of an ordinary network interface, which the kernel receives from; `None` for an RDMA
+    /// device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelFacts>,
 }
 
 /// Capabilities and limits of an RDMA device that matter to a capture.
@@ -147,9 +154,32 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
     Ok(verbs::names()?.iter().filter_map(facts_of).collect())
 }
 
+/// Lists the devices that a capture of `config` can choose from: the RDMA devices of this machine,
+/// and the ordinary network interface that the configuration names, if no RDMA device has it.
+///
+/// # Errors
+/// The verbs library cannot list devices, and no ordinary interface is named.
+pub fn candidates(config: &DeviceConfig) -> Result<Vec<DeviceFacts>, Error> {
+    let named = config.netdev.as_deref().and_then(kernel::interface);
+    let rdma = match config.backend {
+        Backend::AfPacket => Ok(Vec::new()),
+        _ => list(),
+    };
+    let Some(interface) = named else { return rdma };
+    // On a machine without RDMA the library may have nothing to list.
+    let mut devices = rdma.unwrap_or_default();
+    let has_it = |it: &DeviceFacts| {
+        it.missing.is_empty() && it.ports.iter().any(|port| port.netdev == config.netdev)
+    };
+    if !devices.iter().any(has_it) && matches!(config.backend, Backend::Auto | Backend::AfPacket) {
+        devices.insert(0, interface);
+    }
+    Ok(devices)
+}
+
 /// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
-fn read(path: impl AsRef<Path>) -> Option<String> {
+pub(crate) fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
@@ -202,6 +232,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         missing,
         caps,
         ports,
+        kernel: None,
     })
 }
 

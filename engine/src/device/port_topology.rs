@@ -48,6 +48,19 @@ impl PortTopology {
         place
     }
 
+    /// Reads the topology of an ordinary network interface from its directory in sysfs.
+    #[must_use]
+    pub fn of_interface(interface: &Path) -> Self {
+        let function = interface.join("device");
+        let mut place = Self {
+            is_vf: function.join("physfn").exists(),
+            vfs: read_number(function.join("sriov_numvfs")).unwrap_or(0),
+            ..Self::default()
+        };
+        place.read_interface(interface);
+        place
+    }
+
     /// Reads the e-switch port and the bond of a network interface.
     fn read_interface(&mut self, interface: &Path) {
         // Without switchdev mode the kernel returns EOPNOTSUPP.

@@ -33,6 +33,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         software: true,
         steals: false,
         missing: Vec::new(),
+        kernel: None,
     }
 }
 

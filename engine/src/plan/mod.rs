@@ -6,6 +6,7 @@
 mod any_device;
 mod constraints;
 mod found;
+mod kernel;
 mod memory;
 mod output;
 mod queues;
@@ -31,12 +32,16 @@ use crate::{
     config::{self, Config},
     device::DeviceFacts,
     pipeline::reduce::Reduction,
-    rx::clock::StampForm,
+    rx::{
+        StampSource,
+        clock::{SharedConversion, StampForm},
+    },
     sink::OutputPlan,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
 use found::PlanErrors;
 use serde::{Serialize, Serializer};
+use std::sync::Arc;
 use steering::Steering;
 use wqcap_rss::{key::RssKey, profile::HashDepth};
 
@@ -46,7 +51,11 @@ use wqcap_rss::{key::RssKey, profile::HashDepth};
 pub struct Plan {
     /// RDMA device that the run captures from.
     pub device: DeviceFacts,
-    /// Number of the captured port of the RDMA device.
+    /// Way in which the port's frames are received; never `auto`.
+    pub backend: config::Backend,
+    /// Direction of the frames that a packet socket receives.
+    pub direction: config::Direction,
+    /// Number of the captured port of the device.
     pub port: u8,
     /// Name of the kernel's network interface on the captured port.
     pub netdev: Option<String>,
@@ -198,6 +207,10 @@ impl Plan {
             found.keep(Self::check_without_device(config));
             return None;
         };
+        let backend = found.keep(target::backend(config, device));
+        if let Some(kernel) = &device.kernel {
+            found.keep(kernel::applicable(config, device, kernel));
+        }
         let port = found.keep(target::port(config, device));
         let caps = &device.caps;
         let mut notes = Vec::new();
@@ -211,23 +224,34 @@ impl Plan {
         let near = queues::near(device.numa_node, &allowed);
         let buffers = found.keep(constraints::buffers(config, device));
         let wq_flags = found.keep(constraints::wq_flags(config, device));
-        let direct = device.direct && config.capture.access == config::Access::Auto;
+        let direct = backend == Some(config::Backend::Mlx5);
         found.keep(constraints::tunnels(config, device));
         let queues = found.keep(queues::queues(config, device, &allowed, &near, &mut notes))?;
         let table = found.keep(queues::table(config, queues.len(), caps.max_table));
         notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
         let stamps = Stamps::from_config(&config.capture, device, &mut notes);
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        let steering = found.keep(Steering::from_config(config, count));
+        let steering = match &device.kernel {
+            Some(_) => Some(Steering::default()),
+            None => found.keep(Steering::from_config(config, count)),
+        };
         let restore_vlan = found.keep(constraints::restores_vlan(config, caps, direct, &mut notes));
         found.keep(constraints::respreadable(config, queues.len()));
-        if let Some(port) = port {
+        if let Some(port) = port.filter(|_| device.kernel.is_none()) {
             found.keep(target::stolen(config, device, port, &mut notes));
         }
         notes.extend(steering.iter().flat_map(visibility::fragments));
         let (buffers, restore_vlan) = (buffers?, restore_vlan?);
-        let ring = QueueMemory::new(config, device, buffers, direct, restore_vlan);
-        let ring = found.keep(ring)?;
+        let ring = match &device.kernel {
+            Some(_) => kernel::ring(port, queues.len()),
+            None => found.keep(QueueMemory::new(
+                config,
+                device,
+                buffers,
+                direct,
+                restore_vlan,
+            ))?,
+        };
         // Frames that share a buffer follow each other directly and leave no room for a tag.
         let restore_vlan = restore_vlan && ring.striding.is_none();
         found.keep(memory::fits(config, &ring, &queues, memory::of_machine()));
@@ -242,9 +266,15 @@ impl Plan {
         let flows = config.flows.as_ref();
         let flows = flows.map(|it| output::flows(it, dir, stages, memory::of_cutoff(config)));
         let flows = found.keep(flows.transpose())?;
-        let idle = config.capture.idle.unwrap_or_default();
+        let idle = match &device.kernel {
+            Some(_) => config::Idle::Sleep,
+            None => config::Idle::default(),
+        };
+        let idle = config.capture.idle.unwrap_or(idle);
         let port = port?;
         Some(Self {
+            backend: backend?,
+            direction: kernel::direction(config, device),
             port: port.number,
             netdev: port.netdev.clone(),
             memory: ring.registered() * queues.len() as u64,
@@ -304,9 +334,19 @@ impl Plan {
     #[must_use]
     pub fn stamp_form(&self) -> Option<StampForm> {
         match self.stamps {
-            Stamps::Software => None,
+            Stamps::Software | Stamps::Kernel => None,
             _ if self.real_time => Some(StampForm::RealTime),
             _ => Some(StampForm::ticks(self.device.caps.timestamp_mask)),
+        }
+    }
+
+    /// Returns the source of the frames' times for a receive loop; `clock` is the conversion of the
+    /// NIC's stamps, if the capture uses them.
+    pub(crate) fn stamp_source(&self, clock: Option<Arc<SharedConversion>>) -> StampSource {
+        match (self.stamps, clock) {
+            (_, Some(clock)) => StampSource::Device(clock),
+            (Stamps::Kernel, None) => StampSource::Kernel,
+            (_, None) => StampSource::Batch,
         }
     }
 

@@ -63,6 +63,8 @@ pub(super) fn queues(
         ));
     }
     let usual = match config.capture.mode {
+        // One core is enough for the links of most such interfaces, and one file is in order.
+        _ if device.kernel.is_some() => 1,
         // The sniffer rule reaches one queue only: see `Steering`.
         config::Mode::Sniffer => 1,
         _ => cores.len().min(DEFAULT_QUEUES),

@@ -267,6 +267,7 @@ pub(super) fn compression(
     };
     let reason = match wanted {
         CqeCompression::Off => return Ok(None),
+        _ if device.kernel.is_some() => "an ordinary network interface has no completions".into(),
         _ if stamps != Stamps::Software => {
             "compressed completions have no time stamps of the NIC; set capture.timestamps = \"software\"".into()
         }

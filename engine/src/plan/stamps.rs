@@ -14,6 +14,8 @@ pub enum Stamps {
     HardwareSystem,
     /// Time stamps of the NIC's clock without correction.
     HardwareNic,
+    /// Time stamps of the system clock that the kernel gave each frame at its reception.
+    Kernel,
     /// Time stamps of the system clock at the time when a batch of frames is polled.
     Software,
 }
@@ -28,6 +30,7 @@ impl Stamps {
     ) -> Self {
         match (capture.timestamps, capture.clock) {
             (Timestamps::Software, _) => Self::Software,
+            _ if device.kernel.is_some() => Self::Kernel,
             _ if device.caps.clock_khz == 0 || device.caps.timestamp_mask == 0 => {
                 notes.push(format!(
                     "the device {} does not time stamp completions: capture.timestamps = \"software\" is used",

@@ -142,6 +142,37 @@ pub(super) fn stolen(
     }
 }
 
+/// Returns the backend that receives from the device, as `device.backend` and `capture.access` say.
+pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::Backend, Error> {
+    use config::{Access, Backend};
+    let wanted = config.device.backend;
+    let refused = |problem: String| {
+        Err(Error::config(
+            "device.backend",
+            format!("\"{wanted}\""),
+            problem,
+        ))
+    };
+    let name = &device.name;
+    match (wanted, &device.kernel) {
+        (Backend::Auto | Backend::AfPacket, Some(_)) => Ok(Backend::AfPacket),
+        (_, Some(_)) => refused(format!(
+            "{name} has no RDMA device; set \"auto\" or \"af_packet\""
+        )),
+        (Backend::AfPacket, None) => refused(format!(
+            "{name} is an RDMA device; name its network interface in device.netdev"
+        )),
+        (Backend::Mlx5, None) if !device.direct => refused(format!(
+            "{name} has no direct verbs of libmlx5; set \"verbs\""
+        )),
+        (Backend::Mlx5, None) => Ok(Backend::Mlx5),
+        (Backend::Auto, None) if device.direct && config.capture.access == Access::Auto => {
+            Ok(Backend::Mlx5)
+        }
+        (Backend::Auto | Backend::Verbs, None) => Ok(Backend::Verbs),
+    }
+}
+
 /// Returns the port of the device that the configuration selects.
 pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d PortFacts, Error> {
     let number = config.device.port;

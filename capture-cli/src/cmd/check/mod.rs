@@ -93,7 +93,7 @@ impl Checked {
         reading.add(user::switch_user(&loaded, wire).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
-        let devices = device::list()?;
+        let devices = device::candidates(&loaded.device)?;
         let planned = if devices.is_empty() && !device_required {
             let checked = Plan::check_without_device(&loaded);
             checked.map(|()| None).map_err(problems)
@@ -151,7 +151,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
 /// Makes the plan of a run, and applies the defaults of the software NIC's wire to the
 /// configuration.
 pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
-    let devices = device::list()?;
+    let devices = device::candidates(&config.device)?;
     let mut found = machine::folders(config);
     match plan(config, &devices) {
         Ok(plan) if found.is_empty() => return Ok(plan),

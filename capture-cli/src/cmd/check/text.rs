@@ -61,20 +61,33 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
         let _ = writeln!(text, "#   {what:<9} {value}");
     };
     line("device", device_line(plan));
-    line(
-        "queues",
-        format!(
-            "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
-            counted(plan.queues.len() as u64, "WQ"),
-            counted(plan.ring.wrs.into(), "WR"),
-            match plan.ring.striding {
-                Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
-                None => format!("{} x {} bytes", plan.ring.max_sge, plan.ring.buffer),
-            },
-            plan.ring.longest()
+    match plan.device.kernel {
+        Some(_) => line(
+            "queues",
+            format!(
+                "{} with {} of {} each; the kernel still receives the frames",
+                counted(plan.queues.len() as u64, "packet socket"),
+                counted(plan.ring.wrs.into(), "block"),
+                bytes(plan.ring.buffer.into()),
+            ),
         ),
-    );
-    line("holds", holds_line(plan));
+        None => line(
+            "queues",
+            format!(
+                "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
+                counted(plan.queues.len() as u64, "WQ"),
+                counted(plan.ring.wrs.into(), "WR"),
+                match plan.ring.striding {
+                    Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
+                    None => format!("{} x {} bytes", plan.ring.max_sge, plan.ring.buffer),
+                },
+                plan.ring.longest()
+            ),
+        ),
+    }
+    if plan.device.kernel.is_none() {
+        line("holds", holds_line(plan));
+    }
     let cores = plan.queues.iter().map(|queue| {
         format!(
             "q{} on {}{}",
@@ -87,24 +100,36 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     if let Some(parsers) = parsers_line(plan) {
         line("parsers", parsers);
     }
-    line(
-        "memory",
-        format!(
-            "registered memory: {}; {}: {}; write buffers: {}",
-            bytes(plan.memory),
-            if plan.compression.is_some() {
-                "compressed CQs"
-            } else {
-                "CQs"
-            },
-            bytes(plan.ring.cq() * plan.queues.len() as u64),
-            bytes(plan.output.buffer)
+    match plan.device.kernel {
+        Some(_) => line(
+            "memory",
+            format!(
+                "rings: {}; write buffers: {}",
+                bytes(plan.memory),
+                bytes(plan.output.buffer)
+            ),
         ),
-    );
+        None => line(
+            "memory",
+            format!(
+                "registered memory: {}; {}: {}; write buffers: {}",
+                bytes(plan.memory),
+                if plan.compression.is_some() {
+                    "compressed CQs"
+                } else {
+                    "CQs"
+                },
+                bytes(plan.ring.cq() * plan.queues.len() as u64),
+                bytes(plan.output.buffer)
+            ),
+        ),
+    }
     if plan.delays_drop() {
         line("delay", delay_line(plan));
     }
-    line("table", table_line(plan));
+    if plan.device.kernel.is_none() {
+        line("table", table_line(plan));
+    }
     for (i, qp) in plan.steering.qps.iter().enumerate() {
         let spread = match qp.spread {
             Spread::Table => format!("table of {}", plan.table.len()),
@@ -159,11 +184,18 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
 
 /// Describes the device of the plan and its port.
 fn device_line(plan: &Plan) -> String {
-    let mut text = format!("{} port {}", plan.device.name, plan.port);
+    let mut text = match &plan.device.kernel {
+        Some(kernel) => {
+            let driver = kernel.driver.as_deref().unwrap_or("no driver");
+            format!("{}, {driver}", plan.device.name)
+        }
+        None => format!("{} port {}", plan.device.name, plan.port),
+    };
     if let Some(port) = port(plan) {
         let netdev = port
             .netdev
             .as_deref()
+            .filter(|_| plan.device.kernel.is_none())
             .map(|name| format!(" ({name})"))
             .unwrap_or_default();
         let mtu = port

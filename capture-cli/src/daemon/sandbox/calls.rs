@@ -22,9 +22,10 @@ pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigne
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
 /// Restricts all threads of this process to the allowed system calls, including those of the
-/// software NIC's `wire`. Returns the kernel's error as text.
-pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), String> {
-    for filter in filters(beyond, wire).map_err(|e| format!("seccomp: {e}"))? {
+/// software NIC's `wire`, and with `packet` the creation of packet sockets. Returns the kernel's
+/// error as text.
+pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>, packet: bool) -> Result<(), String> {
+    for filter in filters(beyond, wire, packet).map_err(|e| format!("seccomp: {e}"))? {
         apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
     }
     Ok(())
@@ -32,7 +33,11 @@ pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), Str
 
 /// Builds the two seccomp filters of the sandbox. The kernel applies the stricter result of both,
 /// and of two errors that of the later filter.
-fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>, Error> {
+fn filters(
+    beyond: SeccompAction,
+    wire: Option<&str>,
+    packet: bool,
+) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let absent = SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
@@ -40,12 +45,12 @@ fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>,
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
         arch,
     )?;
-    let listed = SeccompFilter::new(rules(wire)?, beyond, SeccompAction::Allow, arch)?;
+    let listed = SeccompFilter::new(rules(wire, packet)?, beyond, SeccompAction::Allow, arch)?;
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
 /// Returns the seccomp rules of all allowed system calls.
-fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+fn rules(wire: Option<&str>, packet: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
         .concat()
@@ -82,6 +87,9 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
         rules.insert(call, vec![connected]);
     }
     let mut sockets = sockets()?;
+    if packet {
+        sockets.push(when(&[is(0, libc::AF_PACKET)?])?);
+    }
     if let Some(wire) = wire {
         // The software NIC accesses memory of this process that may be unmapped.
         rules.insert(libc::SYS_process_vm_readv, one_of(0, &[this])?);
@@ -373,7 +381,7 @@ mod tests {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let restricted = move || {
-            for filter in filters(beyond, None).unwrap() {
+            for filter in filters(beyond, None, false).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             work()

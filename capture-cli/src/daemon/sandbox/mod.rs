@@ -26,7 +26,7 @@ use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 use nix::unistd::Uid;
 use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
 use wqcap_engine::{
-    config::{Config, Sandbox as Wanted},
+    config::{Backend, Config, Sandbox as Wanted},
     plan::Plan,
 };
 
@@ -81,6 +81,8 @@ pub struct Sandbox {
     wanted: Wanted,
     /// Wire of the software NIC on which the sandboxed capture runs.
     wire: Option<String>,
+    /// `true` if the capture receives by packet sockets, which a later start creates again.
+    has_packet_sockets: bool,
 }
 
 impl Sandbox {
@@ -96,6 +98,7 @@ impl Sandbox {
         let it = Self {
             wanted: settings.process.sandbox,
             wire,
+            has_packet_sockets: plan.backend == Backend::AfPacket,
         };
         if it.wanted != Wanted::Off {
             let shed = user::drop_root_capabilities(settings, plan, config, it.wire.as_deref());
@@ -115,6 +118,7 @@ impl Sandbox {
         let it = Self {
             wanted: settings.process.sandbox,
             wire: None,
+            has_packet_sockets: false,
         };
         if it.wanted == Wanted::Off {
             return Ok(());
@@ -132,7 +136,8 @@ impl Sandbox {
             Wanted::On | Wanted::Require => calls::REFUSED,
         };
         let what = "seccomp denies other system calls";
-        self.check(what, calls::restrict_all(beyond, self.wire.as_deref()))
+        let own = calls::restrict_all(beyond, self.wire.as_deref(), self.has_packet_sockets);
+        self.check(what, own)
     }
 
     /// Logs that a part of the sandbox is missing, or fails if `process.sandbox` requires it.

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Declares enums of configuration values, whose variants in lower case are TOML strings.
+/// Declares enums of configuration values, whose variants in snake case are TOML strings.
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? })+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::EnumString, strum::IntoStaticStr)]
-        #[serde(rename_all = "lowercase")]
-        #[strum(serialize_all = "lowercase")]
+        #[serde(rename_all = "snake_case")]
+        #[strum(serialize_all = "snake_case")]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
         }
@@ -16,6 +16,31 @@ macro_rules! words {
 }
 
 words! {
+    /// Way in which a port's frames are received.
+    Backend {
+        /// Receive by the RDMA device of the interface if it has raw packet WQs, otherwise by a
+        /// packet socket.
+        #[default]
+        Auto,
+        /// Receive by `ibv_wq`s whose rings are accessed in their own memory (libmlx5's direct
+        /// verbs).
+        Mlx5,
+        /// Receive by `ibv_wq`s through libibverbs only.
+        Verbs,
+        /// Receive by packet sockets of the kernel, one for each queue. The kernel still processes
+        /// the frames.
+        AfPacket,
+    }
+    /// Direction of the frames that a packet socket receives, as seen from the host.
+    Direction {
+        /// Receive frames that arrive and frames that the host sends.
+        #[default]
+        Both,
+        /// Receive frames that arrive on the interface.
+        In,
+        /// Receive frames that the host sends.
+        Out,
+    }
     /// Access to the memory of a queue's ring (CQ and WQ).
     Access {
         /// Access a ring directly in its memory (libmlx5's direct verbs) if the device allows it,

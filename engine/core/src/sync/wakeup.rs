@@ -58,6 +58,17 @@ impl Wakeup {
     }
 }
 
+impl Wakeup {
+    /// Waits until the capture's owner is woken. Returns `false` on a timeout or a signal.
+    pub fn wait_alone(&self, timeout: Duration) -> bool {
+        if let Some(own) = &self.0 {
+            return wait_readable(own.as_fd(), timeout);
+        }
+        std::thread::sleep(timeout);
+        false
+    }
+}
+
 /// Waits until a file descriptor is readable. Returns `false` on a timeout or a signal.
 pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     wait_for([PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout)

@@ -20,11 +20,14 @@
 mod direct;
 #[cfg(test)]
 pub(super) mod fake;
+mod packet;
 mod places;
 mod queue;
 mod striding;
+mod tokens;
 mod verbs;
 
+pub use packet::PacketQueue;
 pub use queue::{DeviceQueue, Queue};
 
 use super::pool::{Filled, Slot, SlotLayout, SlotMemory};

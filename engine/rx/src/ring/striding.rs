@@ -6,7 +6,7 @@
 //! Buffers are used up in the order of their WQEs, each from its first stride. DPDK relies on the same
 //! order (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). Completions are checked against it.
 
-use super::{Account, RingError, direct::Filling, places::SpareCapacity};
+use super::{Account, RingError, direct::Filling, places::SpareCapacity, tokens::BufferTokens};
 use crate::pool::Slot;
 use wqcap_verbs::{Cqes, DirectWq, Striding};
 
@@ -15,9 +15,7 @@ use wqcap_verbs::{Cqes, DirectWq, Striding};
 #[derive(Debug)]
 pub struct ManyFrames {
     shape: Striding,
-    /// Number of slot tokens of each striding buffer that are not returned. One of them is the
-    /// device's while it has the buffer.
-    tokens: Box<[u32]>,
+    tokens: BufferTokens,
     /// Number of WQEs whose buffer was used up since the WQ became ready, modulo 2^16.
     head: u16,
     /// Number of strides used up in the buffer of the WQ's first unfinished WQE.
@@ -29,7 +27,7 @@ impl ManyFrames {
     pub(super) fn new(shape: Striding, buffers: u32) -> Self {
         Self {
             shape,
-            tokens: vec![1; buffers as usize].into(),
+            tokens: BufferTokens::new(buffers),
             head: 0,
             used: 0,
         }
@@ -112,7 +110,7 @@ impl Filling for ManyFrames {
             let run = self.poll_buffer(cqes, buffer, account, left);
             let frames = account.frames() - before;
             if frames > 0 {
-                self.tokens[buffer as usize] += frames as u32;
+                self.tokens.add(buffer, frames);
                 left -= frames;
             }
             let run = run?;
@@ -130,27 +128,9 @@ impl Filling for ManyFrames {
         Ok(())
     }
 
-    /// Counts returned slot tokens. Tokens of one buffer are usually consecutive, so each run of
-    /// them is counted in one step.
     #[inline]
-    fn gather(&mut self, mut home: impl Iterator<Item = Slot>, mut whole: impl FnMut(Slot)) {
-        let mut next = home.next();
-        while let Some(slot) = next {
-            let mut count = 1;
-            next = loop {
-                match home.next() {
-                    Some(other) if other.index() == slot.index() => count += 1,
-                    other => break other,
-                }
-            };
-            let tokens = &mut self.tokens[slot.index() as usize];
-            *tokens -= count;
-            if *tokens == 0 {
-                // The device's token, once the buffer is posted.
-                *tokens = 1;
-                whole(slot);
-            }
-        }
+    fn gather(&mut self, home: impl Iterator<Item = Slot>, whole: impl FnMut(Slot)) {
+        self.tokens.gather(home, whole);
     }
 
     fn reset(&mut self) {

@@ -177,9 +177,8 @@ pub struct Worker<O, Q = DeviceQueue> {
     pub idle: Idle,
     /// Counters of the receive queue, which the loop publishes.
     pub counters: Arc<QueueCounters>,
-    /// Conversion of device time stamps to nanoseconds; `None`: one reading of the system clock per
-    /// batch is the time stamp of all its frames.
-    pub clock: Option<Arc<SharedConversion>>,
+    /// Source of the frames' times of reception.
+    pub clock: StampSource,
     /// State that the receive loops share with the capture's owner.
     pub control: Arc<Control>,
     /// Number of frames that may still be captured; `None`: no limit.
@@ -190,6 +189,17 @@ pub struct Worker<O, Q = DeviceQueue> {
     pub orders: Arc<LoopRequests>,
     /// Sampler that counts the receive queue's load by indirection table entry.
     pub sampler: LoadSampler,
+}
+
+/// Source of the times of reception of a queue's frames.
+#[derive(Clone, Debug)]
+pub enum StampSource {
+    /// Device time stamps, converted to nanoseconds since 1970.
+    Device(Arc<SharedConversion>),
+    /// Time stamps in nanoseconds since 1970, which the kernel gave each frame.
+    Kernel,
+    /// One reading of the system clock per batch, for all of its frames.
+    Batch,
 }
 
 /// Converter of device time stamps to times of reception that never run backward.
@@ -208,6 +218,8 @@ enum Stamp {
         /// Upper bound of the batch's reception times in nanoseconds since 1970.
         latest: u64,
     },
+    /// Time stamps of the frames, in nanoseconds since 1970.
+    Frame,
     /// System time of the whole batch in nanoseconds since 1970.
     System(u64),
 }
@@ -220,17 +232,18 @@ impl Stamper {
         }
     }
 
-    /// Loads the current conversion of device stamps, or the system time if `clock` is `None`.
-    /// Called once per receive batch.
+    /// Loads the current conversion of device stamps, or the system time. Called once per receive
+    /// batch.
     #[inline]
-    fn update(&mut self, clock: Option<&SharedConversion>) {
+    fn update(&mut self, clock: &StampSource) {
         self.stamp = match clock {
-            Some(clock) => {
+            StampSource::Device(clock) => {
                 let line = clock.load();
                 let latest = line.latest(coarse_ns());
                 Stamp::Device { line, latest }
             }
-            None => Stamp::System(system_ns()),
+            StampSource::Kernel => Stamp::Frame,
+            StampSource::Batch => Stamp::System(system_ns()),
         };
     }
 
@@ -240,6 +253,7 @@ impl Stamper {
     pub fn ns(&mut self, filled: &Filled) -> u64 {
         let ns = match &self.stamp {
             Stamp::Device { line, latest } => line.ns(filled.stamp()).min(*latest),
+            Stamp::Frame => filled.stamp(),
             Stamp::System(ns) => *ns,
         };
         self.last_ns = ns.max(self.last_ns);
@@ -371,7 +385,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let taken = if batch.frames.is_empty() {
             Taken::default()
         } else {
-            state.stamper.update(self.clock.as_deref());
+            state.stamper.update(&self.clock);
             state.received.frames += batch.frames.len() as u64;
             self.outlet
                 .take(&mut batch.frames, self.ring.memory(), &mut state.stamper)
@@ -419,7 +433,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     #[cold]
     fn recover(&mut self, state: &mut LoopState, why: &str) -> Result<(), String> {
         let from = system_ns();
-        state.stamper.update(self.clock.as_deref());
+        state.stamper.update(&self.clock);
         let (outlet, received, stamper) =
             (&mut self.outlet, &mut state.received, &mut state.stamper);
         let budget = self.budget.as_deref();

@@ -168,7 +168,7 @@ impl Bench {
             batch: self.batch,
             idle: Idle::Spin,
             counters: Arc::clone(&self.counters),
-            clock: None,
+            clock: StampSource::Batch,
             control: Arc::clone(&self.control),
             budget: self.budget,
             wq_fatal: self.wq_fatal,

@@ -1,0 +1,173 @@
+//! Queue of a packet socket: its slots are the blocks of a TPACKET_V3 ring, each with many frames.
+//!
+//! The kernel has a block until it passes the block on as a whole. The kernel passes blocks on in
+//! their order in the ring, and needs the next one back before it can continue.
+#![allow(unsafe_code)]
+
+use super::{
+    Account, Failed, Queue, Ring, RingAttr, RingError, TOO_LONG, places::SpareCapacity,
+    tokens::BufferTokens,
+};
+use crate::pool::{Slot, SlotLayout, SlotMemory};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+use wqcap_sockets::packet::{BlockCursor, BlockRing, PacketSocket};
+use wqcap_verbs::{VerbsError, WqState};
+
+/// Receive queue of a packet socket with a TPACKET_V3 ring.
+pub struct PacketQueue {
+    socket: Arc<PacketSocket>,
+    ring: BlockRing,
+    tokens: BufferTokens,
+    /// Number of blocks of the ring.
+    blocks: u32,
+    /// Block that the kernel passes on next, or that is being read.
+    current: u32,
+    /// Position in the current block; `None`: the kernel has not passed it on.
+    cursor: Option<BlockCursor>,
+}
+
+impl Ring<PacketQueue> {
+    /// Creates the receive ring of a packet socket over the blocks of its TPACKET_V3 ring.
+    ///
+    /// # Errors
+    /// None at present: the blocks exist already.
+    pub fn of_socket(socket: Arc<PacketSocket>, ring: BlockRing) -> Result<Self, VerbsError> {
+        let memory = Arc::clone(ring.memory());
+        let attr = RingAttr {
+            wrs: memory.blocks(),
+            buffer: memory.block_bytes(),
+            max_sge: 1,
+            channel: true,
+            ..RingAttr::default()
+        };
+        let slots = SlotMemory::of_socket(memory, SlotLayout::new(attr));
+        let queue = PacketQueue {
+            socket,
+            ring,
+            tokens: BufferTokens::new(attr.wrs),
+            blocks: attr.wrs,
+            current: 0,
+            cursor: None,
+        };
+        Self::with_queue(queue, Arc::new(slots), attr)
+    }
+}
+
+impl PacketQueue {
+    /// Enters frames of the current block, at most `most`. Returns `false` if the kernel has not
+    /// passed the block on.
+    #[inline]
+    fn poll_block(&mut self, account: &mut Account<'_>, most: usize) -> Result<bool, RingError> {
+        let block = self.current;
+        let cursor = match &mut self.cursor {
+            Some(cursor) => cursor,
+            None => match self.ring.read(block) {
+                Some(_) if !account.is_posted(block) => {
+                    return Err(RingError::Unposted(block.into()));
+                }
+                Some(cursor) => self.cursor.insert(cursor),
+                None => return Ok(false),
+            },
+        };
+        let memory = account.memory;
+        let mut cut = 0;
+        let before = account.frames();
+        {
+            let failed = &mut account.batch.failed;
+            let mut places = SpareCapacity::new(&mut account.batch.frames, most);
+            while !places.is_full() {
+                let frame = self
+                    .ring
+                    .next(cursor)
+                    .map_err(|it| RingError::Block(it.0))?;
+                let Some(frame) = frame else { break };
+                let slot = memory.slot(block);
+                if frame.len < frame.wire_len {
+                    failed.push(Failed {
+                        slot,
+                        status: TOO_LONG,
+                    });
+                    cut += 1;
+                    continue;
+                }
+                memory.fill(slot, frame.at, frame.len, frame.stamp_ns, None, |filled| {
+                    places.push(filled)
+                });
+            }
+        }
+        self.tokens.add(block, account.frames() - before + cut);
+        if cursor.is_at_end() {
+            self.cursor = None;
+            self.current = (block + 1) % self.blocks;
+            account.release_buffer(block)?;
+        }
+        Ok(true)
+    }
+}
+
+// SAFETY: `post` marks a block only when the last token of the block has been returned, and drops
+// that token; only then the kernel gets the block, and writes to it until it passes it on.
+unsafe impl Queue for PacketQueue {
+    #[inline]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        let start = account.frames();
+        loop {
+            let left = limit - (account.frames() - start);
+            if left == 0 || !self.poll_block(account, left)? {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        _memory: &SlotMemory,
+        _attr: RingAttr,
+    ) -> Result<u32, i32> {
+        let mut count = 0;
+        let ring = &mut self.ring;
+        self.tokens.gather(slots, |slot| {
+            posted[slot.index() as usize] = true;
+            count += 1;
+            // SAFETY: this was the block's last token, so no frame of it is read any more, and its
+            // cursor was dropped before the kernel's token was returned.
+            unsafe { ring.give_back(slot.index()) };
+        });
+        Ok(count)
+    }
+
+    /// Always fails: a socket has no states.
+    fn set_state(&mut self, _from: Option<WqState>, _state: WqState) -> Result<(), VerbsError> {
+        Err(unsupported("the state of a packet socket"))
+    }
+
+    /// Always fails: the kernel strips tags as the interface is configured.
+    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
+        Err(unsupported("CVLAN stripping of a packet socket"))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    /// Does nothing: the socket is readable whenever the kernel has passed on a block.
+    fn arm(&mut self) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    /// Clears a pending error of the socket, which would end every sleep at once.
+    fn take_event(&mut self) -> bool {
+        self.socket.clear_error();
+        true
+    }
+}
+
+fn unsupported(what: &str) -> VerbsError {
+    VerbsError::from_errno("setsockopt", what.to_owned(), libc::EOPNOTSUPP)
+}

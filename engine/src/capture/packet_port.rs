@@ -1,0 +1,126 @@
+//! Ordinary network interface as the port of a capture: the packet sockets of one fanout group.
+//!
+//! Imports: [`crate::plan`], and the sockets. Invariant: until the gates are opened, and after they
+//! are closed, no frame gets into a ring.
+
+use crate::{
+    Error,
+    device::counters::SocketDrops,
+    plan::Plan,
+    rx::{PacketQueue, Ring},
+};
+use std::{sync::Arc, time::Duration};
+use wqcap_sockets::packet::{PacketAttr, PacketSocket};
+
+/// Time after which the kernel passes on a block that is not full: the longest time that a frame
+/// waits at a low rate. Each block that is passed on wakes the loop.
+const RETIRE: Duration = Duration::from_millis(60);
+
+/// Packet sockets of a captured network interface, one for each queue.
+pub(super) struct PacketPort {
+    interface: String,
+    sockets: Vec<Arc<PacketSocket>>,
+    drops: Arc<SocketDrops>,
+    /// State of the interface at the last check: `true` if it was up.
+    was_up: Option<bool>,
+}
+
+/// Change of the interface since the last check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkChange {
+    /// The interface went down.
+    Down,
+    /// The interface came up.
+    Up,
+    /// The interface was deleted or moved to another network namespace.
+    Gone,
+}
+
+impl PacketPort {
+    /// Opens the packet sockets of a plan's queues, with closed gates, and their receive rings.
+    ///
+    /// # Errors
+    /// CAP_NET_RAW is missing, the interface does not exist, or the kernel has no memory for a ring.
+    pub(super) fn open(plan: &Plan) -> Result<(Self, Vec<Ring<PacketQueue>>), Error> {
+        let interface = &plan.device.name;
+        let attr = PacketAttr {
+            blocks: plan.ring.wrs,
+            block_bytes: plan.ring.buffer,
+            retire: RETIRE,
+            promiscuous: plan.promiscuous,
+            direction: plan.direction,
+        };
+        let mut sockets = Vec::with_capacity(plan.queues.len());
+        let mut rings = Vec::with_capacity(plan.queues.len());
+        let mut group = None;
+        for _ in &plan.queues {
+            let (socket, ring) = PacketSocket::open(interface, &attr)?;
+            match group {
+                _ if plan.queues.len() == 1 => {}
+                None => group = Some(socket.create_fanout()?),
+                Some(group) => socket.join_fanout(group)?,
+            }
+            let socket = Arc::new(socket);
+            rings.push(Ring::of_socket(Arc::clone(&socket), ring)?);
+            sockets.push(socket);
+        }
+        let port = Self {
+            interface: interface.clone(),
+            drops: Arc::new(SocketDrops::new(sockets.clone())),
+            sockets,
+            was_up: None,
+        };
+        Ok((port, rings))
+    }
+
+    /// Returns the counts of frames that the sockets dropped.
+    pub(super) fn drops(&self) -> Arc<SocketDrops> {
+        Arc::clone(&self.drops)
+    }
+
+    /// Lets frames into the rings.
+    ///
+    /// # Errors
+    /// The kernel refuses the program of a gate.
+    pub(super) fn open_gates(&self) -> Result<(), Error> {
+        for socket in &self.sockets {
+            socket.open_gate()?;
+        }
+        Ok(())
+    }
+
+    /// Keeps further frames out of the rings, and waits until the kernel has passed on all blocks
+    /// with frames.
+    pub(super) fn close_gates(&self) {
+        for socket in &self.sockets {
+            if let Err(e) = socket.close_gate() {
+                tracing::warn!("frames may be received until the end of the run: {e}");
+            }
+        }
+    }
+
+    /// Returns the time after [`PacketPort::close_gates`] in which the kernel passes on the last
+    /// blocks. Its timer runs late by up to a tick.
+    pub(super) const fn settle() -> Duration {
+        RETIRE.saturating_mul(2)
+    }
+
+    /// Returns `true` if the interface is up and has a carrier.
+    pub(super) fn is_up(&self) -> bool {
+        let file = format!("/sys/class/net/{}/carrier", self.interface);
+        crate::device::read(file).is_some_and(|it| it == "1")
+    }
+
+    /// Returns what changed since the last call.
+    pub(super) fn check(&mut self) -> Option<LinkChange> {
+        if self.sockets.iter().any(|it| it.is_orphaned()) {
+            return Some(LinkChange::Gone);
+        }
+        let is_up = self.is_up();
+        match (self.was_up.replace(is_up), is_up) {
+            (Some(true), false) => Some(LinkChange::Down),
+            (Some(false), true) => Some(LinkChange::Up),
+            _ => None,
+        }
+    }
+}

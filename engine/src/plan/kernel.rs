@@ -1,0 +1,127 @@
+//! Plan of an ordinary network interface: its rings, and the keys that it cannot honour.
+
+use super::QueueMemory;
+use crate::{
+    Error,
+    config::{
+        Access, CaptureConfig, Clock, Config, CqeCompression, Direction, Mode, Receive, RssConfig,
+        WqConfig,
+    },
+    device::{DeviceFacts, PortFacts, kernel::KernelFacts},
+};
+
+/// Bytes of a block of a packet ring. Super-frames of GRO have up to 64 KiB, those of BIG TCP
+/// usually less than 192 KiB (`gro_max_size`). A longer frame does not fit, and counts as an error.
+const BLOCK: u32 = 256 << 10;
+/// Bytes of the rings of all queues together, by the link's rate: at least a quarter of a second of
+/// full-size frames at 1 Gbit/s, and 50 ms at 10 Gbit/s.
+const MEMORY: u64 = 32 << 20;
+/// As [`MEMORY`], for links of 10 Gbit/s and more.
+const MEMORY_FAST: u64 = 64 << 20;
+/// Least number of blocks of a ring.
+const LEAST_BLOCKS: u64 = 8;
+
+/// Returns the memory of each queue's packet ring: its blocks are the WRs.
+pub(super) fn ring(port: Option<&PortFacts>, queues: usize) -> QueueMemory {
+    let is_fast = port.is_some_and(|it| it.rate_gbps >= 10.0);
+    let memory = if is_fast { MEMORY_FAST } else { MEMORY };
+    let blocks = memory / u64::from(BLOCK) / queues.max(1) as u64;
+    QueueMemory {
+        wrs: u32::try_from(blocks.max(LEAST_BLOCKS)).unwrap_or(u32::MAX),
+        buffer: BLOCK,
+        max_sge: 1,
+        striding: None,
+        headroom: 0,
+    }
+}
+
+/// Returns the direction of the frames that the sockets receive. On the loopback interface a socket
+/// would see each frame twice: when it is sent and when it arrives.
+pub(super) fn direction(config: &Config, device: &DeviceFacts) -> Direction {
+    match &device.kernel {
+        Some(kernel) if kernel.is_loopback() && config.capture.direction == Direction::Both => {
+            Direction::In
+        }
+        _ => config.capture.direction,
+    }
+}
+
+/// Checks that the interface has Ethernet frames, and that no key is set that only an RDMA device
+/// can honour.
+pub(super) fn applicable(
+    config: &Config,
+    device: &DeviceFacts,
+    kernel: &KernelFacts,
+) -> Result<(), Error> {
+    let name = &device.name;
+    if device.ports.iter().any(|port| !port.ethernet) {
+        return Err(Error::config(
+            "device.netdev",
+            format!("{name:?}"),
+            format!(
+                "the interface has hardware type {} and no Ethernet header; capture it with tcpdump -i {name}",
+                kernel.hardware_type
+            ),
+        ));
+    }
+    let usual = CaptureConfig::default();
+    let capture = &config.capture;
+    let set: [(&str, bool, String); 11] = [
+        (
+            "capture.mode",
+            capture.mode != Mode::Steal,
+            format!("{:?}", capture.mode.to_string()),
+        ),
+        (
+            "capture.ring",
+            capture.ring != usual.ring,
+            capture.ring.to_string(),
+        ),
+        (
+            "capture.buffer",
+            capture.buffer != usual.buffer,
+            capture.buffer.to_string(),
+        ),
+        (
+            "capture.max_sge",
+            capture.max_sge != usual.max_sge,
+            capture.max_sge.to_string(),
+        ),
+        (
+            "capture.clock",
+            capture.clock != Clock::System,
+            format!("{:?}", capture.clock.to_string()),
+        ),
+        (
+            "capture.access",
+            capture.access != Access::Auto,
+            format!("{:?}", capture.access.to_string()),
+        ),
+        (
+            "capture.receive",
+            capture.receive != Receive::Auto,
+            format!("{:?}", capture.receive.to_string()),
+        ),
+        (
+            "capture.cqe_compression",
+            capture.cqe_compression == CqeCompression::On,
+            format!("{:?}", capture.cqe_compression.to_string()),
+        ),
+        ("rule", !config.rule.is_empty(), String::new()),
+        ("wq", config.wq != WqConfig::default(), String::new()),
+        ("rss", config.rss != RssConfig::default(), String::new()),
+    ];
+    let problems = set.into_iter().filter(|(_, is_set, _)| *is_set);
+    let problems: Vec<_> = problems
+        .map(|(key, _, value)| {
+            let problem = format!(
+                "{name} is captured by packet sockets of the kernel, to which this does not apply; remove it"
+            );
+            Error::config(key, value, problem)
+        })
+        .collect();
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Several(problems))
+}
