@@ -20,9 +20,9 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, reduce::Stage},
     plan,
     rx::{
-        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue, StampSource,
-        QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, Stamper, Taken,
-        Worker,
+        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue,
+        QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, StampSource, Stamper,
+        Taken, Worker,
     },
     sink::{Count, Encoder, OutputPlan, PcapEncoder, PcapngEncoder, Writer, WriterConfig},
     verbs::{VerbsError, WqState},

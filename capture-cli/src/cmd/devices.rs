@@ -49,7 +49,10 @@ fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> Strin
             None if port.ethernet => "af_packet".into(),
             None => "no Ethernet header: cannot be captured".into(),
         };
-        let driver = interface.kernel.as_ref().and_then(|it| it.driver.as_deref());
+        let driver = interface
+            .kernel
+            .as_ref()
+            .and_then(|it| it.driver.as_deref());
         let driver = driver.map(|it| format!(", {it}")).unwrap_or_default();
         let rate = match port.rate_gbps {
             0.0 => String::new(),
@@ -57,7 +60,10 @@ fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> Strin
         };
         let mtu = port.mtu.map(|it| format!(", MTU {it}")).unwrap_or_default();
         let (name, state) = (&interface.name, &port.state);
-        let _ = writeln!(text, "  {name:<width$}  {backend}; {state}{rate}{mtu}{driver}");
+        let _ = writeln!(
+            text,
+            "  {name:<width$}  {backend}; {state}{rate}{mtu}{driver}"
+        );
     }
     text
 }

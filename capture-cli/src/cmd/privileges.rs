@@ -29,7 +29,11 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     let on_model = wire.is_some();
     // The software NIC and packet sockets lock no memory of the process.
     let is_kernel = plan.device.kernel.is_some();
-    let locked = if on_model || is_kernel { 0 } else { plan.memory };
+    let locked = if on_model || is_kernel {
+        0
+    } else {
+        plan.memory
+    };
     let mut rights = rights(locked, delay_drop, wire.is_some_and(takes_bpf));
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {
         raw.purpose = "packet sockets and promiscuous mode".into();

@@ -84,7 +84,7 @@ const RANGES: &[KeyRange] = &[
         Some(it.rss.table_size.into())
     }),
     range("output.buffer", Unit::Bytes, 64 * KIB, TIB, |it| {
-        Some(it.output.buffer.0)
+        it.output.buffer.map(|it| it.0)
     }),
     range(
         "output.rotate_size",

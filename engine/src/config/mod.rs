@@ -75,6 +75,11 @@ pub struct Config {
     pub process: ProcessConfig,
 }
 
+impl OutputConfig {
+    /// Default of `output.buffer` on an RDMA device.
+    pub const BUFFER: Size = Size(256 << 20);
+}
+
 impl Config {
     /// Parses the text of a configuration file.
     ///
@@ -135,6 +140,7 @@ impl Config {
     pub fn set_defaults(&mut self) {
         self.pipeline.on_full.get_or_insert_default();
         self.output.on_full.get_or_insert_default();
+        self.output.buffer.get_or_insert(OutputConfig::BUFFER);
         self.capture.on_port_down.get_or_insert_default();
         self.capture.idle.get_or_insert_default();
         self.capture.statistics = Some(self.statistics());

@@ -4,8 +4,8 @@ use super::QueueMemory;
 use crate::{
     Error,
     config::{
-        Access, CaptureConfig, Clock, Config, CqeCompression, Direction, Mode, Receive, RssConfig,
-        WqConfig,
+        Access, CaptureConfig, Clock, Config, CqeCompression, Direction, Mode, OutputConfig,
+        Receive, RssConfig, Size, WqConfig,
     },
     device::{DeviceFacts, PortFacts, kernel::KernelFacts},
 };
@@ -13,18 +13,21 @@ use crate::{
 /// Bytes of a block of a packet ring. Super-frames of GRO have up to 64 KiB, those of BIG TCP
 /// usually less than 192 KiB (`gro_max_size`). A longer frame does not fit, and counts as an error.
 const BLOCK: u32 = 256 << 10;
-/// Bytes of the rings of all queues together, by the link's rate: at least a quarter of a second of
-/// full-size frames at 1 Gbit/s, and 50 ms at 10 Gbit/s.
+/// Rate in Gbit/s from which a link counts as fast.
+const FAST: f64 = 25.0;
+/// Bytes of the rings of all queues together on a link that is not fast: a quarter of a second of
+/// full-size frames at 1 Gbit/s, 27 ms at 10 Gbit/s.
 const MEMORY: u64 = 32 << 20;
-/// As [`MEMORY`], for links of 10 Gbit/s and more.
-const MEMORY_FAST: u64 = 64 << 20;
+/// Bytes of the rings of all queues together on a fast link.
+const MEMORY_FAST: u64 = 128 << 20;
+/// Default of `output.buffer` on a link that is not fast.
+const WRITE_BUFFERS: Size = Size(48 << 20);
 /// Least number of blocks of a ring.
 const LEAST_BLOCKS: u64 = 8;
 
 /// Returns the memory of each queue's packet ring: its blocks are the WRs.
 pub(super) fn ring(port: Option<&PortFacts>, queues: usize) -> QueueMemory {
-    let is_fast = port.is_some_and(|it| it.rate_gbps >= 10.0);
-    let memory = if is_fast { MEMORY_FAST } else { MEMORY };
+    let memory = if is_fast(port) { MEMORY_FAST } else { MEMORY };
     let blocks = memory / u64::from(BLOCK) / queues.max(1) as u64;
     QueueMemory {
         wrs: u32::try_from(blocks.max(LEAST_BLOCKS)).unwrap_or(u32::MAX),
@@ -33,6 +36,19 @@ pub(super) fn ring(port: Option<&PortFacts>, queues: usize) -> QueueMemory {
         striding: None,
         headroom: 0,
     }
+}
+
+/// Returns the default of `output.buffer`.
+pub(super) fn write_buffers(port: Option<&PortFacts>) -> Size {
+    if is_fast(port) {
+        OutputConfig::BUFFER
+    } else {
+        WRITE_BUFFERS
+    }
+}
+
+fn is_fast(port: Option<&PortFacts>) -> bool {
+    port.is_some_and(|it| it.rate_gbps >= FAST)
 }
 
 /// Returns the direction of the frames that the sockets receive. On the loopback interface a socket

@@ -40,13 +40,14 @@ pub(super) fn fits(
     config: &Config,
     ring: &QueueMemory,
     queues: &[QueuePlan],
+    buffer: Size,
     there: u64,
 ) -> Result<(), Error> {
     let count = queues.len() as u64;
     let rings = (ring.registered() + ring.cq()) * count;
     let buffers = match config.output.format {
         Format::None => 0,
-        Format::Pcap | Format::Pcapng => config.output.buffer.0,
+        Format::Pcap | Format::Pcapng => buffer.0,
     };
     let stages = queues::stages(queues) as u64;
     let cutoff = of_cutoff(config).unwrap_or(0);

@@ -254,11 +254,17 @@ impl Plan {
         };
         // Frames that share a buffer follow each other directly and leave no room for a tag.
         let restore_vlan = restore_vlan && ring.striding.is_none();
-        found.keep(memory::fits(config, &ring, &queues, memory::of_machine()));
+        let buffer = match &device.kernel {
+            Some(_) => kernel::write_buffers(port),
+            None => config::OutputConfig::BUFFER,
+        };
+        let buffer = config.output.buffer.unwrap_or(buffer);
+        let there = memory::of_machine();
+        found.keep(memory::fits(config, &ring, &queues, buffer, there));
         let compression = receive::compression(config, device, &ring, direct, stamps);
         let compression = found.keep(compression);
         let longest = longest(&ring);
-        let output = output::output(config, &queues, longest, &mut notes);
+        let output = output::output(config, &queues, buffer, longest, &mut notes);
         let output = found.keep(output)?;
         let in_order = reduces_in_order(&output, config.capture.dedup.nanos());
         let stages = queues::observers(&queues, in_order);
@@ -317,8 +323,7 @@ impl Plan {
     /// Writes the plan's resolved settings, and all defaults that depend on the run, into its
     /// configuration.
     pub fn fill_in(&self, config: &mut Config) {
-        config.device.name = Some(self.device.name.clone());
-        config.device.netdev = None;
+        self.name_device(config);
         let capture = &mut config.capture;
         capture.queues = u16::try_from(self.queues.len()).ok();
         capture.cores = Some(self.queues.iter().map(|queue| queue.core).collect());
@@ -326,7 +331,19 @@ impl Plan {
         capture.on_port_down = Some(self.on_port_down);
         config.pipeline.on_full = Some(self.pipeline.on_full);
         config.output.on_full.get_or_insert(self.output.on_full);
+        let buffer = config::Size(self.output.buffer);
+        config.output.buffer.get_or_insert(buffer);
         config.set_defaults();
+    }
+
+    /// Writes the plan's device into its configuration: the name of the RDMA device, or of the
+    /// ordinary network interface.
+    pub fn name_device(&self, config: &mut Config) {
+        let name = Some(self.device.name.clone());
+        (config.device.name, config.device.netdev) = match self.device.kernel {
+            Some(_) => (None, name),
+            None => (name, None),
+        };
     }
 
     /// Returns the form of a completion's time stamp, or `None` if the device is not asked for

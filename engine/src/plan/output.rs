@@ -21,16 +21,21 @@ pub(crate) fn longest(ring: &QueueMemory) -> usize {
 ///
 /// Merging takes buffers for each queue. With file output, only half of `output.buffer` is for
 /// merging.
-fn check_merge_buffer(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
+fn check_merge_buffer(
+    output: &OutputConfig,
+    buffer: config::Size,
+    queues: usize,
+    longest: usize,
+) -> Result<(), Error> {
     let halves = if output.is_stdout() { 1 } else { 2 };
     let least = (halves * queues.max(1) * LEAST_BLOCKS * least_block(longest)) as u64;
-    if output.buffer.0 >= least || !output.is_ordered() {
+    if buffer.0 >= least || !output.is_ordered() {
         return Ok(());
     }
     let least = config::Size(least.next_multiple_of(1 << 10));
     Err(Error::config(
         "output.buffer",
-        output.buffer,
+        buffer,
         format!(
             "with {}, one file or stream in time order needs at least \"{least}\"; set that, fewer \
              capture.queues, or output.order = \"queue\"",
@@ -47,6 +52,7 @@ fn check_merge_buffer(output: &OutputConfig, queues: usize, longest: usize) -> R
 pub(super) fn output(
     config: &Config,
     queues: &[QueuePlan],
+    buffer: config::Size,
     longest: usize,
     notes: &mut Vec<String>,
 ) -> Result<OutputPlan, Error> {
@@ -58,7 +64,7 @@ pub(super) fn output(
         );
     }
     if output.format != config::Format::None {
-        check_merge_buffer(output, queues.len(), longest)?;
+        check_merge_buffer(output, buffer, queues.len(), longest)?;
     }
     let to_files = output.format != config::Format::None && !stdout;
     Ok(OutputPlan {
@@ -68,7 +74,7 @@ pub(super) fn output(
         name: name(output)?,
         comment: output.comment.clone(),
         format: output.format,
-        buffer: output.buffer.0,
+        buffer: buffer.0,
         on_full: output.on_full.unwrap_or_default(),
         rotation: Rotation {
             size: output.rotate_size.0,

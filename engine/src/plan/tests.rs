@@ -383,7 +383,8 @@ fn too_much_memory_is_refused_with_a_size_that_fits() {
     ] {
         let config = config(&format!("capture.queues = 2\n{text}"));
         let plan = Plan::new(&config, &[device()]).expect("a plan");
-        let fits = |there| memory::fits(&config, &plan.ring, &plan.queues, there);
+        let buffer = config::Size(plan.output.buffer);
+        let fits = |there| memory::fits(&config, &plan.ring, &plan.queues, buffer, there);
         assert!(fits(4 << 30).is_ok());
         let error = fits(there).expect_err("too much").to_string();
         for word in words {

@@ -63,7 +63,7 @@ impl SupervisorState {
     /// Records that a capture of `plan` runs now.
     pub(super) fn set_running(&mut self, capture: &Capture, plan: &Plan) {
         self.plan = plan.clone();
-        self.config.device.name = Some(plan.device.name.clone());
+        plan.name_device(&mut self.config);
         self.follow(capture);
     }
 

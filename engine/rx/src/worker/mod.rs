@@ -248,12 +248,13 @@ impl Stamper {
     }
 
     /// Returns a frame's time of reception in nanoseconds since 1970. Call it in the order of the
-    /// frames: the result is never less than that of an earlier call.
+    /// frames: the result is never less than that of an earlier call, except for stamps of the
+    /// kernel, which are returned as they are.
     #[inline]
     pub fn ns(&mut self, filled: &Filled) -> u64 {
         let ns = match &self.stamp {
             Stamp::Device { line, latest } => line.ns(filled.stamp()).min(*latest),
-            Stamp::Frame => filled.stamp(),
+            Stamp::Frame => return filled.stamp(),
             Stamp::System(ns) => *ns,
         };
         self.last_ns = ns.max(self.last_ns);
