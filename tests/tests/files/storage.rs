@@ -183,7 +183,10 @@ fn setting_the_clock_deletes_no_new_file() {
         .set("output.keep_age=1h");
     let mut running = run
         .program()
-        .env("LD_PRELOAD", clients::ours("stepped_clock", Build::Library))
+        .env(
+            "LD_PRELOAD",
+            clients::ours("tests/clients/stepped_clock.c", Build::Library),
+        )
         .env("STEP_S", "3700")
         .env("STEP_EVERY_MS", "700")
         .start();

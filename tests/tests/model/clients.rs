@@ -126,7 +126,7 @@ fn programs_without_verbs_run_unchanged() {
 
 /// Runs the client `rss MODE QUEUES COUNT` on `wire`, and asserts that it received `count` frames.
 fn rss(build: Build, mode: &str, queues: usize, count: u64, wire: &str) -> Done {
-    let client = clients::ours("rss", build);
+    let client = clients::ours("tests/clients/rss.c", build);
     let wire = format!("synth:count={count},{wire}");
     let (queues, count) = (queues.to_string(), count.to_string());
     let program = [
@@ -220,9 +220,13 @@ fn the_rss_client_passes_under_the_address_sanitizer() {
 #[test]
 fn the_flush_client_passes() {
     for build in [Build::Plain, Build::Sanitized] {
-        let done = model(&["loopback"], &[], [clients::ours("flush", build)])
-            .run()
-            .expect(0);
+        let done = model(
+            &["loopback"],
+            &[],
+            [clients::ours("tests/clients/flush.c", build)],
+        )
+        .run()
+        .expect(0);
         assert_eq!(done.stdout, "ok\n");
     }
 }
@@ -230,9 +234,13 @@ fn the_flush_client_passes() {
 #[test]
 fn the_matchers_client_passes() {
     for build in [Build::Plain, Build::Sanitized] {
-        let done = model(&["loopback"], &[], [clients::ours("matchers", build)])
-            .run()
-            .expect(0);
+        let done = model(
+            &["loopback"],
+            &[],
+            [clients::ours("tests/clients/matchers.c", build)],
+        )
+        .run()
+        .expect(0);
         assert_eq!(done.stdout, "ok\n");
     }
 }
@@ -240,7 +248,7 @@ fn the_matchers_client_passes() {
 /// Creates, destroys and resets queues while the wire sends `frames` frames. `pace` is `,pps=N`, or
 /// empty for the full rate.
 fn churn(mode: &str, frames: u64, pace: &str, seed: u64, deadline: Duration) {
-    let client = clients::ours("churn", Build::Plain);
+    let client = clients::ours("tests/clients/churn.c", Build::Plain);
     let lossy = if mode == "loses" { ",lossy" } else { "" };
     let wire = format!("synth:count={frames},size=94/594,flows=256,proto=mix,ip=mix{pace}{lossy}");
     let (count, text) = (frames.to_string(), seed.to_string());
@@ -291,7 +299,7 @@ fn queues_churn_at_length() {
 #[test]
 fn a_killed_client_does_not_affect_the_next_client() {
     let dir = Dir::new();
-    let client = clients::ours("rss", Build::Plain);
+    let client = clients::ours("tests/clients/rss.c", Build::Plain);
     let program = [
         client.to_str().expect("the path is UTF-8"),
         "poll",

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 use wqcap_tests::{
-    Program,
-    machine::privileges::{self, ForAll, as_nobody},
+    Dir, binaries,
+    machine::privileges::{self, as_nobody},
+    model::preloaded,
     process::clients::{self, Build},
     process::is_root,
     skip,
@@ -29,12 +30,9 @@ const BARE: &[&str] = &[
 
 /// Runs the client's rows for `device` as `user`, and asserts that each has the result that the
 /// client expects. Returns the number of rows.
-fn check_rows(place: &ForAll, client: &Path, device: &str, user: &str) -> usize {
+fn check_rows(model: &Path, client: &Path, device: &str, user: &str) -> usize {
     let sets = if device == "bare" { BARE } else { &[] };
-    let program = Program::new(place.wqcap())
-        .args(["model", "--wire", "loopback"])
-        .args(sets.iter().flat_map(|set| ["--set", set]))
-        .arg("--")
+    let program = preloaded(model, &["loopback"], sets)
         .arg(client)
         .args([device, user]);
     let program = match user {
@@ -60,10 +58,11 @@ fn check_all_rows(user: &str) {
     if !is_root() {
         skip!("only root can set capabilities");
     }
-    let place = ForAll::new();
-    let client = place.bring(&clients::ours("refusals", Build::Plain));
-    let full = check_rows(&place, &client, "full", user);
-    let bare = check_rows(&place, &client, "bare", user);
+    let place = Dir::for_all();
+    let model = place.bring(&binaries::dir().join(binaries::MODEL));
+    let client = place.bring(&clients::ours("tests/clients/refusals.c", Build::Plain));
+    let full = check_rows(&model, &client, "full", user);
+    let bare = check_rows(&model, &client, "bare", user);
     assert!(full > 90 && bare > 15, "only {full} and {bare} rows");
 }
 

@@ -40,7 +40,7 @@ fn median(figures: &[f64]) -> f64 {
 #[ignore = "a measurement, for an idle machine: scripts/soak runs it"]
 fn a_frame_takes_the_same_time_with_1_and_16_queues() {
     const QUEUES: [&str; 5] = ["1", "2", "4", "8", "16"];
-    let client = clients::ours("rate", Build::Plain);
+    let client = clients::ours("tests/clients/rate.c", Build::Plain);
     let client = client.to_str().expect("a plain path");
     let mut figures = [const { Vec::<f64>::new() }; QUEUES.len()];
     for _ in 0..ROUNDS {

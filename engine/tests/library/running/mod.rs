@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::capture::Capture;
-use wqcap_tests::{Dir, files, frames, wqcap::model};
+use wqcap_testkit::{Dir, files, frames, model::model};
 
 /// Environment variable with the directory for the inner test's files.
 const DIR: &str = "WQCAP_TEST_DIR";
@@ -52,7 +52,7 @@ fn run_on(inner: &str, wire: &str, sets: &[&str], dir: &Path) {
         .lines()
         .filter(|line| line.starts_with("figure"))
     {
-        wqcap_tests::skip::say(line);
+        wqcap_testkit::skip::say(line);
     }
 }
 

@@ -26,7 +26,7 @@ impl Thash {
     /// Returns a reason to skip if DPDK's headers are missing.
     pub fn find(dir: &Dir) -> Result<Self, String> {
         Ok(Self {
-            program: clients::with_package("thash", "libdpdk")?,
+            program: clients::with_package("tests/clients/thash.c", "libdpdk")?,
             input: dir.join("thash.raw"),
         })
     }
