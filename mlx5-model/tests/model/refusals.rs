@@ -1,12 +1,13 @@
 //! The model refuses the same calls as the kernel and the mlx5 driver. Each row of the client's
 //! tables is a verb. It is called by root, without capabilities, and with CAP_NET_RAW only.
 
+use crate::c_client;
 use std::path::Path;
-use wqcap_tests::{
+use wqcap_testkit::{
     Dir, binaries,
     machine::privileges::{self, as_nobody},
     model::preloaded,
-    process::clients::{self, Build},
+    process::clients::Build,
     process::is_root,
     skip,
 };
@@ -59,8 +60,8 @@ fn check_all_rows(user: &str) {
         skip!("only root can set capabilities");
     }
     let place = Dir::for_all();
-    let model = place.bring(&binaries::dir().join(binaries::MODEL));
-    let client = place.bring(&clients::ours("tests/clients/refusals.c", Build::Plain));
+    let model = place.bring(binaries::model());
+    let client = place.bring(&c_client("refusals", Build::Plain));
     let full = check_rows(&model, &client, "full", user);
     let bare = check_rows(&model, &client, "bare", user);
     assert!(full > 90 && bare > 15, "only {full} and {bare} rows");
