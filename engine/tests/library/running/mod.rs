@@ -1,7 +1,7 @@
 //! Tests of changes while frames flow, through the engine's API and real verbs on the software NIC.
 //!
 //! The NIC is a preloaded library, so each test runs its inner test, a function of module `on_the_nic` or
-//! `stamps`, in a separate process: `wqcap model --wire WIRE -- THIS_BINARY running::on_the_nic::NAME`.
+//! `stamps`, in a separate process on the model: `THIS_BINARY running::on_the_nic::NAME`.
 
 mod on_the_nic;
 mod stamps;
