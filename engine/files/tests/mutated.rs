@@ -25,7 +25,7 @@ use wqcap_files::{
     sealed::SecretKey,
 };
 use wqcap_frame::{Slice, filter::Filter};
-use wqcap_tests::skip;
+use wqcap_testkit::skip;
 
 #[path = "../src/fixtures.rs"]
 #[allow(dead_code, reason = "unit tests use all of it")]

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use wqcap_tests::machine::netns::until_it_sends;
+use wqcap_testkit::machine::netns::until_it_sends;
 
 /// Timeout after which a test that hangs fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,6 +3,7 @@
 mod af_xdp;
 mod device_loss;
 mod fanout;
+mod faults;
 mod fcs;
 mod frame_types;
 mod isolation;
@@ -16,3 +17,4 @@ mod statistics;
 mod steering;
 mod tcpdump;
 mod visibility;
+mod wq_flags;

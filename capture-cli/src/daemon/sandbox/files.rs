@@ -241,7 +241,7 @@ pub fn model_base() -> Option<PathBuf> {
 mod tests {
     use super::*;
     use std::{io::ErrorKind, net::TcpListener, os::unix::fs::symlink, thread};
-    use wqcap_tests::skip;
+    use wqcap_testkit::skip;
 
     #[test]
     fn other_files_cannot_be_opened() {
