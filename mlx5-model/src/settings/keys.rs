@@ -5,11 +5,12 @@
 
 use super::device::{RATES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
+use super::error::ModelValueError;
 use super::fault;
 use super::value::{boolean, interface_name, mac, mask, number, within};
 
-/// Result of storing the value of a setting; the error states what is wrong with the value.
-pub type Stored = Result<(), String>;
+/// Result of storing the value of a setting.
+type Stored = Result<(), ModelValueError>;
 
 /// Scope that a setting key applies to, with the function that stores its value.
 pub enum KeyScope {
@@ -50,7 +51,7 @@ keys! {
         |model, value| model.enforce_caps = match value {
             "process" => true,
             "all" => false,
-            _ => return Err(format!("the value \"{value}\" is not a source of Linux capabilities")),
+            _ => return Err(ModelValueError::NotACapsSource(value.to_owned())),
         };
     Model debug: "true, false"; default "false"; "print each command on standard error";
         |model, value| model.debug = boolean(value)?;
@@ -164,7 +165,7 @@ keys! {
     Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
         |port, value| port.rate_gbps = match number(value)? {
             rate if RATES.iter().any(|known| known.0 == rate) => Some(rate),
-            rate => return Err(format!("{rate} Gbit/s is not a supported link rate")),
+            rate => return Err(ModelValueError::NotARate(rate)),
         };
     Port mac: "a MAC address"; default "the interface's, or 0c:42:a1:00:<device>:<port>";
         "MAC address of the port's netdev";
