@@ -17,7 +17,7 @@ mod pool;
 mod ring;
 mod worker;
 
-pub use error::{RingError, RxError};
+pub use error::{LoopError, RingError, RxError, WqErrorCause};
 pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, Slot, SlotMemory};

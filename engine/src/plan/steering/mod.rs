@@ -17,7 +17,7 @@ pub mod rule_priority;
 mod tests;
 
 pub use describe::describe;
-pub use expression::Split;
+pub use expression::{Split, SplitError};
 
 use crate::{
     Error,
@@ -227,7 +227,7 @@ impl Steering {
                 "no [[rule]] and no capture.filter selects frames; set one of them",
             ));
         }
-        let refused = |problem: String| {
+        let refused = |problem: &dyn std::error::Error| {
             Error::config(
                 "capture.filter",
                 filter::quoted_expression(expression),
@@ -237,8 +237,8 @@ impl Steering {
                 ),
             )
         };
-        let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
-        let split = Split::from_filter(&filter).map_err(refused)?;
+        let filter = Filter::compile(expression).map_err(|e| refused(&e))?;
+        let split = Split::from_filter(&filter).map_err(|e| refused(&e))?;
         let mut steering = Self::default();
         for wanted in &split.matches {
             for profile in wanted.profiles(depth, false) {
