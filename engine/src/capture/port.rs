@@ -149,7 +149,7 @@ impl Port {
             headroom: plan.ring.headroom,
             channel: plan.idle == Idle::Sleep,
             moderation: plan.moderation,
-            direct: plan.direct,
+            access: plan.access,
             numa_node: plan.device.numa_node,
         };
         Ring::create(&self.context, &self.pd, attr).map_err(|e| match e {

@@ -4,7 +4,7 @@ use crate::{
     Error,
     config::{self, Config},
     device::{DeviceCaps, DeviceFacts},
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, RingCaps, SCATTER_FCS},
 };
 
 /// Configured receive buffers of a ring with one WR for each frame.
@@ -165,7 +165,7 @@ pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
 pub(super) fn restores_vlan(
     config: &Config,
     caps: &DeviceCaps,
-    direct: bool,
+    rings: RingCaps,
     notes: &mut Vec<String>,
 ) -> Result<bool, Error> {
     if config.output.vlan == config::Vlan::Lost {
@@ -177,7 +177,7 @@ pub(super) fn restores_vlan(
         }
         return Ok(false);
     }
-    if config.wq.cvlan_stripping && !direct {
+    if config.wq.cvlan_stripping && !rings.stripped_tags {
         return Err(Error::config(
             "wq.cvlan_stripping",
             true,
@@ -185,5 +185,5 @@ pub(super) fn restores_vlan(
              wq.cvlan_stripping = false, output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs",
         ));
     }
-    Ok(direct && caps.cvlan_stripping)
+    Ok(rings.stripped_tags && caps.cvlan_stripping)
 }

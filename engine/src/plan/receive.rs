@@ -11,7 +11,7 @@ use crate::{
     config::{self, Config, CqeCompression},
     device::{DeviceCaps, DeviceFacts},
     plan::Stamps,
-    verbs::{MiniFormat, Striding, StridingCaps},
+    verbs::{MiniFormat, RingCaps, Striding, StridingCaps},
 };
 use serde::Serialize;
 use std::ops::RangeInclusive;
@@ -53,13 +53,13 @@ impl QueueMemory {
         config: &Config,
         device: &DeviceFacts,
         frame: ReceiveBuffers,
-        direct: bool,
+        rings: RingCaps,
         restore_vlan: bool,
     ) -> Result<Self, Error> {
         let wanted = config.capture.receive;
         let can = match &device.caps.striding {
             _ if wanted == config::Receive::Frame => Err(String::new()),
-            _ if !direct => Err(
+            _ if !rings.striding => Err(
                 "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into(),
             ),
             None => Err(format!(
@@ -255,7 +255,7 @@ pub(super) fn compression(
     config: &Config,
     device: &DeviceFacts,
     memory: &QueueMemory,
-    direct: bool,
+    rings: RingCaps,
     stamps: Stamps,
 ) -> Result<Option<MiniFormat>, Error> {
     let wanted = config.capture.cqe_compression;
@@ -270,7 +270,7 @@ pub(super) fn compression(
         _ if stamps != Stamps::Software => {
             "compressed completions have no time stamps of the NIC; set capture.timestamps = \"software\"".into()
         }
-        _ if !direct => {
+        _ if !rings.compression => {
             "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into()
         }
         _ if !device.caps.mini_cqes.contains(&format) => {
