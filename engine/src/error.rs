@@ -66,6 +66,14 @@ impl Error {
         Self::Config(Problem::new(key, value, problem))
     }
 
+    /// Adds configuration keys whose values the error depends on, if it is one of a key.
+    pub(crate) fn involving(self, keys: &[&'static str]) -> Self {
+        match self {
+            Self::Config(problem) => Self::Config(problem.involving(keys)),
+            other => other,
+        }
+    }
+
     /// Returns an error for a configuration key that the running capture cannot change.
     pub(crate) fn unsupported(
         key: impl Into<String>,

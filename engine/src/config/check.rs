@@ -223,12 +223,18 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
     if device.on_loss == OnLoss::Retry && output.is_stdout() && output.format == Format::Pcap {
         let problem = "output.stdout with output.format = \"pcap\" cannot continue after a loss, since a pcap stream has one \
                        header; choose pcapng, which begins a new section";
-        found.push(Problem::new("device.on_loss", "\"retry\"", problem));
+        found.push(
+            Problem::new("device.on_loss", "\"retry\"", problem).involving(&[
+                "output.stdout",
+                "output.format",
+                "output.dir",
+            ]),
+        );
     }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
         let problem = format!("device.name = {name:?} is also set; set only one of the two keys");
         let value = format!("{netdev:?}");
-        found.push(Problem::new("device.netdev", value, problem));
+        found.push(Problem::new("device.netdev", value, problem).involving(&["device.name"]));
     }
 }
 
@@ -244,7 +250,7 @@ fn capture(Config { capture, rule, .. }: &Config, found: &mut Vec<Problem>) {
             "capture.mode = \"{}\" uses no [[rule]] sections; set capture.mode = \"filtered\", or remove them",
             capture.mode
         );
-        found.push(Problem::new("rule 1", "", problem));
+        found.push(Problem::new("rule 1", "", problem).involving(&["capture.mode"]));
     }
     for (number, rule) in (1..).zip(rule) {
         for (field, most, of) in RULE_FIELDS {
@@ -288,14 +294,16 @@ fn rss(Config { rss, capture, .. }: &Config, found: &mut Vec<Problem>) {
         let problem = format!(
             "the indirection table has fewer entries than capture.queues = {queues}: some queues would never get a frame"
         );
-        found.push(Problem::new("rss.table_size", rss.table_size, problem));
+        let problem = Problem::new("rss.table_size", rss.table_size, problem);
+        found.push(problem.involving(&["capture.queues"]));
     }
     weights(&rss.weights, capture.queues, found);
 }
 
 fn weights(weights: &[u32], queues: Option<u16>, found: &mut Vec<Problem>) {
     let mut refuse = |problem: String| {
-        found.push(Problem::new("rss.weights", format!("{weights:?}"), problem));
+        let problem = Problem::new("rss.weights", format!("{weights:?}"), problem);
+        found.push(problem.involving(&["capture.queues"]));
     };
     if weights.is_empty() {
         return;
@@ -316,16 +324,19 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     let output = &config.output;
     if output.dir.as_os_str().is_empty() && output.format != Format::None {
         let problem = "name a directory, or set output.format = \"none\" to count frames only";
-        found.push(Problem::new("output.dir", "\"\"", problem));
+        found.push(Problem::new("output.dir", "\"\"", problem).involving(&["output.format"]));
     } else if output.index_dir == output.dir {
         let value = format!("{:?}", output.index_dir);
         let problem = "output.dir holds capture files only: name another directory";
-        found.push(Problem::new("output.index_dir", value, problem));
+        found.push(Problem::new("output.index_dir", value, problem).involving(&["output.dir"]));
     }
     if !output.encrypt_key.as_os_str().is_empty() && !output.encrypt_key_command.is_empty() {
         let value = format!("{:?}", output.encrypt_key_command);
         let problem = "output.encrypt_key names the key already; leave one of the two out";
-        found.push(Problem::new("output.encrypt_key_command", value, problem));
+        found.push(
+            Problem::new("output.encrypt_key_command", value, problem)
+                .involving(&["output.encrypt_key"]),
+        );
     }
     let comment = output.comment.len();
     if comment > MOST_COMMENT {
@@ -335,7 +346,7 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     }
     if let Some(problem) = name(output) {
         let value = format!("{:?}", output.name);
-        found.push(Problem::new("output.name", value, problem));
+        found.push(Problem::new("output.name", value, problem).involving(&["output.order"]));
     }
     if output.is_stdout() {
         stdout(output, found);
@@ -345,7 +356,9 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
             "the maximum size of the SRQ must be at least control.srq = {}",
             control.srq
         );
-        found.push(Problem::new("control.srq_max", control.srq_max, problem));
+        found.push(
+            Problem::new("control.srq_max", control.srq_max, problem).involving(&["control.srq"]),
+        );
     }
 }
 
@@ -353,18 +366,18 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     if let Some(it) = config.anonymize.as_ref().filter(|_| config.ship.is_none()) {
         let value = format!("{:?}", it.key.clone().unwrap_or_default());
         let problem = "[anonymize] changes only the files that [ship] sends, never a capture's own: set [ship], or leave [anonymize] out";
-        found.push(Problem::new("anonymize.key", value, problem));
+        found.push(Problem::new("anonymize.key", value, problem).involving(&["ship"]));
     }
     let Some(ship) = &config.ship else { return };
     if config.output.name != OutputConfig::default().name {
         let value = format!("{:?}", config.output.name);
         let problem =
             "[ship] recognizes capture files by their default names; leave output.name out";
-        found.push(Problem::new("output.name", value, problem));
+        found.push(Problem::new("output.name", value, problem).involving(&["ship"]));
     }
     if let Some(source) = config.output.key_source() {
         let problem = "wqcap ship does not open encrypted files: leave this key or [ship] out, and let the store encrypt";
-        found.push(Problem::new(source.config_key(), source, problem));
+        found.push(Problem::new(source.config_key(), source, problem).involving(&["ship"]));
     }
     for (key, dir) in [
         ("output.dir", &config.output.dir),
@@ -373,7 +386,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
         if *dir == ship.journal {
             let value = format!("{:?}", ship.journal);
             let problem = format!("the directory is also that of {key}; name another directory");
-            found.push(Problem::new("ship.journal", value, problem));
+            found.push(Problem::new("ship.journal", value, problem).involving(&[key]));
         }
     }
 }
@@ -424,13 +437,13 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     ];
     if output.format == Format::None {
         let problem = "output.format = \"none\" only counts frames; choose pcap or pcapng";
-        found.push(Problem::new("output.stdout", true, problem));
+        found.push(Problem::new("output.stdout", true, problem).involving(&["output.format"]));
     }
     for (key, _) in keys.iter().filter(|(_, set)| *set) {
         let problem = format!(
             "{key} applies only to files, and stdout is not a file; leave one of the two keys out"
         );
-        found.push(Problem::new("output.stdout", true, problem));
+        found.push(Problem::new("output.stdout", true, problem).involving(&[*key]));
     }
 }
 

@@ -186,7 +186,8 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
                 counted(queues, "queue"),
                 weights.len()
             ),
-        ));
+        )
+        .involving(&["capture.queues"]));
     }
     let queues = u16::try_from(queues).unwrap_or(u16::MAX);
     let table = IndirectionTable::new(size, queues, weights).map_err(|e| match e {

@@ -96,7 +96,8 @@ pub(super) fn stolen(
     let permitted = config.capture.steal_management;
     let refused = |problem: String| {
         let problem = format!("{problem}; use {instead} or set capture.steal_management = true");
-        Err(Error::config("capture.mode", "\"steal\"", problem))
+        let error = Error::config("capture.mode", "\"steal\"", problem);
+        Err(error.involving(&["capture.steal_management"]))
     };
     let Some(netdev) = &port.netdev else {
         let (name, number) = (&device.name, port.number);

@@ -138,14 +138,16 @@ impl Steering {
                 format!(
                     "mode \"{mode}\" has no flow rules for packets inside tunnels; set capture.mode = \"steal\""
                 ),
-            )),
+            )
+            .involving(&["capture.mode"])),
             Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
             Mode::Sniffer if queues > 1 => Err(Error::config(
                 "capture.queues",
                 queues,
                 "mode \"sniffer\" has one queue, since its rules cannot distinguish protocols; spread its frames over \
                  threads with pipeline.mode = \"fanout\"",
-            )),
+            )
+            .involving(&["pipeline.mode"])),
             Mode::Sniffer => Ok(Self::sniffer()),
             Mode::Filtered if config.rule.is_empty() => {
                 Self::by_filter(&config.capture.filter, depth)
@@ -225,7 +227,8 @@ impl Steering {
                 "capture.mode",
                 "\"filtered\"",
                 "no [[rule]] and no capture.filter selects frames; set one of them",
-            ));
+            )
+            .involving(&["rule", "capture.filter"]));
         }
         let refused = |problem: &dyn std::error::Error| {
             Error::config(
@@ -236,6 +239,7 @@ impl Steering {
                      write [[rule]]s, or use mode \"steal\""
                 ),
             )
+            .involving(&["rule"])
         };
         let filter = Filter::compile(expression).map_err(|e| refused(&e))?;
         let split = Split::from_filter(&filter).map_err(|e| refused(&e))?;
