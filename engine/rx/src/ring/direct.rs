@@ -147,7 +147,7 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
     }
 
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
-        self.wq.wq_mut().set_cvlan_stripping(on)
+        self.wq.set_cvlan_stripping(on)
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
