@@ -412,12 +412,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
 }
 
 fn received(bytes: &[u8], ns: u64) -> Frame<'_> {
-    Frame {
-        bytes,
-        len: len(bytes),
-        fcs: None,
-        ns,
-    }
+    Frame::new(bytes, len(bytes), ns)
 }
 
 fn len(frame: &[u8]) -> u32 {

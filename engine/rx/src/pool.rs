@@ -135,10 +135,9 @@ impl Filled {
     #[inline]
     pub fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
         let fcs = self.fcs(memory);
-        Frame {
-            fcs: fcs.map(|bytes| Fcs { bytes, bad: false }),
-            ..self.frame_without_fcs(memory, ns)
-        }
+        let mut frame = self.frame_without_fcs(memory, ns);
+        frame.fcs = fcs.map(|bytes| Fcs { bytes, bad: false });
+        frame
     }
 
     /// Returns the frame in this slot of a queue that delivers no FCS; `ns` is the frame's time of
@@ -146,13 +145,8 @@ impl Filled {
     #[inline]
     pub fn frame_without_fcs<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
         let bytes = self.bytes(memory);
-        Frame {
-            bytes,
-            // A slot is far below 4 GiB.
-            len: bytes.len() as u32,
-            fcs: None,
-            ns,
-        }
+        // A slot is far below 4 GiB.
+        Frame::new(bytes, bytes.len() as u32, ns)
     }
 
     /// Returns the bytes of a frame that the device wrote, with the VLAN tag that was put back, if

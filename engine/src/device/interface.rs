@@ -34,6 +34,7 @@ pub struct NetInterface {
 
 /// State of a network interface's feature, as `ethtool -k` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Feature {
     /// `true` if the interface's feature is active.
     pub on: bool,

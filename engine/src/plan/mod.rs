@@ -112,6 +112,7 @@ pub struct Plan {
 
 /// Threads that process received frames, and their behaviour under load.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
 pub struct PipelinePlan {
     /// Pipeline mode: `inline` or `fanout`.
     pub mode: config::PipelineMode,

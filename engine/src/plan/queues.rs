@@ -13,6 +13,7 @@ use wqcap_rss::table::{IndirectionTable, TableError};
 
 /// Plan of a receive queue: an `ibv_wq` with its CQ, polled on one core.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct QueuePlan {
     /// Index of the receive queue, counted from 0; part of the capture file's name.
     pub index: u16,

@@ -28,6 +28,7 @@ const LONGEST: u32 = 0xffff;
 
 /// Receive memory of a queue: WRs, buffers and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct QueueMemory {
     /// Number of WRs of the receive queue.
     #[serde(rename = "ring")]

@@ -92,14 +92,14 @@ pub struct RingAttr {
 #[derive(Debug)]
 pub struct Batch {
     /// Received frames of the batch in the order of their completion.
-    pub frames: Vec<Filled>,
+    pub(crate) frames: Vec<Filled>,
     /// WRs of the batch that completed in error.
-    pub failed: Vec<Failed>,
+    pub(crate) failed: Vec<Failed>,
     /// Slots of the batch whose WR was flushed. They hold no frame.
-    pub flushed: Vec<Slot>,
+    pub(crate) flushed: Vec<Slot>,
     /// Returned slots that are reposted with this batch: slots of earlier batches, and used up
     /// buffers of a striding queue.
-    pub home: Vec<Slot>,
+    pub(crate) home: Vec<Slot>,
     /// Maximum number of completions in the batch.
     size: usize,
 }
@@ -452,6 +452,7 @@ impl<Q: Queue> Ring<Q> {
 
 /// Result of recovering a WQ in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recovered {
     /// Number of WRs that completed in error before the recovery. Each was a received frame.
     pub errors: u64,

@@ -121,6 +121,7 @@ impl Idle {
 
 /// Reason for the end of a receive loop.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Ended {
     /// The loop's stop flag was set, and the receive ring is drained.
     Stopped,

@@ -70,6 +70,7 @@ pub enum SplitError {
 
 /// Split of a filter expression between the NIC and the software.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Split {
     /// Readable text of the frame matches that the NIC applies.
     pub nic: Vec<String>,

@@ -58,6 +58,7 @@ pub enum Spread {
 
 /// Plan of one RSS QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct QpPlan {
     /// RSS profile whose headers the QP hashes; the catch-all hashes nothing.
     #[serde(serialize_with = "super::text")]
@@ -83,6 +84,7 @@ impl QpPlan {
 
 /// Plan of one flow rule on the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RulePlan {
     /// Name of the flow rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
@@ -104,6 +106,7 @@ pub struct RulePlan {
 
 /// QPs and flow rules of a run, in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Steering {
     /// RSS QPs of the run, in the order of their creation.
     pub qps: Vec<QpPlan>,

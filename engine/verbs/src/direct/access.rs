@@ -6,6 +6,7 @@ use crate::device::Context;
 
 /// Method of access to the WQ and the CQ of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RingAccess {
     /// Access through libibverbs, which every device supports.
     #[default]
@@ -16,6 +17,7 @@ pub enum RingAccess {
 
 /// Capabilities of a method of access to rings. The device must have the capability as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RingCaps {
     /// The ring is read and written in its own memory, without calls of the verbs.
     pub in_memory: bool,
