@@ -268,7 +268,7 @@ fn attempt(section: &str, value: Value) -> Result<(), Misfit> {
 
 /// Returns the names of all configuration sections, or the keys of one. They come from serde's
 /// error for an unknown key.
-fn known(section: Option<&str>) -> &'static [&'static str] {
+pub(super) fn known(section: Option<&str>) -> &'static [&'static str] {
     let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
     let asked = match section {
         None => Config::deserialize(Candidate(&Value::Table(nothing()))).map(drop),
