@@ -63,7 +63,7 @@ impl Failure {
 /// Creates one error message for each problem of a configuration.
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
-        Self::all_refused(e.problems.iter().map(ToString::to_string))
+        Self::all_refused(e.problems().iter().map(ToString::to_string))
     }
 }
 

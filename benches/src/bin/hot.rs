@@ -20,9 +20,9 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, reduce::Stage},
     plan,
     rx::{
-        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue,
-        QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, Stamper, Taken,
-        Worker,
+        Account, Control, Filled, FrameFacts, Hashing, Idle, LoadSampler, LoopRequests, Outlet,
+        Queue, QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, Stamper,
+        Taken, Worker,
     },
     sink::{Count, Encoder, OutputPlan, PcapEncoder, PcapngEncoder, Writer, WriterConfig},
     verbs::{VerbsError, WqState},
@@ -261,8 +261,12 @@ unsafe impl Queue for Endless {
     #[inline]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         let count = limit.min(self.left);
+        let facts = FrameFacts {
+            len: 64,
+            ..FrameFacts::default()
+        };
         for _ in 0..count {
-            account.enter(self.next.into(), 0, 64, 0, None)?;
+            account.enter(self.next.into(), 0, facts)?;
             self.next = (self.next + 1) % self.wrs;
         }
         self.left -= count;
@@ -408,12 +412,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
 }
 
 fn received(bytes: &[u8], ns: u64) -> Frame<'_> {
-    Frame {
-        bytes,
-        len: len(bytes),
-        fcs: None,
-        ns,
-    }
+    Frame::new(bytes, len(bytes), ns)
 }
 
 fn len(frame: &[u8]) -> u32 {

@@ -2,7 +2,7 @@
 
 use super::ConfigArgs;
 use std::time::Duration;
-use wqcap_engine::config::Span;
+use wqcap_engine::config::{SettingError, Span};
 
 /// Arguments of `wqcap fleet`.
 #[derive(Debug, clap::Args)]
@@ -39,6 +39,6 @@ pub struct FleetArgs {
 }
 
 /// Parses a duration with a unit, such as `90s`.
-fn span(text: &str) -> Result<Duration, String> {
+fn span(text: &str) -> Result<Duration, SettingError> {
     text.parse::<Span>().map(|it| it.0)
 }

@@ -190,7 +190,7 @@ impl FromStr for Setting {
 
 /// Parses the size that an option takes, which must be above 0.
 fn written(text: &str) -> Result<Size, String> {
-    match text.parse()? {
+    match text.parse::<Size>().map_err(|e| e.to_string())? {
         Size(0) => Err("must be above 0".into()),
         size => Ok(size),
     }
@@ -201,7 +201,7 @@ fn written(text: &str) -> Result<Size, String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
-        Err(_) => text.parse::<Span>()?.0,
+        Err(_) => text.parse::<Span>().map_err(|e| e.to_string())?.0,
     };
     if time.is_zero() {
         return Err("must be above 0".into());

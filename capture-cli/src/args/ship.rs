@@ -2,10 +2,10 @@
 
 use super::{ConfigArgs, seconds};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::config::Sensor;
+use wqcap_engine::config::{ConfigValueError, Sensor};
 
 /// Parses the name of a sensor.
-fn sensor(text: &str) -> Result<Sensor, String> {
+fn sensor(text: &str) -> Result<Sensor, ConfigValueError> {
     Sensor::try_from(text.to_owned())
 }
 

@@ -23,7 +23,7 @@ use std::{
 };
 use wqcap_engine::{
     anonymize::AnonymizeParams,
-    config::{AnonymizeConfig, Config, Format, Sensor, ShipPackets},
+    config::{AnonymizeConfig, Config, ConfigValueError, Format, Sensor, ShipPackets},
     files::sealed::SecretKey,
     filter::Filter,
     index::FlowTerms,
@@ -196,7 +196,7 @@ fn host() -> String {
 
 /// Returns the sensor name that is used by default: the name of this machine.
 fn of_host() -> Result<Sensor, Failure> {
-    let unfit = |e: String| {
+    let unfit = |e: ConfigValueError| {
         Failure::refused(format!(
             "ship.sensor is not set, and the name of the host cannot replace it: {e}"
         ))

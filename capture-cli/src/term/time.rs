@@ -33,17 +33,18 @@ impl fmt::Display for TimePoint {
 impl TimePoint {
     /// Parses a point in time. Relative ones count from `now`, and local ones are in `zone`.
     fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, String> {
+        let span = |text: &str| text.parse::<Span>().map_err(|e| e.to_string());
         let text = text.trim();
         if text == "now" {
             return Ok(Self(now));
         }
         if let Some(back) = text.strip_prefix('-') {
-            let back = back.parse::<Span>()?.0.as_nanos();
+            let back = span(back)?.0.as_nanos();
             let back = u64::try_from(back).unwrap_or(u64::MAX);
             return Ok(Self(now.saturating_sub(back)));
         }
         if let Some(ahead) = text.strip_prefix('+') {
-            let ahead = ahead.parse::<Span>()?.0.as_nanos();
+            let ahead = span(ahead)?.0.as_nanos();
             let ahead = u64::try_from(ahead).unwrap_or(u64::MAX);
             return Ok(Self(now.saturating_add(ahead)));
         }

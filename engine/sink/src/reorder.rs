@@ -234,12 +234,8 @@ impl InOrder {
             bytes,
             bad: record.bad_fcs,
         });
-        let mut frame = Frame {
-            bytes: record.bytes,
-            len: record.len,
-            fcs,
-            ns: record.ns,
-        };
+        let mut frame = Frame::new(record.bytes, record.len, record.ns);
+        frame.fcs = fcs;
         let verdict = self.stages[queue].judge(&mut frame);
         let kept = frame.bytes.len().min(self.snaplen);
         // An FCS is written only behind a whole frame and within the snaplen.
@@ -585,8 +581,8 @@ impl<O: OrderedOutput> Reorderer<O> {
                 Verdict::Deduplicated => counters.add_repeated(1, bytes),
                 Verdict::SampledOut => counters.sampled_out_in_order(bytes),
                 Verdict::CutOff => counters.cut_off_in_order(bytes),
-                // The stages in `InOrder` neither filter nor write.
-                Verdict::Captured | Verdict::Filtered | Verdict::DroppedStorage => {
+                // The stages in `InOrder` neither filter nor write: the frame is late.
+                _ => {
                     counters.add_late(1, bytes);
                     self.out.count_lost(1);
                 }

@@ -30,6 +30,7 @@ pub struct CaptureHandle {
 
 /// Result of a change of the capture filter: its time, and the old and the new expression.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FilterChange {
     /// Time of the filter change in nanoseconds since 1970. Each queue applies the new filter from
     /// its next batch.

@@ -404,7 +404,7 @@ impl Capture {
                 Ok((ring, ended)) => {
                     rings.push(ring);
                     if let Ended::Failed(why) = ended {
-                        aside.extend(end.merge_failure(End::Failed(why)));
+                        aside.extend(end.merge_failure(End::Failed(why.to_string())));
                     }
                 }
                 Err(_) => {

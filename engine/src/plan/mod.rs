@@ -33,7 +33,7 @@ use crate::{
     pipeline::reduce::Reduction,
     rx::clock::StampForm,
     sink::OutputPlan,
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, RingAccess, SCATTER_FCS},
 };
 use found::PlanErrors;
 use serde::{Serialize, Serializer};
@@ -88,8 +88,9 @@ pub struct Plan {
     pub stamps: Stamps,
     /// `true` if the device stamps completions in UTC instead of ticks.
     pub real_time: bool,
-    /// `true` if receive rings are accessed in their own memory, `false` if through the verbs.
-    pub direct: bool,
+    /// Method of access to the receive rings.
+    #[serde(rename = "direct")]
+    pub access: RingAccess,
     /// `true` if VLAN tags that the NIC strips are put back into the frames.
     pub restore_vlan: bool,
     /// Behaviour of a receive loop while its queue is empty.
@@ -111,6 +112,7 @@ pub struct Plan {
 
 /// Threads that process received frames, and their behaviour under load.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
 pub struct PipelinePlan {
     /// Pipeline mode: `inline` or `fanout`.
     pub mode: config::PipelineMode,
@@ -211,7 +213,11 @@ impl Plan {
         let near = queues::near(device.numa_node, &allowed);
         let buffers = found.keep(constraints::buffers(config, device));
         let wq_flags = found.keep(constraints::wq_flags(config, device));
-        let direct = device.direct && config.capture.access == config::Access::Auto;
+        let access = match config.capture.access {
+            config::Access::Auto => device.access,
+            config::Access::Verbs => RingAccess::Verbs,
+        };
+        let rings = access.caps();
         found.keep(constraints::tunnels(config, device));
         let queues = found.keep(queues::queues(config, device, &allowed, &near, &mut notes))?;
         let table = found.keep(queues::table(config, queues.len(), caps.max_table));
@@ -219,19 +225,19 @@ impl Plan {
         let stamps = Stamps::from_config(&config.capture, device, &mut notes);
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
         let steering = found.keep(Steering::from_config(config, count));
-        let restore_vlan = found.keep(constraints::restores_vlan(config, caps, direct, &mut notes));
+        let restore_vlan = found.keep(constraints::restores_vlan(config, caps, rings, &mut notes));
         found.keep(constraints::respreadable(config, queues.len()));
         if let Some(port) = port {
             found.keep(target::stolen(config, device, port, &mut notes));
         }
         notes.extend(steering.iter().flat_map(visibility::fragments));
         let (buffers, restore_vlan) = (buffers?, restore_vlan?);
-        let ring = QueueMemory::new(config, device, buffers, direct, restore_vlan);
+        let ring = QueueMemory::new(config, device, buffers, rings, restore_vlan);
         let ring = found.keep(ring)?;
         // Frames that share a buffer follow each other directly and leave no room for a tag.
         let restore_vlan = restore_vlan && ring.striding.is_none();
         found.keep(memory::fits(config, &ring, &queues, memory::of_machine()));
-        let compression = receive::compression(config, device, &ring, direct, stamps);
+        let compression = receive::compression(config, device, &ring, rings, stamps);
         let compression = found.keep(compression);
         let longest = longest(&ring);
         let output = output::output(config, &queues, longest, &mut notes);
@@ -266,9 +272,9 @@ impl Plan {
             // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.
             // Disciplining the stamps to the system clock needs readings of the clock that makes
             // them, and the driver shows another clock (see `Form::RealTime`).
-            real_time: stamps == Stamps::HardwareNic && caps.real_time && direct,
+            real_time: stamps == Stamps::HardwareNic && caps.real_time && rings.real_time,
             stamps,
-            direct,
+            access,
             depth: steering::depth(config),
             respread: config.rss.respread,
             restore_vlan,

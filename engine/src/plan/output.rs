@@ -36,7 +36,8 @@ fn check_merge_buffer(output: &OutputConfig, queues: usize, longest: usize) -> R
              capture.queues, or output.order = \"queue\"",
             counted(queues, "queue")
         ),
-    ))
+    )
+    .involving(&["capture.queues", "output.order"]))
 }
 
 /// Creates the output plan for frames of at most `longest` bytes, once the queues have their cores.
@@ -162,7 +163,8 @@ pub(super) fn flows(
             "flows.dir",
             format!("{:?}", flows.dir),
             "output.dir holds capture files only; name another directory",
-        ));
+        )
+        .involving(&["output.dir"]));
     }
     let stages = stages.max(1) as u64;
     Ok(FlowsPlan {

@@ -185,9 +185,7 @@ fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
 /// correct from failures.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
-        Error::Config(it) if it.key == "rule" || it.key.starts_with("wq.") => {
-            RefusalCode::Unsupported
-        }
+        Error::Unsupported(_) => RefusalCode::Unsupported,
         Error::Config(_) | Error::Several(_) => RefusalCode::Malformed,
         _ => RefusalCode::Failed,
     };

@@ -89,7 +89,7 @@ impl Checked {
         device_required: bool,
     ) -> Result<Self, Failure> {
         let mut reading = args.read()?;
-        let loaded = reading.config.clone();
+        let loaded = reading.config().clone();
         reading.add(user::switch_user(&loaded, wire).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
@@ -104,8 +104,8 @@ impl Checked {
             reading.add(found);
             None
         });
-        if !reading.problems.is_empty() {
-            return Err(args.refuse(&reading.problems));
+        if !reading.problems().is_empty() {
+            return Err(args.refuse(reading.problems()));
         }
         Ok(Self {
             loaded,
@@ -143,7 +143,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
     {
-        let _ = user::switch_user(&reading.config, model);
+        let _ = user::switch_user(reading.config(), model);
     }
     enter_model(model, &config.model())
 }
@@ -187,6 +187,10 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     match error {
         Error::Several(all) => all.into_iter().flat_map(problems).collect(),
         Error::Config(one) => vec![one],
+        Error::SeveralDevices(_) => {
+            let several = Problem::new("", "", error);
+            vec![several.involving(&["device.name", "device.netdev"])]
+        }
         other => vec![Problem::new("", "", other)],
     }
 }

@@ -101,7 +101,7 @@ pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &Devic
     feature(run, rx_all, &interface, "rx-all");
     feature(run, rx_fcs, &interface, "rx-fcs");
     link(run, down, &interface);
-    if let Some(sender) = sender.filter(|_| device.direct && !run.is_over()) {
+    if let Some(sender) = sender.filter(|_| device.access.caps().in_memory && !run.is_over()) {
         is_connected(run, sender, "link");
     }
     driver(run, restart, &interface, port);

@@ -131,7 +131,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     match &sender {
         _ if run.is_over() => {}
         None => run.record_not_asked("frames", "traffic", "requires --tx"),
-        Some(_) if !device.direct => {
+        Some(_) if !device.access.caps().in_memory => {
             run.record_not_asked("frames", "traffic", "the rings cannot be accessed directly");
         }
         Some(sender) => {

@@ -80,7 +80,7 @@ pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
 fn facts(run: &mut SelftestRun, device: &DeviceFacts) {
     let caps = &device.caps;
     run.value("ports", "device/ports", device.ports.len());
-    run.value("direct", "device/direct", device.direct);
+    run.value("direct", "device/direct", device.access.caps().in_memory);
     run.value("max_wq", "limit/wqs", caps.max_wq);
     run.value("max_recv_wr", "limit/wrs", caps.max_wq_wr);
     run.value("max_qp_wr", "limit/qp_wrs", caps.max_qp_wr);
@@ -194,7 +194,7 @@ fn completion_queues(run: &mut SelftestRun, device: &DeviceFacts) -> Option<Cq> 
             period_us: 16,
         };
         run.request("cq_moderation", "cq/moderation", |_| woken.moderate(by));
-        if device.direct {
+        if device.access.caps().in_memory {
             run.request("direct", "cq/direct", |_| DirectCq::from_cq(woken));
         }
     }
@@ -286,7 +286,7 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
             });
         }
     }
-    if device.direct
+    if device.access.caps().in_memory
         && let Some(wq) = run.request("wq", "wq/for direct access", |_| base.wq(WRS, 1, 0))
     {
         run.request("direct", "wq/direct", |_| DirectWq::from_wq(wq));

@@ -79,12 +79,11 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
     range
         .map(|i| {
             u64::from(
-                sink.frame(&Frame {
-                    bytes: &frame(i),
-                    len: u32::try_from(frame(i).len()).expect("short"),
-                    fcs: None,
-                    ns: i,
-                }) == Verdict::Captured,
+                sink.frame(&Frame::new(
+                    &frame(i),
+                    u32::try_from(frame(i).len()).expect("short"),
+                    i,
+                )) == Verdict::Captured,
             )
         })
         .sum()
@@ -994,12 +993,7 @@ fn longest_delay(compress: Compress, rate: u64) -> u64 {
                 sink.idle();
             } else {
                 sink.begin_batch();
-                sink.frame(&Frame {
-                    bytes: &[7; 60],
-                    len: 60,
-                    fcs: None,
-                    ns: now,
-                });
+                sink.frame(&Frame::new(&[7; 60], 60, now));
             }
             for full in full.try_iter() {
                 sent += full.block.tally.frames;

@@ -17,7 +17,7 @@ pub mod rule_priority;
 mod tests;
 
 pub use describe::describe;
-pub use expression::Split;
+pub use expression::{Split, SplitError};
 
 use crate::{
     Error,
@@ -58,6 +58,7 @@ pub enum Spread {
 
 /// Plan of one RSS QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct QpPlan {
     /// RSS profile whose headers the QP hashes; the catch-all hashes nothing.
     #[serde(serialize_with = "super::text")]
@@ -83,6 +84,7 @@ impl QpPlan {
 
 /// Plan of one flow rule on the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RulePlan {
     /// Name of the flow rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
@@ -104,6 +106,7 @@ pub struct RulePlan {
 
 /// QPs and flow rules of a run, in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Steering {
     /// RSS QPs of the run, in the order of their creation.
     pub qps: Vec<QpPlan>,
@@ -138,14 +141,16 @@ impl Steering {
                 format!(
                     "mode \"{mode}\" has no flow rules for packets inside tunnels; set capture.mode = \"steal\""
                 ),
-            )),
+            )
+            .involving(&["capture.mode"])),
             Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
             Mode::Sniffer if queues > 1 => Err(Error::config(
                 "capture.queues",
                 queues,
                 "mode \"sniffer\" has one queue, since its rules cannot distinguish protocols; spread its frames over \
                  threads with pipeline.mode = \"fanout\"",
-            )),
+            )
+            .involving(&["pipeline.mode"])),
             Mode::Sniffer => Ok(Self::sniffer()),
             Mode::Filtered if config.rule.is_empty() => {
                 Self::by_filter(&config.capture.filter, depth)
@@ -225,9 +230,10 @@ impl Steering {
                 "capture.mode",
                 "\"filtered\"",
                 "no [[rule]] and no capture.filter selects frames; set one of them",
-            ));
+            )
+            .involving(&["rule", "capture.filter"]));
         }
-        let refused = |problem: String| {
+        let refused = |problem: &dyn std::error::Error| {
             Error::config(
                 "capture.filter",
                 filter::quoted_expression(expression),
@@ -236,9 +242,10 @@ impl Steering {
                      write [[rule]]s, or use mode \"steal\""
                 ),
             )
+            .involving(&["rule"])
         };
-        let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
-        let split = Split::from_filter(&filter).map_err(refused)?;
+        let filter = Filter::compile(expression).map_err(|e| refused(&e))?;
+        let split = Split::from_filter(&filter).map_err(|e| refused(&e))?;
         let mut steering = Self::default();
         for wanted in &split.matches {
             for profile in wanted.profiles(depth, false) {

@@ -202,7 +202,7 @@ fn another_filter_is_allowed_where_the_rules_take_all_it_keeps() {
     ] {
         allows(narrower).unwrap_or_else(|e| panic!("{narrower}: {e}"));
     }
-    let error = allows("tcp").unwrap_err();
+    let error = allows("tcp").unwrap_err().to_string();
     assert!(
         error.contains("do not take ipv") && error.contains("protocol 6"),
         "{error}"
