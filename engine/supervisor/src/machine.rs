@@ -29,6 +29,9 @@ use wqcap_engine::{
 /// Answer to a control command.
 pub(super) type Outcome = Result<Changed, Refusal>;
 
+/// Phase that follows an action, and the answer to the order; `None`: there is none now.
+type Step = (Phase, Option<Outcome>);
+
 /// Event that a supervisor handles, with what its sender gave.
 pub(super) struct Occurrence {
     pub(super) event: Event,
@@ -184,68 +187,30 @@ impl Supervisor {
         next: Option<CaptureState>,
         it: &mut Occurrence,
         host: &mut impl Host,
-    ) -> (Phase, Option<Outcome>) {
+    ) -> Step {
         match (action, phase) {
             (Action::Same(now), phase) => (phase, Some(Ok(same(now)))),
             (Action::Refuse(why), phase) => {
                 let refusal = Refusal::new(RefusalCode::State, why);
                 (phase, Some(Err(refusal)))
             }
-            (Action::Change, mut phase) => {
-                let work = it.work.take();
-                let outcome = work.map(|work| work(self, phase.capture()));
-                if let Some((capture, _)) = phase.capture() {
-                    // A respread that failed half way has moved rules nevertheless.
-                    self.backend.follow(capture);
-                }
-                (phase, outcome)
-            }
+            (Action::Change, phase) => self.change(phase, it.work.take()),
             (Action::Reload, phase) => {
                 if let Some(reply) = it.reply.take() {
                     self.reload(host, reply);
                 }
                 (phase, None)
             }
-            (Action::Pause, Phase::Running(mut live)) => {
-                live.capture.pause();
-                let now = "no more frames are received, and files are completed; `start` receives frames again";
-                let outcome = Ok(replaced(CaptureState::Running, now));
-                (Phase::Drained(live), Some(outcome))
-            }
-            (Action::Resume, Phase::Drained(mut live)) => {
-                match live.capture.resume(&live.run.plan) {
-                    Ok(()) => {
-                        let outcome = Ok(replaced(CaptureState::Drained, "running"));
-                        (Phase::Running(live), Some(outcome))
-                    }
-                    Err(e) => (Phase::Drained(live), Some(Err(failed(e.to_string())))),
-                }
-            }
-            (Action::StartCapture, Phase::Stopped(reports)) => match self.start_capture() {
-                Ok(capture) => {
-                    let outcome = Ok(replaced(CaptureState::Stopped, "running"));
-                    let phase = self.begin_run(capture, Some(reports.merge()));
-                    (phase, Some(outcome))
-                }
-                Err(e) => (Phase::Stopped(reports), Some(Err(failed(e.to_string())))),
-            },
+            (Action::Pause, Phase::Running(live)) => pause(live),
+            (Action::Resume, Phase::Drained(live)) => resume(live),
+            (Action::StartCapture, Phase::Stopped(reports)) => self.start_again(reports),
             (Action::Finish, Phase::Running(live)) => {
                 self.finish(*live, CaptureState::Running, it.event, next, host)
             }
             (Action::Finish, Phase::Drained(live)) => {
                 self.finish(*live, CaptureState::Drained, it.event, next, host)
             }
-            (Action::GiveUp, Phase::Lost(search)) => {
-                let DeviceSearch {
-                    mut report, run, ..
-                } = *search;
-                let limits = self.limits.after(&report, run.began.elapsed());
-                report.end = match (it.event, limits) {
-                    (Event::LimitReached, Err(end)) => end,
-                    _ => End::Stopped,
-                };
-                conclude(report, run, CaptureState::Lost, next)
-            }
+            (Action::GiveUp, Phase::Lost(search)) => self.give_up(*search, it.event, next),
             (Action::Recover, Phase::Lost(search)) => (self.recover(search, host), None),
             (Action::End, Phase::Stopped(reports)) => {
                 let outcome = Ok(replaced(CaptureState::Stopped, "the process ends"));
@@ -266,6 +231,28 @@ impl Supervisor {
         }
     }
 
+    /// Executes the change that an order carries.
+    fn change(&mut self, mut phase: Phase, work: Option<Work>) -> Step {
+        let outcome = work.map(|work| work(self, phase.capture()));
+        if let Some((capture, _)) = phase.capture() {
+            // A respread that failed half way has moved rules nevertheless.
+            self.backend.follow(capture);
+        }
+        (phase, outcome)
+    }
+
+    /// Starts a capture after one that was stopped.
+    fn start_again(&self, reports: Box<RunReports>) -> Step {
+        match self.start_capture() {
+            Ok(capture) => {
+                let outcome = Ok(replaced(CaptureState::Stopped, "running"));
+                let phase = self.begin_run(capture, Some(reports.merge()));
+                (phase, Some(outcome))
+            }
+            Err(e) => (Phase::Stopped(reports), Some(Err(failed(e.to_string())))),
+        }
+    }
+
     pub(super) fn start_capture(&self) -> Result<Capture, Error> {
         Capture::start(
             &self.plan,
@@ -283,7 +270,7 @@ impl Supervisor {
         event: Event,
         next: Option<CaptureState>,
         host: &mut impl Host,
-    ) -> (Phase, Option<Outcome>) {
+    ) -> Step {
         let LiveCapture {
             capture,
             mut run,
@@ -315,6 +302,19 @@ impl Supervisor {
             report.end = End::Stopped;
         }
         conclude(report, run, was, next)
+    }
+
+    /// Ends the search for a lost device, which `event` requires.
+    fn give_up(&self, search: DeviceSearch, event: Event, next: Option<CaptureState>) -> Step {
+        let DeviceSearch {
+            mut report, run, ..
+        } = search;
+        let limits = self.limits.after(&report, run.began.elapsed());
+        report.end = match (event, limits) {
+            (Event::LimitReached, Err(end)) => end,
+            _ => End::Stopped,
+        };
+        conclude(report, run, CaptureState::Lost, next)
     }
 
     /// Attempts to continue the capture on the lost device.
@@ -364,14 +364,28 @@ impl Supervisor {
     }
 }
 
+/// Removes the flow rules of a capture, and completes its files.
+fn pause(mut live: Box<LiveCapture>) -> Step {
+    live.capture.pause();
+    let now = "no more frames are received, and files are completed; `start` receives frames again";
+    let outcome = Ok(replaced(CaptureState::Running, now));
+    (Phase::Drained(live), Some(outcome))
+}
+
+/// Installs the flow rules of a capture again.
+fn resume(mut live: Box<LiveCapture>) -> Step {
+    match live.capture.resume(&live.run.plan) {
+        Ok(()) => {
+            let outcome = Ok(replaced(CaptureState::Drained, "running"));
+            (Phase::Running(live), Some(outcome))
+        }
+        Err(e) => (Phase::Drained(live), Some(Err(failed(e.to_string())))),
+    }
+}
+
 /// Returns the phase that follows the end of a capture run, and the answer to the order that ended
 /// it.
-fn conclude(
-    report: Report,
-    run: Run,
-    was: CaptureState,
-    next: Option<CaptureState>,
-) -> (Phase, Option<Outcome>) {
+fn conclude(report: Report, run: Run, was: CaptureState, next: Option<CaptureState>) -> Step {
     let outcome = match &report.end {
         End::DeviceLost(why) | End::Storage(why) | End::Failed(why) => {
             Err(failed(format!("the capture ended with a failure: {why}")))

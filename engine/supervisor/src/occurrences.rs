@@ -38,7 +38,7 @@ impl Supervisor {
                 return it;
             }
             if let Some(interval) = live.timer.take(&live.capture) {
-                self.backend.store_nic_counters(&interval.now);
+                self.backend.store_nic_counters(interval.now());
                 self.backend.follow_table(&live.capture);
                 host.snapshot(&interval);
             }

@@ -71,18 +71,7 @@ pub(super) enum Action {
 impl Action {
     /// Returns `true` if the action can fail. If it does, the state stays as it is.
     pub(super) const fn can_fail(self) -> bool {
-        match self {
-            Self::Resume | Self::StartCapture | Self::Recover => true,
-            Self::Same(_)
-            | Self::Refuse(_)
-            | Self::Change
-            | Self::Reload
-            | Self::Pause
-            | Self::Finish
-            | Self::GiveUp
-            | Self::End
-            | Self::Ignore => false,
-        }
+        matches!(self, Self::Resume | Self::StartCapture | Self::Recover)
     }
 }
 
