@@ -1,5 +1,6 @@
 //! Failure of a command: its kind, which `main` maps to the exit status, and its messages.
 
+use std::{error::Error, fmt};
 use wqcap_engine::config::ConfigError;
 
 /// Kind of a command's failure. `main` maps it to the exit status.
@@ -59,6 +60,15 @@ impl Failure {
         Self::new(FailureKind::Refused, message)
     }
 }
+
+/// Formats the error messages on one line.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.messages.join("; "))
+    }
+}
+
+impl Error for Failure {}
 
 /// Creates one error message for each problem of a configuration.
 impl From<ConfigError> for Failure {

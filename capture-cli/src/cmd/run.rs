@@ -37,7 +37,7 @@ use wqcap_engine::{
     verbs::allow_release_of_lost_objects,
 };
 use wqcap_supervisor::{
-    CaptureBackend, CurrentPlan, Event, Host, Interval, Presenter, Signals, Supervisor,
+    CaptureBackend, CurrentPlan, Event, Host, HostError, Interval, Presenter, Signals, Supervisor,
 };
 
 /// Time limit for finishing the files and the summary when a run ends at once.
@@ -232,12 +232,12 @@ struct CaptureHost<'a> {
 }
 
 impl Host for CaptureHost<'_> {
-    fn load_config(&mut self) -> Result<Config, String> {
-        self.given.load().map_err(|e| e.messages.join("; "))
+    fn load_config(&mut self) -> Result<Config, HostError> {
+        Ok(self.given.load()?)
     }
 
-    fn find_device(&mut self) -> Result<Plan, String> {
-        settle(&mut self.config.clone()).map_err(|e| e.messages.join("; "))
+    fn find_device(&mut self) -> Result<Plan, HostError> {
+        Ok(settle(&mut self.config.clone())?)
     }
 
     fn running(&mut self, plan: &Plan) {
@@ -292,8 +292,8 @@ impl Presenter for Console {
         log::level()
     }
 
-    fn set_log_level(&self, level: LogLevel) -> Result<(), String> {
-        log::set_level(&level.to_string())
+    fn set_log_level(&self, level: LogLevel) -> Result<(), HostError> {
+        Ok(log::set_level(&level.to_string())?)
     }
 }
 

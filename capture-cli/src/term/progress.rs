@@ -36,8 +36,8 @@ impl Progress {
 
     /// Draws the progress line with the rates and losses of an interval.
     pub fn draw(&self, interval: &Interval) {
-        if let Some(before) = interval.before.as_ref().filter(|_| self.shown) {
-            terminal::redraw(&line(before, &interval.now, terminal::columns()));
+        if let Some(before) = interval.before().filter(|_| self.shown) {
+            terminal::redraw(&line(before, interval.now(), terminal::columns()));
         }
     }
 
