@@ -107,7 +107,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         ..Resources::default()
     };
     if let Some(source) = &plan.output.encrypt {
-        resources.encryption_key = Some(Arc::new(key::read(source, source.config_key())?));
+        resources.encryption_key = Some(key::read(source, source.config_key())?);
     }
     if plan.output.dir.is_some() {
         resources.write_ring = Some(Arc::new(PreparedRing::new()));

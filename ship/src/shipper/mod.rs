@@ -419,7 +419,7 @@ impl Shipper {
         };
         self.update_status(|status| status.now = Some(file.name.clone()));
         let path = file.path.clone();
-        let built = spawn_blocking(move || index::build(&path, || true)).await;
+        let built = spawn_blocking(move || index::build(&path, None, || true)).await;
         match built {
             Ok(Ok(Some(index))) => self.enter_packets(&file, &index)?,
             Ok(Ok(None)) => {

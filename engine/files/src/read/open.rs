@@ -6,7 +6,7 @@ use super::{
     reader::PacketReader,
     window::{BEGINNING, WHOLE_FILE},
 };
-use crate::sealed::Content;
+use crate::sealed::{Content, SecretKey};
 use std::{
     fmt::Debug,
     io::{self, Read, Seek, SeekFrom},
@@ -22,7 +22,8 @@ use std::{
 /// Reader of a capture file, of selected ranges of it, or of standard input, compressed or not.
 pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 
-/// Opens a capture file; `-` is standard input.
+/// Opens a capture file that is not sealed; `-` is standard input. [`FileRanges::with_key`] opens a
+/// sealed one.
 ///
 /// # Errors
 /// The file cannot be read, or it is not a capture file.
@@ -44,6 +45,8 @@ pub struct FileRanges {
     pub(crate) is_named: bool,
     /// Counter of the bytes read from the capture file.
     pub meter: ReadMeter,
+    /// Key that opens the capture file if it is sealed.
+    pub(crate) key: Option<SecretKey>,
     /// Source of the capture file's content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
 }
@@ -123,8 +126,15 @@ impl FileRanges {
             found_in: None,
             is_named: false,
             meter: ReadMeter::default(),
+            key: None,
             remote: None,
         }
+    }
+
+    /// Returns the capture file with the key that opens it if it is sealed.
+    #[must_use]
+    pub fn with_key(self, key: Option<SecretKey>) -> Self {
+        Self { key, ..self }
     }
 
     /// Selects byte ranges of remote content. Ports and streams of a merge are derived as for the
@@ -213,9 +223,10 @@ impl FileRanges {
     /// Opens a local capture file, not standard input, for reading the raw bytes of the ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
+        let key = self.key.as_ref();
         let file = match self.is_named {
-            true => Content::open_named(&self.path)?,
-            false => Content::open(&self.path)?,
+            true => Content::open_named(&self.path, key)?,
+            false => Content::open(&self.path, key)?,
         };
         Ok(RangeSource {
             file,
