@@ -13,7 +13,7 @@ use crate::{
     analysis::observer::{Observers, ObserversAttr},
     config::{self, Format, Order, PipelineMode},
     device::counters::NicReader,
-    filter::FilterCell,
+    filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
         ToSink,
@@ -289,6 +289,7 @@ impl<'p> Startup<'p> {
             counters: self.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
+            filters: FilterCompiler::default(),
             split: plan.steering.split.clone().map(Arc::new),
             stages: self.stages,
             reduction: Arc::new(if self.in_order {
