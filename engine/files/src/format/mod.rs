@@ -8,8 +8,10 @@ mod byte_order;
 pub mod pcap;
 pub mod pcapng;
 pub mod secrets;
+mod violation;
 
 pub use byte_order::ByteOrder;
+pub use violation::FormatViolation;
 
 /// Link type of Ethernet in capture files: LINKTYPE_ETHERNET.
 pub const ETHERNET: u32 = 1;

@@ -177,7 +177,7 @@ mod tests {
     use crate::{
         fixtures::written,
         format::{FileFormat, pcap},
-        pin::{Pin, UnsoundPin},
+        pin::{Pin, PinProblem, UnsoundPin},
     };
 
     const SECOND: u64 = 1_000_000_000;
@@ -260,7 +260,7 @@ mod tests {
         let unsound = Pins {
             unsound: vec![UnsoundPin {
                 path: "x".into(),
-                problem: "torn".into(),
+                problem: PinProblem::FileLength,
             }],
             ..Pins::default()
         };
