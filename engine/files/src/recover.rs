@@ -8,9 +8,9 @@
 //! unreadable file keeps its name and its content.
 
 use crate::{
+    folder::open::open_for_update,
     folder::{CaptureFolder, rename_new, sync_folder},
     name::{FileName, PART},
-    open::open_for_update,
     read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
 };
 use serde::Serialize;

@@ -57,12 +57,12 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 use wqcap_files::{
+    folder::open::open_regular,
     folder::{
         FileStamp,
         expired::{self, ExpiredFile},
     },
     index::{self, CaptureIndex, IndexFolder},
-    open::open_regular,
 };
 
 /// Time that the capture has to write the index of a new capture file; building another index would

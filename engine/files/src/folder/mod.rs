@@ -4,11 +4,10 @@
 pub mod delivery;
 pub mod expired;
 pub mod file_list;
+pub mod open;
 
-use crate::{
-    name::{FileName, PART},
-    open::open_folder,
-};
+use crate::name::{FileName, PART};
+use open::open_folder;
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     io::Errno,

@@ -5,9 +5,9 @@ use super::{
     layout::{CaptureIndex, VERSION},
 };
 use crate::{
+    folder::open::{MOST_INDEX, read_regular},
     folder::{FileStamp, FolderTree, remove_emptied},
     name::FileName,
-    open::{MOST_INDEX, read_regular},
     read::ReadError,
     sealed::SecretKey,
 };

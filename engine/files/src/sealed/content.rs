@@ -4,7 +4,7 @@ use super::{
     chunks::{CHUNK, Chunks, HEADER, TAG, is_sealed},
     key::SecretKey,
 };
-use crate::open::open_regular;
+use crate::folder::open::open_regular;
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Seek, SeekFrom},

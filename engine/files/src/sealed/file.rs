@@ -5,9 +5,9 @@ use super::{
     key::SecretKey,
 };
 use crate::{
+    folder::open::open_regular,
     folder::{FolderTree, rename_new, sync_folder},
     name::SEALED,
-    open::open_regular,
 };
 use std::{
     ffi::OsString,

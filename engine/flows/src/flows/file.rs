@@ -144,7 +144,7 @@ impl ParquetFile {
             fs::rename(&self.part, &self.path)?;
             // The rename is on disk only after the directory is synced.
             let folder = self.path.parent().unwrap_or(Path::new("."));
-            wqcap_files::open::open_folder(folder)?.sync_all()
+            wqcap_files::folder::open::open_folder(folder)?.sync_all()
         };
         settle().map_err(|source| ParquetFileError::Io {
             action: "write",
