@@ -52,14 +52,6 @@ impl NameTemplate {
             .any(|it| matches!(it, NamePart::Queue { .. }))
     }
 
-    /// Returns `true` if the name template gives files that begin at different times different
-    /// names, at its resolution.
-    #[must_use]
-    pub fn distinguishes_times(&self) -> bool {
-        let of_time = |it: &NamePart| matches!(it, NamePart::Time(_) | NamePart::StartNs);
-        self.parts.iter().any(of_time)
-    }
-
     /// Returns the number of folder levels in names of this template.
     #[must_use]
     pub fn folder_depth(&self) -> usize {
@@ -414,9 +406,7 @@ mod tests {
         let default = NameTemplate::default();
         let parsed: NameTemplate = NameTemplate::DEFAULT.parse().expect("reads");
         assert_eq!(parsed, default);
-        assert!(
-            default.is_default() && default.distinguishes_queues() && default.distinguishes_times()
-        );
+        assert!(default.is_default() && default.distinguishes_queues());
         for queue in [None, Some(7)] {
             let ending = "pcapng.zst";
             for attempt in [0, 9] {
@@ -438,7 +428,7 @@ mod tests {
         let template: NameTemplate = "out".parse().expect("reads");
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
         assert_eq!(names, ["out.pcapng", "out_001.pcapng", "out_002.pcapng"]);
-        assert!(!template.distinguishes_times() && !template.distinguishes_queues());
+        assert!(!template.distinguishes_queues());
         // One nanosecond before the next second.
         let template: NameTemplate = "%S/{start_ns}".parse().expect("reads");
         let names = [0, 1].map(|attempt| template.name(None, 999_999_999, "pcap", attempt));
