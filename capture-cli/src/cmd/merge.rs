@@ -33,7 +33,7 @@ impl From<MergeError> for Failure {
     fn from(e: MergeError) -> Self {
         match e {
             MergeError::Refused(message) => Self::refused(message),
-            MergeError::Failed(_) | MergeError::Stopped => Self::failed(e.to_string()),
+            e => Self::failed(e.to_string()),
         }
     }
 }

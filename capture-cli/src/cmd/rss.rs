@@ -90,7 +90,7 @@ fn read(
     reading: &mut ReadProgress,
     losses: &mut Vec<String>,
 ) -> Result<FileFacts, Failure> {
-    let shown = file.path.display();
+    let shown = file.path().display();
     let mut reader = file
         .open()
         .map_err(|e| Failure::refused(format!("{shown}: {}", opening_error(&e))))?;
@@ -125,7 +125,7 @@ fn read(
             other_link_types += 1;
         }
         if (frames + other_link_types).is_multiple_of(1 << 14) {
-            reading.tick(&file.path, reader.offset());
+            reading.tick(file.path(), reader.offset());
         }
     }
     reading.done(reader.offset());
@@ -209,7 +209,7 @@ fn expanded(inputs: &[PathBuf], key: Option<&SecretKey>) -> Result<Vec<PathBuf>,
         for note in notes {
             terminal::print_line(format_args!("note: {note}"));
         }
-        files.extend(found.into_iter().map(|(file, _)| file.path));
+        files.extend(found.into_iter().map(|(file, _)| file.path().to_owned()));
     }
     Ok(files)
 }

@@ -91,6 +91,7 @@ pub struct FramesWritten {
 
 /// Result of an extraction from a folder, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Extracted {
     /// Counts of the frames found, and the output that was written.
     #[serde(flatten)]

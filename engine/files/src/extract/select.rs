@@ -12,6 +12,7 @@ use std::{fs, ops::Range, path::Path};
 
 /// Use of capture file indexes during an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct IndexUse {
     /// Number of capture files whose index was used.
     pub files: u64,

@@ -23,6 +23,7 @@ use std::{
 
 /// Capture files of a folder and its subfolders, in name order.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct CaptureFolder {
     /// Finished capture files and their lengths in bytes.
     pub finished: Vec<(PathBuf, u64)>,
@@ -71,6 +72,7 @@ impl FileStamp {
 
 /// Entries of a folder and its subfolders.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct FolderTree {
     /// Paths of all entries of the folder, including subfolders.
     pub paths: Vec<PathBuf>,

@@ -48,6 +48,7 @@ impl FileFormat {
 
 /// Description of a capture interface in a capture file. A pcap file has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Interface {
     /// Link type of the interface (LINKTYPE_ value).
     pub link_type: u32,

@@ -79,11 +79,11 @@ pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] 
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLayout {
     /// Byte order of the pcap file.
-    pub order: ByteOrder,
+    pub(crate) order: ByteOrder,
     /// Nanoseconds per unit of the fraction in a pcap timestamp.
-    pub unit: u64,
+    pub(crate) unit: u64,
     /// Length in bytes of the pcap file's record headers.
-    pub header_len: usize,
+    pub(crate) header_len: usize,
 }
 
 impl RecordLayout {

@@ -37,6 +37,7 @@ struct CachedFile {
 
 /// Finished capture file, and the pins that hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HeldFile {
     /// Positions in [`Pins::sound`] of the pins that hold the capture file.
     pub by: Vec<usize>,

@@ -54,6 +54,7 @@ pub enum PinError {
 
 /// File in the folder of pins that is not a valid pin: all capture files are held.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
 pub struct UnsoundPin {
     /// Path of the invalid pin, or of the folder of pins.
     pub path: PathBuf,

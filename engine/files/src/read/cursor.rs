@@ -55,6 +55,7 @@ impl fmt::Display for FileEnd {
 
 /// Counts of contradictions in a capture file that did not stop the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Anomalies {
     /// Number of records with a captured length above the frame's length on the wire.
     pub longer_than_frame: u64,

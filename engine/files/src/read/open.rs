@@ -35,16 +35,16 @@ pub fn open(path: &Path) -> Result<FileReader, ReadError> {
 #[derive(Clone, Debug)]
 pub struct FileRanges {
     /// Path of the capture file.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Byte ranges of the capture file to read, in order.
     pub(crate) ranges: Vec<Range<u64>>,
     /// Folder in which the capture file was listed; `None` if the user named the file. Files of a
     /// folder may be deleted at any time, so a missing file is not an error.
-    pub found_in: Option<PathBuf>,
+    pub(crate) found_in: Option<PathBuf>,
     /// Set if the user named the capture file, which may then be a pipe or a link.
     pub(crate) is_named: bool,
     /// Counter of the bytes read from the capture file.
-    pub meter: ReadMeter,
+    pub(crate) meter: ReadMeter,
     /// Key that opens the capture file if it is sealed.
     pub(crate) key: Option<SecretKey>,
     /// Source of the capture file's content if it is not a local file.
@@ -151,6 +151,12 @@ impl FileRanges {
             remote: Some(content),
             ..Self::new(folder.join(name), ranges)
         }
+    }
+
+    /// Returns the path of the capture file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns `true` if the content of the capture file is not local.

@@ -16,6 +16,7 @@ use std::{io::Read, mem};
 
 /// Packet record of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Packet<'a> {
     /// Index of the packet's interface in [`PacketReader::interfaces`].
     pub interface: usize,

@@ -22,6 +22,7 @@ const TEMPORARY: &str = ".wqcap-seal-";
 
 /// Capture file that was sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sealed {
     /// Path of the sealed file.
     pub path: PathBuf,
