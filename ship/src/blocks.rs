@@ -255,7 +255,7 @@ mod tests {
     fn each_part_is_a_row_with_portable_types() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let mut index = index.expect("reads").expect("made");
         assert_eq!(index.blocks[0].lost, None, "pcap has no drop counts");
         index.blocks[0].lost = Some(5);
@@ -309,7 +309,7 @@ mod tests {
     fn a_file_without_separate_parts_is_one_part() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 0, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let mut index = index.expect("reads").expect("made");
         let before = rows(&index, 5000);
         index.blocks.extend(index.blocks.clone());

@@ -8,7 +8,7 @@ use strum::VariantNames;
 use wqcap_engine::{
     config::Slice,
     filter::{Filter, quoted_expression},
-    frame::dedup::MayDiffer,
+    frame::{SliceError, dedup::MayDiffer},
 };
 
 /// Arguments of `wqcap rss`.
@@ -103,7 +103,7 @@ fn community_id(text: &str) -> Result<String, String> {
     )
 }
 
-fn slice(text: &str) -> Result<Slice, String> {
+fn slice(text: &str) -> Result<Slice, SliceError> {
     Slice::try_from(text.to_owned())
 }
 

@@ -33,7 +33,7 @@ impl From<MergeError> for Failure {
     fn from(e: MergeError) -> Self {
         match e {
             MergeError::Refused(message) => Self::refused(message),
-            MergeError::Failed(_) | MergeError::Stopped => Self::failed(e.to_string()),
+            e => Self::failed(e.to_string()),
         }
     }
 }
@@ -41,8 +41,8 @@ impl From<MergeError> for Failure {
 /// Merges the input files, and fails with a message for each input that lost records.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
-    key::settle(&args.key)?;
-    let mut plan = MergePlan::new(&args.inputs, &args.out)?;
+    let key = key::of_args(&args.key)?;
+    let mut plan = MergePlan::new(&args.inputs, key.as_ref(), &args.out)?;
     for path in &args.inject_secrets {
         plan.inject(key_log(path)?)?;
     }

@@ -32,6 +32,7 @@ use wqcap_engine::{
     capture::{End, Limits, Report, Resources},
     config::{Config, Sandbox as SandboxMode},
     device::DeviceFacts,
+    filter::FilterCompiler,
     plan::Plan,
     sink::PreparedRing,
     verbs::allow_release_of_lost_objects,
@@ -83,6 +84,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         loaded,
         config,
         plan: Some(plan),
+        filters,
     } = Checked::new(&given.config, args.model.as_deref(), true)?
     else {
         return Err(Failure::failed("internal error: the run has no plan"));
@@ -107,7 +109,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         ..Resources::default()
     };
     if let Some(source) = &plan.output.encrypt {
-        resources.encryption_key = Some(Arc::new(key::read(source, source.config_key())?));
+        resources.encryption_key = Some(key::read(source, source.config_key())?);
     }
     if plan.output.dir.is_some() {
         resources.write_ring = Some(Arc::new(PreparedRing::new()));
@@ -174,6 +176,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let report = supervised.run(&mut CaptureHost {
         given: &given.config,
         config,
+        filters,
         quiet,
         progress: Progress::new(quiet),
         service,
@@ -223,6 +226,8 @@ struct CaptureHost<'a> {
     given: &'a ConfigArgs,
     /// Effective configuration of the run, with all defaults.
     config: Config,
+    /// Compiler of the configuration's filters, which each search for the device uses again.
+    filters: FilterCompiler,
     /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
     /// Progress line of the capture.
@@ -237,7 +242,7 @@ impl Host for CaptureHost<'_> {
     }
 
     fn find_device(&mut self) -> Result<Plan, HostError> {
-        Ok(settle(&mut self.config.clone())?)
+        Ok(settle(&mut self.config.clone(), &self.filters)?)
     }
 
     fn running(&mut self, plan: &Plan) {

@@ -9,6 +9,7 @@ const MOST_QUESTIONS: usize = 16;
 
 /// Parsed DNS query or answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DnsMessage {
     /// DNS identifier that is equal in a query and its answer.
     pub id: u16,
@@ -22,6 +23,7 @@ pub struct DnsMessage {
 
 /// Question of a DNS message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Question {
     /// Queried DNS name in the format of zone files, without the final dot; `.` for the root.
     pub name: String,

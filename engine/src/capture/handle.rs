@@ -112,7 +112,11 @@ impl CaptureHandle {
     /// The expression does not compile, or keeps frames that the NIC's rules, derived from the
     /// first filter, do not capture. The filter then stays unchanged.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        self.set_compiled_filter(plan::compile_filter("capture.filter", expression)?)
+        self.set_compiled_filter(plan::compile_filter(
+            &self.shared.filters,
+            "capture.filter",
+            expression,
+        )?)
     }
 
     /// Replaces the capture filter by a compiled one, like [`CaptureHandle::set_filter`] but

@@ -10,7 +10,7 @@ use crate::{
     capture::port::Port,
     config::OnPortDown,
     device::counters::NicReader,
-    filter::FilterCell,
+    filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer,
         reduce::{FcsReport, Reduction, Stage, StageCounters},
@@ -136,6 +136,8 @@ struct SharedRun {
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<FilterCell>,
+    /// Compiler of the filters that callers set as expressions.
+    filters: FilterCompiler,
     /// Split of the capture filter between NIC and software, if the rules were derived from the
     /// filter.
     split: Option<Arc<Split>>,

@@ -13,7 +13,7 @@ use crate::{
     analysis::observer::{Observers, ObserversAttr},
     config::{self, Format, Order, PipelineMode},
     device::counters::NicReader,
-    filter::FilterCell,
+    filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
         ToSink,
@@ -33,7 +33,7 @@ use crate::{
     verbs::AsyncEvents,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
-use wqcap_files::sealed::{SecretKey, open_with};
+use wqcap_files::sealed::SecretKey;
 
 /// State of a capture's start before the first verb is called.
 pub(super) struct Startup<'p> {
@@ -289,6 +289,7 @@ impl<'p> Startup<'p> {
             counters: self.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
+            filters: FilterCompiler::default(),
             split: plan.steering.split.clone().map(Arc::new),
             stages: self.stages,
             reduction: Arc::new(if self.in_order {
@@ -441,21 +442,17 @@ impl Capture {
     }
 }
 
-/// Returns the encryption key of finished capture files, and registers it for reading them in this
-/// process: the indexer needs it.
-fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<Arc<SecretKey>>, Error> {
+/// Returns the encryption key of finished capture files.
+fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<SecretKey>, Error> {
     let Some(source) = &plan.output.encrypt else {
         return Ok(None);
     };
     let key = match &resources.encryption_key {
-        Some(key) => Arc::clone(key),
-        None => Arc::new(
-            source
-                .read()
-                .map_err(|problem| Error::config(source.config_key(), source, problem))?,
-        ),
+        Some(key) => key.clone(),
+        None => source
+            .read()
+            .map_err(|problem| Error::config(source.config_key(), source, problem))?,
     };
-    open_with(SecretKey::clone(&key));
     Ok(Some(key))
 }
 

@@ -366,7 +366,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
 fn name(output: &OutputConfig) -> Option<String> {
     let template = match output.name.parse::<NameTemplate>() {
         Ok(template) => template,
-        Err(problem) => return Some(problem),
+        Err(e) => return Some(e.to_string()),
     };
     let per_queue = !output.is_ordered();
     (per_queue && !template.distinguishes_queues()).then(|| {

@@ -30,6 +30,7 @@ use crate::{
     analysis::flows::FlowsPlan,
     config::{self, Config},
     device::DeviceFacts,
+    filter::FilterCompiler,
     pipeline::reduce::Reduction,
     rx::clock::StampForm,
     sink::OutputPlan,
@@ -171,25 +172,44 @@ impl Plan {
     /// The configuration asks for something that the device or the machine cannot do. The error
     /// lists every such setting with its key, its value and the limit.
     pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
+        Self::with_filters(config, devices, &FilterCompiler::default())
+    }
+
+    /// Plans a capture run like [`Plan::new`]. `filters` compiles its filters; a caller that plans
+    /// repeatedly keeps it, because libpcap may need seconds for a long filter.
+    ///
+    /// # Errors
+    /// See [`Plan::new`].
+    pub fn with_filters(
+        config: &Config,
+        devices: &[DeviceFacts],
+        filters: &FilterCompiler,
+    ) -> Result<Self, Error> {
         let mut found = PlanErrors::default();
-        match Self::settle(config, devices, &mut found) {
+        match Self::settle(config, devices, filters, &mut found) {
             Some(plan) if found.is_empty() => Ok(plan),
             _ => Err(found.into()),
         }
     }
 
-    /// Checks the configuration as far as it does not depend on the RDMA device.
+    /// Checks the configuration as far as it does not depend on the RDMA device. `filters` compiles
+    /// its filters.
     ///
     /// # Errors
     /// The configuration asks for something that [`Plan::new`] refuses on every device.
-    pub fn check_without_device(config: &Config) -> Result<(), Error> {
-        Self::new(config, &[any_device::capable_of_all(config)]).map(drop)
+    pub fn check_without_device(config: &Config, filters: &FilterCompiler) -> Result<(), Error> {
+        Self::with_filters(config, &[any_device::capable_of_all(config)], filters).map(drop)
     }
 
     /// Resolves all settings of a run and adds each error to `found`. A plan is valid only if
     /// `found` stays empty.
-    fn settle(config: &Config, devices: &[DeviceFacts], found: &mut PlanErrors) -> Option<Self> {
-        let reduction = found.keep(reduction::reduction(config));
+    fn settle(
+        config: &Config,
+        devices: &[DeviceFacts],
+        filters: &FilterCompiler,
+        found: &mut PlanErrors,
+    ) -> Option<Self> {
+        let reduction = found.keep(reduction::with_filters(config, filters));
         found.keep(constraints::verifiable(config));
         let key = config.rss.key.parse();
         let key = key.map_err(|e: wqcap_rss::key::KeyError| {
@@ -197,7 +217,7 @@ impl Plan {
         });
         let key = found.keep(key);
         let Some(device) = found.keep(target::device(config, devices)) else {
-            found.keep(Self::check_without_device(config));
+            found.keep(Self::check_without_device(config, filters));
             return None;
         };
         let port = found.keep(target::port(config, device));
@@ -224,7 +244,7 @@ impl Plan {
         notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
         let stamps = Stamps::from_config(&config.capture, device, &mut notes);
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        let steering = found.keep(Steering::from_config(config, count));
+        let steering = found.keep(Steering::with_filters(config, count, filters));
         let restore_vlan = found.keep(constraints::restores_vlan(config, caps, rings, &mut notes));
         found.keep(constraints::respreadable(config, queues.len()));
         if let Some(port) = port {

@@ -95,8 +95,8 @@ pub(super) fn output(
 /// Parses the configured template of capture file names. A configuration that was read has a valid
 /// one.
 fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
-    let template = output.name.parse();
-    template.map_err(|e: String| Error::config("output.name", &output.name, e))
+    let template = output.name.parse::<NameTemplate>();
+    template.map_err(|e| Error::config("output.name", &output.name, e))
 }
 
 /// Returns the cores that compress capture files: those that this process may use and that have no

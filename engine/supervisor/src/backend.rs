@@ -32,7 +32,7 @@ use wqcap_engine::{
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
     device::{self, DeviceFacts},
-    filter::Filter,
+    filter::{Filter, FilterCompiler},
     plan::{self, Plan},
     sink::{PinnedFiles, RetentionGauge},
 };
@@ -269,22 +269,22 @@ impl CaptureBackend {
     /// Compiles a capture filter and then applies it.
     pub(super) fn change_filter(&self, expression: String, reply: ChangeReply) {
         let live = Arc::clone(&self.live);
-        let change = move || {
+        let change = move |filters: &FilterCompiler| {
             lock(&live).changeable()?;
-            let filter = compiled(&expression)?;
+            let filter = compiled(filters, &expression)?;
             // The capture may have ended or been replaced while libpcap compiled.
             let handles = lock(&live).changeable()?;
             set_filter(&handles.capture, filter)
         };
-        self.after_compilation(reply, move |reply| reply.send(change()));
+        self.after_compilation(reply, move |reply, filters| reply.send(change(filters)));
     }
 
     /// Compiles the capture filter of a reloaded configuration, which the capture's owner then
     /// applies.
     pub(super) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
         let (orders, owner) = (self.orders.clone(), self.owner.clone());
-        self.after_compilation(reply, move |reply| {
-            match compiled(&config.capture.filter) {
+        self.after_compilation(reply, move |reply, filters| {
+            match compiled(filters, &config.capture.filter) {
                 Ok(filter) => {
                     // A full queue means that the owner is ending, as in `queue`.
                     let _ = orders.try_send(Occurrence {
@@ -305,7 +305,9 @@ impl CaptureBackend {
     pub(super) fn mark(&self, wanted: Mark, reply: ChangeReply) {
         let dir = lock(&self.present).plan.output.dir.clone();
         let requests = self.handles().and_then(|it| it.capture.requests().cloned());
-        self.after_compilation(reply, move |reply| mark(&wanted, dir, requests, reply));
+        self.after_compilation(reply, move |reply, filters| {
+            mark(&wanted, dir, requests, filters, reply);
+        });
     }
 
     /// Queues a command that is an event for the capture's owner.
@@ -328,14 +330,14 @@ impl CaptureBackend {
     fn after_compilation(
         &self,
         reply: ChangeReply,
-        change: impl FnOnce(ChangeReply) + Send + 'static,
+        change: impl FnOnce(ChangeReply, &FilterCompiler) + Send + 'static,
     ) {
         let held = Arc::new(Mutex::new(Some(reply)));
         let take = |held: &Mutex<Option<ChangeReply>>| lock(held).take();
         let of_change = Arc::clone(&held);
-        let accepted = self.compilations.carry_out(move || {
+        let accepted = self.compilations.carry_out(move |filters| {
             if let Some(reply) = take(&of_change) {
-                change(reply);
+                change(reply, filters);
             }
         });
         if let Err(refusal) = accepted
@@ -510,8 +512,8 @@ impl Backend for CaptureBackend {
     }
 }
 
-fn compiled(expression: &str) -> Result<Filter, Refusal> {
-    plan::compile_filter("capture.filter", expression)
+fn compiled(filters: &FilterCompiler, expression: &str) -> Result<Filter, Refusal> {
+    plan::compile_filter(filters, "capture.filter", expression)
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 

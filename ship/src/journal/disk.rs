@@ -9,11 +9,11 @@ use std::{
     path::Path,
 };
 use wqcap_files::{
+    folder::open::{MOST_RECORD, create_or_empty, read_regular},
     folder::{
         delivery::{DeliveryRecord, RECORD, VERSION},
         sync_folder,
     },
-    open::{MOST_RECORD, create_or_empty, read_regular},
 };
 
 pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalError> {

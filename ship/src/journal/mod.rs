@@ -37,12 +37,12 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_files::{
+    folder::open::{MOST_TABLE, read_regular},
     folder::{
         delivery::{SUMS, VERSION},
         expired::{ExpiredFile, ListPosition},
         sync_folder,
     },
-    open::{MOST_TABLE, read_regular},
     pin::FolderLock,
 };
 

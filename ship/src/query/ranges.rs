@@ -262,7 +262,7 @@ mod tests {
     fn a_table_of_parts_is_a_list_of_ranges() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let index = index.expect("reads").expect("made");
         let of = |key| ObjectInfo {
             key,

@@ -145,7 +145,7 @@ mod tests {
     fn written_tables_are_read_back() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let mut index = index.expect("reads").expect("made");
         // A second block with later stamps.
         let mut later = index.blocks[0].clone();
@@ -192,7 +192,7 @@ mod tests {
     fn a_part_beyond_its_object_is_an_error() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let index = index.expect("reads").expect("made");
         let of = |bytes| ObjectInfo {
             key: None,

@@ -125,7 +125,7 @@ fn planned(
 fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
     let dir = tempfile::tempdir().expect("dir");
     let sample = fixtures::capture(dir.path(), 0, 7, 10);
-    let index = wqcap_files::index::build(&sample, || true);
+    let index = wqcap_files::index::build(&sample, None, || true);
     let mut index = index.expect("reads").expect("made");
     let step = 20 * MINUTE;
     for n in 0..days * (DAY / step) {
@@ -203,7 +203,7 @@ fn ten_minutes_of_a_hundred_thousand_files() {
 fn a_long_file_is_found_within_the_look_back() {
     let dir = tempfile::tempdir().expect("dir");
     let sample = fixtures::capture(dir.path(), 0, 7, 10);
-    let index = wqcap_files::index::build(&sample, || true);
+    let index = wqcap_files::index::build(&sample, None, || true);
     let mut index = index.expect("reads").expect("made");
     // A file of 30 hours that begins one minute before midnight.
     let start_ns = FIRST_DAY - MINUTE;
@@ -318,7 +318,7 @@ impl TestBench {
     fn merged(&self, sensors: &[&str]) -> Vec<u8> {
         let inputs: Vec<_> = sensors.iter().map(|it| self.at(it)).collect();
         let out = self.at("merged.pcap");
-        let plan = MergePlan::new(&inputs, &out).expect("a plan");
+        let plan = MergePlan::new(&inputs, None, &out).expect("a plan");
         let target = MergeTarget::new(&out, &plan).expect("a target");
         merge::run(plan, target, |_| true).expect("merged");
         fs::read(out).expect("there")

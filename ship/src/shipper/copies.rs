@@ -130,7 +130,7 @@ fn made(
 ) -> Result<(CaptureIndex, FileStamp), String> {
     fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(|e| e.to_string())?;
     anonymize_file(path, query, to).map_err(|e| e.to_string())?;
-    let index = index::build(to, || true).map_err(|e| e.to_string())?;
+    let index = index::build(to, None, || true).map_err(|e| e.to_string())?;
     let stamp = FileStamp::read(to).map_err(|e| e.to_string())?;
     Ok((index.ok_or("the copy changed while it was indexed")?, stamp))
 }

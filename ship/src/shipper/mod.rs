@@ -57,12 +57,12 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 use wqcap_files::{
+    folder::open::open_regular,
     folder::{
         FileStamp,
         expired::{self, ExpiredFile},
     },
     index::{self, CaptureIndex, IndexFolder},
-    open::open_regular,
 };
 
 /// Time that the capture has to write the index of a new capture file; building another index would
@@ -419,7 +419,7 @@ impl Shipper {
         };
         self.update_status(|status| status.now = Some(file.name.clone()));
         let path = file.path.clone();
-        let built = spawn_blocking(move || index::build(&path, || true)).await;
+        let built = spawn_blocking(move || index::build(&path, None, || true)).await;
         match built {
             Ok(Ok(Some(index))) => self.enter_packets(&file, &index)?,
             Ok(Ok(None)) => {

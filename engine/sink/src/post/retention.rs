@@ -59,7 +59,7 @@ use wqcap_core::{
         wall_clock::{Moment, StepWatch, boot_time},
     },
 };
-use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock};
+use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock, sealed::SecretKey};
 
 /// Minimum interval between two retention checks of the output directory. With thousands of files a
 /// check takes milliseconds.
@@ -164,18 +164,20 @@ impl RetentionTrigger {
 
 /// Starts the retention thread for directory `dir`. It checks the directory at its start, after
 /// each wake, every [`CHECK_EVERY`] if the retention limits require that, and a last time when the
-/// trigger is dropped; then it ends. The returned gauge publishes the results of the checks.
+/// trigger is dropped; then it ends. The returned gauge publishes the results of the checks. `key`
+/// opens encrypted files.
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
     times: &FinishTimes,
+    key: Option<&SecretKey>,
 ) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), ResourceError> {
     let (trigger, wakes) = crossbeam_channel::bounded(1);
     let name = &output.name;
     let trigger = RetentionTrigger {
         wakes: trigger,
         room: Arc::default(),
-        own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
+        own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone(), key.cloned()))),
         counts: output.journal.is_some().then(FrameCounts::default),
         times: (output.retention.age_ns > 0).then(|| times.clone()),
     };
@@ -184,7 +186,7 @@ pub(super) fn start(
         dir: dir.to_owned(),
         keep: output.retention,
         own: trigger.own.clone(),
-        pinned: Pinned::new(output.index_dir.as_deref()),
+        pinned: Pinned::new(output.index_dir.as_deref(), key.cloned()),
         delivery: delivery.map(|(journal, counts)| ShippingState {
             journal,
             index_dir: output.index_dir.clone(),

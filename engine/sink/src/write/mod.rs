@@ -93,8 +93,8 @@ pub struct WriterConfig {
     pub longest: usize,
     /// Process that runs the hook of finished files; `None`: the calling process.
     pub hook_process: Option<Arc<HookProcess>>,
-    /// Key for the encryption of finished capture files; `None`: no encryption.
-    pub at_rest: Option<Arc<SecretKey>>,
+    /// Key that encrypts finished capture files and opens encrypted ones; `None`: no encryption.
+    pub at_rest: Option<SecretKey>,
     /// Finish times of the run's capture files, including those of earlier captures of the run.
     pub finish_times: FinishTimes,
     /// io_uring instance for writing files; `None`: the writer creates one.

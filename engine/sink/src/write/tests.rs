@@ -1078,7 +1078,7 @@ fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     assert_eq!(finished.failures, Vec::<String>::new());
     // The index contains the marks that readers of the files see.
     let marks = listed(&finished).into_iter().map(|path| {
-        let index = wqcap_files::index::build(&path, || true).expect("reads");
+        let index = wqcap_files::index::build(&path, None, || true).expect("reads");
         let marks = index.expect("unchanged").marks.into_iter();
         marks.map(|it| (it.ns, it.text)).collect::<Vec<_>>()
     });

@@ -22,7 +22,7 @@ pub use expression::{Split, SplitError};
 use crate::{
     Error,
     config::{self, Config, Mode, RuleConfig},
-    filter::{self, Filter},
+    filter::{self, FilterCompiler},
     plan::steering::rule_priority::RUNGS,
     verbs::{FlowKind, FlowSpec},
 };
@@ -133,6 +133,15 @@ impl Steering {
     /// # Errors
     /// A rule is invalid, rules would duplicate frames, or the mode supports fewer queues.
     pub fn from_config(config: &Config, queues: u16) -> Result<Self, Error> {
+        Self::with_filters(config, queues, &FilterCompiler::default())
+    }
+
+    /// Plans the steering like [`Steering::from_config`]; `filters` compiles the capture filter.
+    pub(super) fn with_filters(
+        config: &Config,
+        queues: u16,
+        filters: &FilterCompiler,
+    ) -> Result<Self, Error> {
         let depth = depth(config);
         match config.capture.mode {
             mode if config.rss.inner && mode != Mode::Steal => Err(Error::config(
@@ -153,7 +162,7 @@ impl Steering {
             .involving(&["pipeline.mode"])),
             Mode::Sniffer => Ok(Self::sniffer()),
             Mode::Filtered if config.rule.is_empty() => {
-                Self::by_filter(&config.capture.filter, depth)
+                Self::by_filter(&config.capture.filter, depth, filters)
             }
             Mode::Filtered => Self::filtered(&config.rule, depth, queues),
         }
@@ -224,7 +233,11 @@ impl Steering {
 
     /// Creates flow rules, by RSS profile, for the frames that a filter keeps. Rules of one
     /// priority that match the same frame lead to the same QP.
-    fn by_filter(expression: &str, depth: HashDepth) -> Result<Self, Error> {
+    fn by_filter(
+        expression: &str,
+        depth: HashDepth,
+        filters: &FilterCompiler,
+    ) -> Result<Self, Error> {
         if expression.trim().is_empty() {
             return Err(Error::config(
                 "capture.mode",
@@ -244,7 +257,7 @@ impl Steering {
             )
             .involving(&["rule"])
         };
-        let filter = Filter::compile(expression).map_err(|e| refused(&e))?;
+        let filter = filters.compile(expression).map_err(|e| refused(&e))?;
         let split = Split::from_filter(&filter).map_err(|e| refused(&e))?;
         let mut steering = Self::default();
         for wanted in &split.matches {

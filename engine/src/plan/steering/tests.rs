@@ -1,6 +1,7 @@
 //! Tests of the readable rules of each mode.
 
 use super::*;
+use crate::filter::Filter;
 
 /// Creates the steering of mode `filtered` with the rules in `text`.
 fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
