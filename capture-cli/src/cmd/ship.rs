@@ -39,9 +39,9 @@ const EVERY: Duration = Duration::from_secs(1);
 
 impl From<ShipError> for Failure {
     fn from(e: ShipError) -> Self {
-        match e {
-            ShipError::Start(e) => Self::refused(e),
-            ShipError::Failed(e) => Self::failed(e),
+        match e.is_after_start() {
+            true => Self::failed(e.to_string()),
+            false => Self::refused(e.to_string()),
         }
     }
 }

@@ -98,19 +98,27 @@ pub struct SensorStatus {
     pub refused_by: Option<Instance>,
 }
 
+/// Reason why the content of an object is not a sensor status.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SensorStatusError {
+    /// The content is not JSON, or lacks values of a sensor status.
+    #[error("the object is not a sensor status ({0})")]
+    Json(#[from] serde_json::Error),
+    /// The sensor status has the layout of another version.
+    #[error("the sensor status has version {0}; this wqcap reads version {VERSION}")]
+    Version(u32),
+}
+
 impl SensorStatus {
     /// Parses the content of a status object in the store.
     ///
     /// # Errors
     /// The content is not a status, or has another version.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let it = serde_json::from_slice::<Self>(text);
-        let mut it = it.map_err(|e| format!("the object is not a sensor status ({e})"))?;
+    pub fn parse(text: &[u8]) -> Result<Self, SensorStatusError> {
+        let mut it = serde_json::from_slice::<Self>(text)?;
         if it.version != VERSION {
-            let version = it.version;
-            return Err(format!(
-                "the sensor status has version {version}; this wqcap reads version {VERSION}"
-            ));
+            return Err(SensorStatusError::Version(it.version));
         }
         it.problems.truncate(MOST_PROBLEMS);
         it.lag_s = it.lag_s.clamp(0.0, LONGEST_LAG);
@@ -177,7 +185,7 @@ mod tests {
         it.taken_over = Some(it.by.clone());
         it.last_object = Some(LastObject::now("packets/x.pcap"));
         let text = serde_json::to_vec(&it).expect("JSON");
-        assert_eq!(SensorStatus::parse(&text), Ok(it.clone()));
+        assert_eq!(SensorStatus::parse(&text).expect("a status"), it);
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         assert_eq!(json["host"], "here");
         assert!(json["time"].as_str().is_some_and(|it| it.ends_with('Z')));

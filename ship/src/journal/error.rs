@@ -1,12 +1,15 @@
 //! Errors of a journal.
 
 use std::{
+    fmt::{self, Display, Formatter},
     io,
     path::{Path, PathBuf},
 };
+use wqcap_files::folder::delivery::VERSION;
 
 /// Reason why a delivery journal cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JournalError {
     /// A file of the delivery journal cannot be read or written.
     #[error("ship.journal: {}: {source}", .path.display())]
@@ -24,8 +27,9 @@ pub enum JournalError {
     Unsound {
         /// Path of the invalid journal file.
         path: PathBuf,
-        /// Description of what is invalid in the journal file.
-        problem: String,
+        /// Reason why the journal file is invalid.
+        #[source]
+        problem: JournalFileError,
     },
     /// The delivery journal belongs to another sensor or store.
     #[error(
@@ -36,9 +40,9 @@ pub enum JournalError {
         /// Folder of the journal that belongs to another sensor or store.
         dir: PathBuf,
         /// Sensor and store that the journal belongs to.
-        of: String,
+        of: JournalOwner,
         /// Sensor and store of the process that opens the journal.
-        wanted: String,
+        wanted: JournalOwner,
     },
     /// Another `wqcap ship` process uses the delivery journal.
     #[error(
@@ -49,6 +53,32 @@ pub enum JournalError {
         /// Folder of the journal in use.
         dir: PathBuf,
     },
+}
+
+/// Reason why a file of a journal has invalid content.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalFileError {
+    /// The file has the layout of another version.
+    #[error("the journal file has version {0}; this wqcap reads version {VERSION}")]
+    Version(u32),
+    /// The file is not JSON, or lacks values of a record.
+    #[error("the file is not a record of this journal ({0})")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Sensor and store that a journal belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalOwner {
+    pub(super) sensor: String,
+    pub(super) store: String,
+}
+
+impl Display for JournalOwner {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { sensor, store } = self;
+        write!(f, "the sensor {sensor:?} and the store {store:?}")
+    }
 }
 
 impl JournalError {

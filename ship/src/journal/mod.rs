@@ -23,7 +23,7 @@ mod disk;
 mod error;
 
 pub(crate) use dirs::DirStamp;
-pub use error::JournalError;
+pub use error::{JournalError, JournalFileError, JournalOwner};
 pub use wqcap_files::folder::delivery::{ContentKind, DeliveryRecord, DeliveryState, FileId};
 
 use crate::ledger::{DeliveryLedger, FrameState};
@@ -133,13 +133,14 @@ impl Journal {
         });
         check_version(&path, sums.version)?;
         if (sums.sensor.as_str(), sums.store.as_str()) != (sensor, store) {
-            let named = |sensor: &str, store: &str| {
-                format!("the sensor {sensor:?} and the store {store:?}")
+            let owner = |sensor: &str, store: &str| JournalOwner {
+                sensor: sensor.into(),
+                store: store.into(),
             };
             return Err(JournalError::Foreign {
                 dir: dir.into(),
-                of: named(&sums.sensor, &sums.store),
-                wanted: named(sensor, store),
+                of: owner(&sums.sensor, &sums.store),
+                wanted: owner(sensor, store),
             });
         }
         let mut records = BTreeMap::new();

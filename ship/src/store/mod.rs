@@ -24,13 +24,15 @@ use remote::Cloud;
 use std::{
     fmt::Debug,
     fs::{self, DirEntry},
+    io,
     ops::Range,
     path::Path,
     sync::Arc,
 };
 
-/// Error of an object store operation.
+/// Error of an object store operation: its kind, with the text of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// Permanent error of the store: missing rights, wrong credentials, no such bucket.
     #[error("{0}")]
@@ -171,11 +173,48 @@ pub trait ReadStore: Debug + Send + Sync {
 pub const FORMS: &str =
     "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY";
 
-/// Checks the form of a store URL. The error describes what is wrong with the URL.
+/// Reason why a text is not the URL of a store. It does not have the URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreUrlError {
+    /// The path of a folder is relative.
+    #[error("the path of a file:// URL must be absolute; write {FORMS}")]
+    RelativePath,
+    /// The URL has another scheme than those of stores.
+    #[error("the URL is not a store; write {FORMS}")]
+    Scheme,
+    /// The URL has no bucket, or an invalid prefix.
+    #[error("the URL names no bucket, or its prefix has . or ..; write {FORMS}")]
+    Bucket,
+}
+
+/// Error of opening an object store, after the key or option that holds the URL.
+#[derive(Debug, thiserror::Error)]
+#[error("{named}: {problem}")]
+pub struct StoreOpenError {
+    named: String,
+    #[source]
+    problem: StoreOpenProblem,
+}
+
+/// Reason why an object store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreOpenProblem {
+    #[error(transparent)]
+    Url(#[from] StoreUrlError),
+    #[error("cannot use the directory of the store: {0}; the directory must exist")]
+    Folder(#[source] io::Error),
+    #[error("{0} = {1:?}: the value is not a duration; write for example \"60s\"")]
+    Timeout(&'static str, String),
+    #[error(transparent)]
+    Client(#[from] object_store::Error),
+}
+
+/// Checks the form of a store URL.
 ///
 /// # Errors
 /// The URL has none of the accepted forms.
-pub fn check_url(url: &str) -> Result<(), String> {
+pub fn check_url(url: &str) -> Result<(), StoreUrlError> {
     parse(url).map(drop)
 }
 
@@ -197,23 +236,20 @@ enum StoreLocation<'a> {
     },
 }
 
-fn parse(url: &str) -> Result<StoreLocation<'_>, String> {
-    let known = format!("write {FORMS}");
+fn parse(url: &str) -> Result<StoreLocation<'_>, StoreUrlError> {
     if let Some(path) = url.strip_prefix("file://") {
         let is_absolute = path.starts_with('/');
         let place = is_absolute.then(|| StoreLocation::Folder(Path::new(path)));
-        return place.ok_or_else(|| format!("the path of a file:// URL must be absolute; {known}"));
+        return place.ok_or(StoreUrlError::RelativePath);
     }
     let of = |(scheme, cloud)| url.strip_prefix(scheme).map(|rest| (cloud, rest));
     let Some((cloud, rest)) = Cloud::SCHEMES.into_iter().find_map(of) else {
-        return Err(format!("the URL is not a store; {known}"));
+        return Err(StoreUrlError::Scheme);
     };
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.trim_matches('/');
     if name.is_empty() || prefix.split('/').any(|it| it == "." || it == "..") {
-        return Err(format!(
-            "the URL names no bucket, or its prefix has . or ..; {known}"
-        ));
+        return Err(StoreUrlError::Bucket);
     }
     Ok(StoreLocation::Bucket {
         cloud,
@@ -241,9 +277,8 @@ pub fn url_of(named: &Path) -> Option<String> {
 ///
 /// # Errors
 /// The URL is invalid, or the settings in the environment are.
-pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    let named = format!("ship.store = {url:?}");
-    match open_as(&named, url)? {
+pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
+    match open_as(format!("ship.store = {url:?}"), url)? {
         Opened::Folder(it) => Ok(Arc::new(it)),
         Opened::Bucket(it) => Ok(Arc::new(it)),
     }
@@ -253,8 +288,11 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_to_read(named: &str, url: &str) -> Result<Arc<dyn ReadStore>, StoreError> {
-    match open_as(named, url)? {
+pub fn open_to_read(
+    named: impl Into<String>,
+    url: &str,
+) -> Result<Arc<dyn ReadStore>, StoreOpenError> {
+    match open_as(named.into(), url)? {
         Opened::Folder(it) => Ok(Arc::new(it)),
         Opened::Bucket(it) => Ok(Arc::new(it)),
     }
@@ -265,22 +303,18 @@ enum Opened {
     Bucket(Remote),
 }
 
-fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
-    let refused = |e: String| StoreError::Refused(format!("{named}: {e}"));
-    match parse(url).map_err(refused)? {
-        StoreLocation::Folder(path) => Folder::open(path).map(Opened::Folder).map_err(|e| {
-            refused(format!(
-                "cannot use the directory of the store: {e}; the directory must exist"
-            ))
-        }),
+fn open_as(named: String, url: &str) -> Result<Opened, StoreOpenError> {
+    let opened = || match parse(url)? {
+        StoreLocation::Folder(path) => Folder::open(path)
+            .map(Opened::Folder)
+            .map_err(StoreOpenProblem::Folder),
         StoreLocation::Bucket {
             cloud,
             name,
             prefix,
-        } => remote::open(cloud, name, prefix)
-            .map(Opened::Bucket)
-            .map_err(refused),
-    }
+        } => remote::open(cloud, name, prefix).map(Opened::Bucket),
+    };
+    opened().map_err(|problem| StoreOpenError { named, problem })
 }
 
 #[cfg(test)]
