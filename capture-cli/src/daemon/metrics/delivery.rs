@@ -60,18 +60,11 @@ impl Collector for ShippingScrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
         let mut families = Families(encoder);
         let it = &self.0;
-        let ledger = &it.ledger;
+        let lines = it.ledger.lines();
         families.gauges(
             "frames",
             "Frames by line of the delivery ledger",
-            [
-                ("captured", ledger.captured),
-                ("shipped", ledger.shipped),
-                ("pending", ledger.pending),
-                ("not_selected", ledger.not_selected),
-                ("expired_unshipped", ledger.expired_unshipped),
-            ]
-            .map(|(line, frames)| ([("line", line)], frames as f64)),
+            lines.map(|(line, frames)| ([("line", line)], frames as f64)),
         )?;
         for (name, help, value) in [
             (
