@@ -21,8 +21,7 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
         Some(url) => ("STORE", url.clone()),
         None => ("ship.store", configured(&args.config)?),
     };
-    let fleet = fleet::survey(from, &url, args.stale);
-    let fleet = fleet.map_err(|e| Failure::refused(e.to_string()))?;
+    let fleet = fleet::survey(from, &url, args.stale.0).map_err(Failure::refused)?;
     if args.json {
         output::print_json(&fleet)?;
     } else {
@@ -115,14 +114,8 @@ fn seen_row(it: &SensorFacts, fleet: &Fleet) -> Vec<String> {
 
 /// Returns the row of a sensor in the table of delivery ledgers.
 fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String> {
-    let numbers = [
-        ledger.captured,
-        ledger.shipped,
-        ledger.pending,
-        ledger.not_selected,
-        ledger.expired_unshipped,
-    ];
-    [vec![name], numbers.map(thousands).to_vec(), vec![sum]].concat()
+    let numbers = ledger.lines().map(|(_, frames)| thousands(frames));
+    [vec![name], numbers.to_vec(), vec![sum]].concat()
 }
 
 /// Formats the check of a delivery ledger: `ok` if each captured frame is in exactly one other

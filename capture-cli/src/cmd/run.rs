@@ -293,7 +293,7 @@ impl Presenter for Console {
     }
 
     fn set_log_level(&self, level: LogLevel) -> Result<(), String> {
-        log::set_level(&level.to_string())
+        log::set_level(&level.to_string()).map_err(|e| e.to_string())
     }
 }
 
@@ -338,7 +338,7 @@ fn conclude(
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
-        End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
+        End::Storage(text) | End::Failed(text) => Err(Failure::failed(text)),
         End::Stopped
         | End::Count
         | End::Duration

@@ -40,8 +40,8 @@ const EVERY: Duration = Duration::from_secs(1);
 impl From<ShipError> for Failure {
     fn from(e: ShipError) -> Self {
         match e.is_after_start() {
-            true => Self::failed(e.to_string()),
-            false => Self::refused(e.to_string()),
+            true => Self::failed(e),
+            false => Self::refused(e),
         }
     }
 }
@@ -196,12 +196,11 @@ fn host() -> String {
 
 /// Returns the sensor name that is used by default: the name of this machine.
 fn of_host() -> Result<Sensor, Failure> {
-    let unfit = |e: String| {
+    Sensor::try_from(host()).map_err(|e| {
         Failure::refused(format!(
             "ship.sensor is not set, and the name of the host cannot replace it: {e}"
         ))
-    };
-    Sensor::try_from(host()).map_err(unfit)
+    })
 }
 
 /// Progress line of shipping, updated each second, for the terminal and the service manager.
@@ -271,15 +270,8 @@ fn line(status: &ShipStatus, sent: u64, time: Duration) -> String {
 
 /// Formats the delivery ledger of shipping, and the amount sent.
 fn in_words(status: &ShipStatus) -> String {
-    let ledger = &status.ledger;
     let mut text = String::new();
-    for (name, frames) in [
-        ("captured", ledger.captured),
-        ("shipped", ledger.shipped),
-        ("pending", ledger.pending),
-        ("not_selected", ledger.not_selected),
-        ("expired_unshipped", ledger.expired_unshipped),
-    ] {
+    for (name, frames) in status.ledger.lines() {
         let _ = writeln!(text, "{name:<18}{:>20}", thousands(frames));
     }
     let _ = writeln!(

@@ -38,8 +38,8 @@ impl From<StoreQueryError> for Failure {
             | StoreQueryError::Plan {
                 problem: PlanError::Store(_),
                 ..
-            } => Self::failed(e.to_string()),
-            _ => Self::refused(e.to_string()),
+            } => Self::failed(e),
+            _ => Self::refused(e),
         }
     }
 }

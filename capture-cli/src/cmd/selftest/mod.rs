@@ -178,18 +178,21 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
 /// Reads a selftest report from a file.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn read(path: &Path) -> Result<SelftestReport, Failure> {
-    let refused = |e: String| Failure::refused(format!("{}: {e}", path.display()));
-    let text = fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
-    SelftestReport::parse(&text)
-        .map_err(|e| refused(format!("the file is not a report of a selftest: {e}")))
+    let shown = path.display();
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    SelftestReport::parse(&text).map_err(|e| {
+        Failure::refused(format!(
+            "{shown}: the file is not a report of a selftest: {e}"
+        ))
+    })
 }
 
 /// Writes a selftest report to a file.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn write(path: &Path, report: &SelftestReport) -> Result<(), Failure> {
-    let failed = |e: String| Failure::failed(format!("--report {}: {e}", path.display()));
-    let text = serde_json::to_string_pretty(report).map_err(|e| failed(e.to_string()))?;
-    fs::write(path, text + "\n").map_err(|e| failed(e.to_string()))
+    let written = fs::write(path, output::json(report)?);
+    written.map_err(|e| Failure::failed(format!("--report {}: {e}", path.display())))
 }
 
 /// Formats the findings of a selftest, one line each.
