@@ -60,7 +60,6 @@ pub enum FleetError {
 #[derive(Clone, Debug, Serialize)]
 pub struct Fleet {
     /// Time at which the sensors were surveyed.
-    #[serde(with = "status::rfc3339")]
     pub time: Timestamp,
     /// Sensors with their statuses, sorted by name; each is followed by machines that were refused
     /// under its name.

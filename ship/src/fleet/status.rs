@@ -27,7 +27,6 @@ pub struct Instance {
     /// Name of the machine on which the instance runs.
     pub host: String,
     /// Time when the instance put the status.
-    #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
@@ -37,7 +36,6 @@ pub struct LastObject {
     /// Key of the shipped object in the store.
     pub key: String,
     /// Time when shipping of the object was complete.
-    #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
@@ -156,21 +154,6 @@ impl SensorStatus {
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(LONGEST).collect()
-}
-
-/// Serialization of the times of a sensor status in JSON, in UTC.
-pub(super) mod rfc3339 {
-    use jiff::Timestamp;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(time)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
-        let text = String::deserialize(from)?;
-        text.parse().map_err(D::Error::custom)
-    }
 }
 
 #[cfg(test)]
