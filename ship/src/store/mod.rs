@@ -278,10 +278,7 @@ pub fn url_of(named: &Path) -> Option<String> {
 /// # Errors
 /// The URL is invalid, or the settings in the environment are.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
-    match open_as(format!("ship.store = {url:?}"), url)? {
-        Opened::Folder(it) => Ok(Arc::new(it)),
-        Opened::Bucket(it) => Ok(Arc::new(it)),
-    }
+    Ok(open_as(format!("ship.store = {url:?}"), url)?)
 }
 
 /// Opens an object store for reading. Errors begin with `named`. No request is sent yet.
@@ -292,27 +289,27 @@ pub fn open_to_read(
     named: impl Into<String>,
     url: &str,
 ) -> Result<Arc<dyn ReadStore>, StoreOpenError> {
-    match open_as(named.into(), url)? {
-        Opened::Folder(it) => Ok(Arc::new(it)),
-        Opened::Bucket(it) => Ok(Arc::new(it)),
-    }
+    Ok(open_as(named.into(), url)?)
 }
 
-enum Opened {
-    Folder(Folder),
-    Bucket(Remote),
-}
+/// Store that can be written and read.
+trait AnyStore: Store + ReadStore {}
 
-fn open_as(named: String, url: &str) -> Result<Opened, StoreOpenError> {
-    let opened = || match parse(url)? {
-        StoreLocation::Folder(path) => Folder::open(path)
-            .map(Opened::Folder)
-            .map_err(StoreOpenProblem::Folder),
-        StoreLocation::Bucket {
-            cloud,
-            name,
-            prefix,
-        } => remote::open(cloud, name, prefix).map(Opened::Bucket),
+impl<T: Store + ReadStore> AnyStore for T {}
+
+fn open_as(named: String, url: &str) -> Result<Arc<dyn AnyStore>, StoreOpenError> {
+    let opened = || -> Result<Arc<dyn AnyStore>, StoreOpenProblem> {
+        match parse(url)? {
+            StoreLocation::Folder(path) => {
+                let folder = Folder::open(path).map_err(StoreOpenProblem::Folder);
+                Ok(Arc::new(folder?))
+            }
+            StoreLocation::Bucket {
+                cloud,
+                name,
+                prefix,
+            } => Ok(Arc::new(remote::open(cloud, name, prefix)?)),
+        }
     };
     opened().map_err(|problem| StoreOpenError { named, problem })
 }

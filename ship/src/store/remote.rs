@@ -123,28 +123,30 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         return Err(StoreOpenProblem::Timeout(cloud.timeout(), limit));
     }
     let retries = Retries::default();
+    // The builders have the same functions and no common trait.
+    macro_rules! built {
+        ($builder:expr, $key:ident) => {
+            $builder
+                .with_retry(retry)
+                .with_http_connector(retries.clone())
+                .with_config($key::Client(timeout), &limit)
+                .build()
+                .map(boxed)
+        };
+    }
     let client = match cloud {
-        Cloud::S3 => AmazonS3Builder::from_env()
-            .with_bucket_name(bucket)
-            .with_retry(retry)
-            .with_http_connector(retries.clone())
-            .with_config(AmazonS3ConfigKey::Client(timeout), &limit)
-            .build()
-            .map(boxed),
-        Cloud::Google => GoogleCloudStorageBuilder::from_env()
-            .with_bucket_name(bucket)
-            .with_retry(retry)
-            .with_http_connector(retries.clone())
-            .with_config(GoogleConfigKey::Client(timeout), &limit)
-            .build()
-            .map(boxed),
-        Cloud::Azure => MicrosoftAzureBuilder::from_env()
-            .with_container_name(bucket)
-            .with_retry(retry)
-            .with_http_connector(retries.clone())
-            .with_config(AzureConfigKey::Client(timeout), &limit)
-            .build()
-            .map(boxed),
+        Cloud::S3 => built!(
+            AmazonS3Builder::from_env().with_bucket_name(bucket),
+            AmazonS3ConfigKey
+        ),
+        Cloud::Google => built!(
+            GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket),
+            GoogleConfigKey
+        ),
+        Cloud::Azure => built!(
+            MicrosoftAzureBuilder::from_env().with_container_name(bucket),
+            AzureConfigKey
+        ),
     };
     let names = cloud.credentials();
     let hint = match names.iter().any(|it| env::var_os(it).is_some()) {
