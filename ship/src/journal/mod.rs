@@ -51,7 +51,7 @@ use wqcap_files::{
 const BLOCKS: &str = ".parquet";
 
 /// Content of the journal's `ledger.json`: sums over deleted files, and the owner of the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct JournalSums {
     version: u32,
     sensor: String,
@@ -123,13 +123,7 @@ impl Journal {
             version: VERSION,
             sensor: sensor.into(),
             store: store.into(),
-            instance: String::new(),
-            frames: DeliveryLedger::default(),
-            expired_files: 0,
-            expired_flow_files: 0,
-            expired_uncounted_files: 0,
-            expired_read: ListPosition::default(),
-            folded: None,
+            ..JournalSums::default()
         });
         check_version(&path, sums.version)?;
         if (sums.sensor.as_str(), sums.store.as_str()) != (sensor, store) {
