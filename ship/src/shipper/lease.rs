@@ -211,22 +211,15 @@ impl Lease {
     }
 
     async fn read_status(&self, key: &str) -> Result<StoredStatus, StoreError> {
+        let absent = |hidden| StoredStatus {
+            status: None,
+            only: Some(PutIf::Absent),
+            hidden,
+        };
         let object = match self.store.read_small(key).await {
             Ok(object) => object,
-            Err(StoreError::NotFound(_)) => {
-                return Ok(StoredStatus {
-                    status: None,
-                    only: Some(PutIf::Absent),
-                    hidden: None,
-                });
-            }
-            Err(StoreError::Refused(why)) if !self.held => {
-                return Ok(StoredStatus {
-                    status: None,
-                    only: Some(PutIf::Absent),
-                    hidden: Some(why),
-                });
-            }
+            Err(StoreError::NotFound(_)) => return Ok(absent(None)),
+            Err(StoreError::Refused(why)) if !self.held => return Ok(absent(Some(why))),
             Err(e) => return Err(e),
         };
         let status = SensorStatus::parse(&object.bytes);
