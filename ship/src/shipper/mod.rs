@@ -120,7 +120,7 @@ impl Shipper {
     async fn work(&mut self) -> Result<(), PassError> {
         loop {
             self.update_journal().await?;
-            let Some(id) = self.next_file() else {
+            let Some(id) = self.first(|it| it.state != DeliveryState::Shipped) else {
                 if self.count_one().await? {
                     continue;
                 }
@@ -132,11 +132,6 @@ impl Shipper {
                 other => other?,
             }
         }
-    }
-
-    /// Returns the unshipped file to be shipped first.
-    fn next_file(&self) -> Option<FileId> {
-        self.first(|it| it.state != DeliveryState::Shipped)
     }
 
     /// Returns the first file in the order of shipping whose record matches, without deferred
@@ -178,7 +173,8 @@ impl Shipper {
             self.forget(&file.id()).await?;
             match file.kind {
                 ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
-                    self.enter_table(&file)?
+                    let key = key::table(file.kind, file.ns, &self.plan.sensor);
+                    self.journal.set(file.record(key))?;
                 }
                 ContentKind::Packets => match load_index(&self.plan, &file) {
                     Some(index) => self.enter_packets(&file, &index)?,
@@ -338,11 +334,6 @@ impl Shipper {
         self.journal.end_record(id)?;
         self.update_status(|_| {});
         Ok(())
-    }
-
-    fn enter_table(&mut self, file: &FoundCapture) -> Result<(), PassError> {
-        let key = key::table(file.kind, file.ns, &self.plan.sensor);
-        Ok(self.journal.set(file.record(key))?)
     }
 
     fn enter_packets(
