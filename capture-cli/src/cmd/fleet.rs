@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        table::{aligned, bytes, counted, thousands},
+        table::{aligned, bytes, cells, counted, thousands},
         terminal,
     },
 };
@@ -50,23 +50,18 @@ fn in_words(fleet: &Fleet) -> String {
         return String::new();
     }
     let heads = ["sensor", "host", "last seen", "last object", "lag", "left"];
-    let mut seen = vec![heads.map(str::to_owned).to_vec()];
-    let mut ledgers = vec![
-        ["", "", "", "", "not", "expired", ""]
-            .map(str::to_owned)
-            .to_vec(),
-        [
-            "sensor",
-            "captured",
-            "shipped",
-            "pending",
-            "selected",
-            "unshipped",
-            "sum",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+    let mut seen = vec![cells(heads)];
+    let above = ["", "", "", "", "not", "expired", ""];
+    let heads = [
+        "sensor",
+        "captured",
+        "shipped",
+        "pending",
+        "selected",
+        "unshipped",
+        "sum",
     ];
+    let mut ledgers = vec![cells(above), cells(heads)];
     for it in &fleet.sensors {
         seen.push(seen_row(it, fleet));
         let sum = sum(it.adds_up, it.status.uncounted_files);
