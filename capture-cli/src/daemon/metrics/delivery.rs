@@ -1,11 +1,7 @@
 //! Metrics of shipping for Prometheus. A test compares them with the list in `docs/fleet.md`.
 
-use super::{families::Families, older::older};
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, text},
-    registry::Registry,
-};
+use super::{families::Families, older::encoded};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
 use std::{
     fmt::Result,
     sync::{Arc, Mutex, PoisonError},
@@ -45,10 +41,7 @@ impl DeliverySource {
         let label = ("sensor".into(), self.sensor.clone().into());
         let mut registry = Registry::with_prefix_and_labels("wqcap_ship", [label].into_iter());
         registry.register_collector(Box::new(scrape));
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut text, &registry);
-        if in_older { older(&text) } else { text }
+        encoded(&registry, in_older)
     }
 }
 
