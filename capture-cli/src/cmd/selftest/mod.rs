@@ -209,27 +209,22 @@ fn text(report: &SelftestReport) -> String {
 
 /// Formats the number of selftest findings by outcome.
 fn summary(report: &SelftestReport) -> String {
-    let count = |which: fn(&Outcome) -> bool| {
-        let findings = report.findings.iter();
-        findings.filter(|it| which(&it.outcome)).count()
-    };
     format!(
         "the selftest has {}: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; it took {} ms",
         counted(report.findings.len() as u64, "finding"),
-        count(|it| matches!(it, Outcome::Accepted)),
-        count(|it| matches!(it, Outcome::Refused { .. })),
-        count(|it| matches!(it, Outcome::AsExpected)),
-        count(|it| matches!(it, Outcome::Differs { .. })),
-        count(|it| matches!(it, Outcome::NotAsked { .. })),
+        report.count(|it| matches!(it, Outcome::Accepted)),
+        report.count(|it| matches!(it, Outcome::Refused { .. })),
+        report.count(|it| matches!(it, Outcome::AsExpected)),
+        report.count(|it| matches!(it, Outcome::Differs { .. })),
+        report.count(|it| matches!(it, Outcome::NotAsked { .. })),
         report.duration_ms
     )
 }
 
 /// Fails if the selftest ended early, or if a finding is not as expected.
 fn verdict(report: &SelftestReport) -> Result<(), Failure> {
-    let differs = |it: &&report::Finding| matches!(it.outcome, Outcome::Differs { .. });
     match &report.ended_early {
-        None => match report.findings.iter().filter(differs).count() {
+        None => match report.count(|it| matches!(it, Outcome::Differs { .. })) {
             0 => Ok(()),
             n => Err(Failure::failed(format!(
                 "the device differs from what the engine expects in {}; the lines with DIFFERS show them",

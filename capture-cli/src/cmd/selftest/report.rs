@@ -181,6 +181,12 @@ impl SelftestReport {
         }
     }
 
+    /// Returns the number of findings whose outcome matches.
+    pub fn count(&self, which: fn(&Outcome) -> bool) -> usize {
+        let findings = self.findings.iter();
+        findings.filter(|it| which(&it.outcome)).count()
+    }
+
     /// Parses a selftest report from JSON.
     pub fn parse(text: &str) -> Result<Self, SelftestReportError> {
         let report: Self = serde_json::from_str(text)?;
