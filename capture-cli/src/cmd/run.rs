@@ -17,7 +17,7 @@ use crate::{
     },
     failure::Failure,
     log,
-    term::{output, progress::Progress, stderr, terminal},
+    term::{output, progress::ProgressLine, stderr, terminal},
 };
 use std::{
     io::{self, IsTerminal},
@@ -175,7 +175,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         given: &given.config,
         config,
         quiet,
-        progress: Progress::new(quiet),
+        progress: ProgressLine::new(quiet),
         service,
     });
     // The control service ends before the files are listed, so that the client that requested the
@@ -226,7 +226,7 @@ struct CaptureHost<'a> {
     /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
     /// Progress line of the capture.
-    progress: Progress,
+    progress: ProgressLine,
     /// Connection to the service manager of the run.
     service: Service,
 }
@@ -250,7 +250,7 @@ impl Host for CaptureHost<'_> {
     }
 
     fn snapshot(&mut self, interval: &Interval) {
-        self.progress.draw(interval);
+        self.progress.draw_interval(interval);
         self.service.report(interval);
     }
 

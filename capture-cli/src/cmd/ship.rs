@@ -10,7 +10,9 @@ use crate::{
     },
     failure::Failure,
     term::{
-        output, stderr,
+        output,
+        progress::ProgressLine,
+        stderr,
         table::{bytes, counted, rate, scaled, thousands},
         terminal,
     },
@@ -95,7 +97,7 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
         !stop.load(Ordering::Relaxed)
     });
     service.stopping();
-    progress.clear();
+    progress.line.clear();
     let status = done?;
     if args.json {
         output::print_json(&status)?;
@@ -205,8 +207,8 @@ fn of_host() -> Result<Sensor, Failure> {
 
 /// Progress line of shipping, updated each second, for the terminal and the service manager.
 struct ShipProgress {
-    /// `true` if the progress line of shipping is drawn on the terminal.
-    shown: bool,
+    /// Progress line on the terminal.
+    line: ProgressLine,
     /// Time of the progress line's last update, and the number of bytes sent by then.
     last: Option<(Instant, u64)>,
 }
@@ -214,7 +216,7 @@ struct ShipProgress {
 impl ShipProgress {
     fn new(quiet: bool) -> Self {
         Self {
-            shown: !quiet && terminal::is_terminal(),
+            line: ProgressLine::new(quiet),
             last: None,
         }
     }
@@ -230,17 +232,8 @@ impl ShipProgress {
         self.last = Some((now, status.bytes));
         let sent = status.bytes.saturating_sub(before);
         let line = line(status, sent, time);
-        if self.shown {
-            terminal::redraw(&line);
-        }
+        self.line.draw(&line);
         Some(line)
-    }
-
-    /// Clears the progress line of shipping.
-    fn clear(&self) {
-        if self.shown {
-            terminal::clear();
-        }
     }
 }
 
