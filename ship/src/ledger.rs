@@ -35,8 +35,7 @@ pub enum FrameState {
 
 impl FrameState {
     /// Returns the delivery state of the frames of an existing capture file.
-    #[must_use]
-    pub fn from_record(record: &DeliveryRecord) -> Self {
+    pub(crate) fn from_record(record: &DeliveryRecord) -> Self {
         match (&record.state, record.selected) {
             (_, false) => Self::NotSelected,
             (DeliveryState::Shipped, true) => Self::Shipped,

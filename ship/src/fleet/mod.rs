@@ -1,7 +1,7 @@
 //! Survey of a store: statuses of all sensors, sensors without a status, and findings on what is
 //! missing.
 //!
-//! May import: [`crate::store`], [`crate::ledger`] and [`crate::key`].
+//! May import: `store`, `ledger` and `key`.
 //!
 //! Invariant: statuses are checked and never trusted, because they may have any content.
 
@@ -9,8 +9,8 @@
 pub(crate) mod fixtures;
 mod status;
 
-pub use status::{HELD, Instance, LastObject, SensorStatus, SensorStatusError};
-pub(crate) use status::{MOST_PROBLEMS, VERSION};
+pub(crate) use status::{HELD, MOST_PROBLEMS, VERSION};
+pub use status::{Instance, LastObject, SensorStatus, SensorStatusError};
 
 use crate::{
     key,

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the layout of a sensor status.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Time for which a sensor name belongs to the instance that has put the last status.
-pub const HELD: Duration = Duration::from_secs(180);
+pub(crate) const HELD: Duration = Duration::from_secs(180);
 /// Maximum number of problems that a sensor status lists.
 pub(crate) const MOST_PROBLEMS: usize = 8;
 /// Maximum length of a text in a sensor status, in characters.
@@ -41,8 +41,7 @@ pub struct LastObject {
 
 impl LastObject {
     /// Makes an entry for an object whose shipping is complete now.
-    #[must_use]
-    pub fn now(key: &str) -> Self {
+    pub(crate) fn now(key: &str) -> Self {
         Self {
             key: key.into(),
             time: Timestamp::now(),
@@ -88,7 +87,7 @@ pub struct SensorStatus {
     pub last_object: Option<LastObject>,
     /// Current problems of shipping, a line each.
     pub problems: Vec<String>,
-    /// Previous owner of the sensor name; its last status was older than [`HELD`].
+    /// Previous owner of the sensor name; its last status was older than 180 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over: Option<Instance>,
     /// Owner of the sensor name, because of which this instance may not ship.
@@ -132,14 +131,12 @@ impl SensorStatus {
 
     /// Returns `true` if the sensor status still holds the sensor name at `now`. A status whose
     /// clock is wrong by more than [`HELD`] does not hold it.
-    #[must_use]
-    pub fn holds(&self, now: Timestamp) -> bool {
+    pub(crate) fn holds(&self, now: Timestamp) -> bool {
         now.duration_since(self.by.time).unsigned_abs() < HELD
     }
 
     /// Returns `true` if anything but time and lag has changed since the sensor status `before`.
-    #[must_use]
-    pub fn has_news_since(&self, before: &Self) -> bool {
+    pub(crate) fn has_news_since(&self, before: &Self) -> bool {
         let at_its_time = Self {
             by: before.by.clone(),
             lag_s: before.lag_s,

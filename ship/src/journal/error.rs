@@ -1,7 +1,6 @@
 //! Errors of a journal.
 
 use std::{
-    fmt::{self, Display, Formatter},
     io,
     path::{Path, PathBuf},
 };
@@ -33,16 +32,17 @@ pub enum JournalError {
     },
     /// The delivery journal belongs to another sensor or store.
     #[error(
-        "ship.journal = {:?}: the journal belongs to {of}; name another directory for {wanted}",
-        .dir.display()
+        "ship.journal = {:?}: the journal belongs to the sensor {:?} and the store {:?}; name another directory for the \
+         sensor {:?} and the store {:?}",
+        .dir.display(), .of.0, .of.1, .wanted.0, .wanted.1
     )]
     Foreign {
         /// Folder of the journal that belongs to another sensor or store.
         dir: PathBuf,
         /// Sensor and store that the journal belongs to.
-        of: JournalOwner,
+        of: (String, String),
         /// Sensor and store of the process that opens the journal.
-        wanted: JournalOwner,
+        wanted: (String, String),
     },
     /// Another `wqcap ship` process uses the delivery journal.
     #[error(
@@ -65,20 +65,6 @@ pub enum JournalFileError {
     /// The file is not JSON, or lacks values of a record.
     #[error("the file is not a record of this journal ({0})")]
     Json(#[from] serde_json::Error),
-}
-
-/// Sensor and store that a journal belongs to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalOwner {
-    pub(super) sensor: String,
-    pub(super) store: String,
-}
-
-impl Display for JournalOwner {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { sensor, store } = self;
-        write!(f, "the sensor {sensor:?} and the store {store:?}")
-    }
 }
 
 impl JournalError {

@@ -23,7 +23,7 @@ mod disk;
 mod error;
 
 pub(crate) use dirs::DirStamp;
-pub use error::{JournalError, JournalFileError, JournalOwner};
+pub use error::{JournalError, JournalFileError};
 pub use wqcap_files::folder::delivery::{ContentKind, DeliveryRecord, DeliveryState, FileId};
 
 use crate::ledger::{DeliveryLedger, FrameState};
@@ -127,14 +127,10 @@ impl Journal {
         });
         check_version(&path, sums.version)?;
         if (sums.sensor.as_str(), sums.store.as_str()) != (sensor, store) {
-            let owner = |sensor: &str, store: &str| JournalOwner {
-                sensor: sensor.into(),
-                store: store.into(),
-            };
             return Err(JournalError::Foreign {
                 dir: dir.into(),
-                of: owner(&sums.sensor, &sums.store),
-                wanted: owner(sensor, store),
+                of: (sums.sensor, sums.store),
+                wanted: (sensor.into(), store.into()),
             });
         }
         let mut records = BTreeMap::new();
@@ -153,7 +149,6 @@ impl Journal {
 
     /// Returns the journal's random identifier. Processes that use the same journal are the same
     /// instance of a sensor.
-    #[must_use]
     pub fn instance(&self) -> &str {
         &self.sums.instance
     }
@@ -164,13 +159,11 @@ impl Journal {
     }
 
     /// Returns the journal's delivery record of the file `id`.
-    #[must_use]
     pub fn get(&self, id: &FileId) -> Option<&DeliveryRecord> {
         self.records.get(id)
     }
 
     /// Returns the ledger of the delivery states of all captured frames.
-    #[must_use]
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
         for record in self.records.values() {
@@ -181,14 +174,12 @@ impl Journal {
 
     /// Returns the numbers of capture files and of flow, DNS and DHCP files that were deleted
     /// before they were sent.
-    #[must_use]
     pub fn expired_files(&self) -> (u64, u64) {
         (self.sums.expired_files, self.sums.expired_flow_files)
     }
 
     /// Returns the number of expired capture files whose frames were not counted: they are not in
     /// the ledger.
-    #[must_use]
     pub fn expired_uncounted_files(&self) -> u64 {
         self.sums.expired_uncounted_files
     }

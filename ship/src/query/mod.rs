@@ -30,11 +30,12 @@ mod tests;
 
 pub use columns::ParquetColumnError;
 pub use fetch::FetchProgress;
-pub use plan::{ObjectChoice, ObjectParts, PlanError, StorePlan, Unsent, plan};
-pub use ranges::{RangeList, RangeListError, RangeRowError, RowPosition};
+pub use plan::{ObjectChoice, PlanError, Unsent};
+pub use ranges::{RangeList, RangeListError, RangeRowError};
 
 use crate::store::{self, StoreError, StoreOpenError};
 use fetch::Fetcher;
+use plan::plan;
 use serde::Serialize;
 use std::{
     io,
@@ -72,6 +73,7 @@ pub struct StoreQuery {
 
 /// Result of an extraction from a store, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct StoreExtracted {
     /// Counts of the frames found, and the capture file that was written.
     #[serde(flatten)]
@@ -92,6 +94,7 @@ pub struct StoreExtracted {
 
 /// Counts of the bytes and requests with which parts of objects were fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Fetched {
     /// Number of bytes received from the store.
     pub bytes: u64,

@@ -53,6 +53,7 @@ pub struct ObjectParts {
 
 /// Counts of matching frames that are not in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Unsent {
     /// Number of capture file parts that are not in the store.
     pub parts: u64,

@@ -2,13 +2,8 @@
 
 use super::columns::{Columns, ParquetColumnError};
 use bytes::Bytes;
-use csv::{ReaderBuilder, StringRecord, Trim};
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Display, Formatter},
-    io::Read,
-    ops::Range,
-};
+use csv::{ReaderBuilder, Trim};
+use std::{collections::BTreeMap, io::Read, ops::Range};
 
 /// First bytes of a Parquet file.
 const PARQUET: &[u8] = b"PAR1";
@@ -34,24 +29,6 @@ pub(super) struct ListedRanges {
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// Position of a row in the user's list: `row 0` of Parquet, `line 2` of CSV.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowPosition {
-    /// Number of the row of a Parquet file, from 0.
-    Row(usize),
-    /// Number of the line of a CSV file, from 1.
-    Line(u64),
-}
-
-impl Display for RowPosition {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Row(row) => write!(f, "row {row}"),
-            Self::Line(line) => write!(f, "line {line}"),
-        }
-    }
-}
-
 /// Reason why a user's list of ranges cannot be used. It does not name the file of the list.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -70,9 +47,12 @@ pub enum RangeListError {
         "line 1: the header has no column {0}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
     )]
     Absent(&'static str),
-    /// A row of the list is invalid.
-    #[error("{0}: {1}")]
-    Row(RowPosition, RangeRowError),
+    /// A row of a Parquet file is invalid; rows count from 0.
+    #[error("row {0}: {1}")]
+    Row(usize, RangeRowError),
+    /// A line of a CSV file is invalid; lines count from 1.
+    #[error("line {0}: {1}")]
+    Line(u64, RangeRowError),
 }
 
 /// Reason why a row of a user's list of ranges is invalid.
@@ -108,9 +88,8 @@ pub enum RangeRowError {
     },
 }
 
-/// Row of the user's list of ranges, with its position for error messages.
+/// Row of the user's list of ranges.
 struct RangeRow {
-    place: RowPosition,
     object: String,
     start: u64,
     end: u64,
@@ -147,20 +126,19 @@ impl RangeList {
                 self.unsent += 1;
                 continue;
             };
-            let place = RowPosition::Row(row);
-            let number = |name, values: &[Option<u64>]| {
-                let null = RangeListError::Row(place, RangeRowError::Null(name));
-                values[row].ok_or(null)
+            let number =
+                |name, values: &[Option<u64>]| values[row].ok_or(RangeRowError::Null(name));
+            let parsed = || {
+                Ok(RangeRow {
+                    object,
+                    start: number("byte_start", &starts)?,
+                    end: number("byte_end", &ends)?,
+                    head_bytes: heads[row],
+                    object_bytes: lens[row],
+                })
             };
-            let (start, end) = (number("byte_start", &starts)?, number("byte_end", &ends)?);
-            self.add(RangeRow {
-                place,
-                object,
-                start,
-                end,
-                head_bytes: heads[row],
-                object_bytes: lens[row],
-            })?;
+            let added = parsed().and_then(|it| self.add(it));
+            added.map_err(|e| RangeListError::Row(row, e))?;
         }
         Ok(())
     }
@@ -184,9 +162,12 @@ impl RangeList {
         for record in reader.records() {
             let record = record?;
             let line = record.position().map_or(0, csv::Position::line);
-            let place = RowPosition::Line(line);
             let text = |at: usize| record.get(at).filter(|it| !NULLS.contains(it));
-            let number = |name, at| number(&record, place, name, at);
+            let number = |name, at| {
+                let text = record.get(at).unwrap_or_default();
+                text.parse()
+                    .map_err(|_| RangeRowError::Number(name, text.into()))
+            };
             let optional = |name, at: Option<usize>| match at {
                 Some(at) if text(at).is_some() => number(name, at).map(Some),
                 _ => Ok(None),
@@ -195,27 +176,29 @@ impl RangeList {
                 self.unsent += 1;
                 continue;
             };
-            self.add(RangeRow {
-                object: object.to_owned(),
-                start: number("byte_start", start)?,
-                end: number("byte_end", end)?,
-                head_bytes: optional("head_bytes", head)?,
-                object_bytes: optional("object_bytes", len)?,
-                place,
-            })?;
+            let parsed = || {
+                Ok(RangeRow {
+                    object: object.to_owned(),
+                    start: number("byte_start", start)?,
+                    end: number("byte_end", end)?,
+                    head_bytes: optional("head_bytes", head)?,
+                    object_bytes: optional("object_bytes", len)?,
+                })
+            };
+            let added = parsed().and_then(|it| self.add(it));
+            added.map_err(|e| RangeListError::Line(line, e))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, row: RangeRow) -> Result<(), RangeListError> {
-        let invalid = |problem| Err(RangeListError::Row(row.place, problem));
+    fn add(&mut self, row: RangeRow) -> Result<(), RangeRowError> {
         let range = row.start..row.end;
         if range.is_empty() {
-            return invalid(RangeRowError::Empty(range));
+            return Err(RangeRowError::Empty(range));
         }
         if let Some(object_bytes) = row.object_bytes.filter(|len| *len < row.end) {
             let end = row.end;
-            return invalid(RangeRowError::BeyondObject { end, object_bytes });
+            return Err(RangeRowError::BeyondObject { end, object_bytes });
         }
         let listed = self.objects.entry(row.object).or_default();
         for (name, before, now) in [
@@ -224,7 +207,7 @@ impl RangeList {
         ] {
             match (*before, now) {
                 (Some(before), Some(now)) if before != now => {
-                    return invalid(RangeRowError::Contradiction { name, now, before });
+                    return Err(RangeRowError::Contradiction { name, now, before });
                 }
                 (_, None) => {}
                 (_, now) => *before = now,
@@ -233,17 +216,6 @@ impl RangeList {
         listed.ranges.push(range);
         Ok(())
     }
-}
-
-fn number(
-    record: &StringRecord,
-    place: RowPosition,
-    name: &'static str,
-    at: usize,
-) -> Result<u64, RangeListError> {
-    let text = record.get(at).unwrap_or_default();
-    let invalid = |_| RangeListError::Row(place, RangeRowError::Number(name, text.into()));
-    text.parse().map_err(invalid)
 }
 
 #[cfg(test)]

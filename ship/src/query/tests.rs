@@ -1,8 +1,10 @@
 //! Tests of plans, requests and extractions, over stores in folders.
 
 use super::{
-    FetchProgress, ObjectChoice, ObjectParts, PlanError, RangeList, StoreExtracted, StorePlan,
-    StoreQuery, StoreQueryError, extract, fetch::Fetcher, plan,
+    FetchProgress, ObjectChoice, PlanError, RangeList, StoreExtracted, StoreQuery, StoreQueryError,
+    extract,
+    fetch::Fetcher,
+    plan::{ObjectParts, StorePlan, plan},
 };
 use crate::{
     ShipPlan, ShipSelection,

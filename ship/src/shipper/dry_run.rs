@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 /// File that is not shipped yet, as `wqcap ship --dry-run` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Planned {
     /// Path of the unshipped file.
     pub path: PathBuf,

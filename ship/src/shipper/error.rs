@@ -82,15 +82,11 @@ pub struct FolderError {
 
 /// Reason why a folder of the capture cannot be used for shipping.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FolderProblem {
-    /// The folder cannot be listed.
+pub(crate) enum FolderProblem {
     #[error(transparent)]
     Io(io::Error),
-    /// The capture's list of deleted files cannot be read.
     #[error("cannot read the list of deleted files: {0}")]
     ExpiredList(#[source] io::Error),
-    /// The directory changed between the begin and the end of its listing.
     #[error("the directory was replaced by another one while it was listed")]
     Replaced,
     /// The directory is not the one that the journal refers to. The path is that of the journal's
@@ -125,29 +121,21 @@ pub struct UnshippedFile {
 
 /// Reason why a file cannot be shipped in this pass.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnshippedReason {
-    /// The file cannot be opened or read.
+pub(crate) enum UnshippedReason {
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file cannot be read as a capture file.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The file became shorter during its upload.
     #[error("the file became shorter while it was sent")]
     Shorter,
-    /// The file is another one than at the begin of its upload.
     #[error("the file changes while it is sent")]
     ChangedWhileSent,
-    /// The file changed while its frames were counted.
     #[error("the file changed while it was read")]
     ChangedWhileRead,
-    /// The capture deleted the file before its frames were counted.
     #[error(
         "the file was deleted before its frames were counted; set output.index_dir to have them counted earlier"
     )]
     DeletedUncounted,
-    /// The file cannot be anonymized.
     #[error("cannot make the anonymized copy of the file: {0}")]
     Copy(#[from] CopyError),
 }
@@ -164,29 +152,17 @@ impl UnshippedReason {
 
 /// Reason why an anonymized copy of a capture file cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CopyError {
-    /// The folder of copies, or the copy in it, cannot be used.
+pub(crate) enum CopyError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The frames of the capture file cannot be anonymized.
     #[error(transparent)]
     Anonymize(#[from] MergeError),
-    /// The copy cannot be read as a capture file.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The table of the copy's blocks cannot be encoded.
     #[error(transparent)]
     Blocks(#[from] ParquetError),
-    /// The copy changed while it was read.
     #[error("the copy changed while it was indexed")]
     Changed,
-    /// The copy has another number of frames than the capture file.
     #[error("the anonymized copy has {has} frames, but the capture file has {of} frames")]
-    Frames {
-        /// Number of frames of the copy.
-        has: u64,
-        /// Number of frames of the capture file.
-        of: u64,
-    },
+    Frames { has: u64, of: u64 },
 }

@@ -30,8 +30,10 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
+pub use crate::journal::{JournalError, JournalFileError};
 pub use dry_run::{Planned, dry_run};
-pub use error::{FolderError, FolderProblem, PassError, ShipError, UnshippedFile, UnshippedReason};
+pub use error::{FolderError, PassError, ShipError, UnshippedFile};
+use error::{FolderProblem, UnshippedReason};
 pub use lease::LeaseTaken;
 pub use run::{Mode, run};
 pub use status::ShipStatus;

@@ -14,9 +14,10 @@ mod folder;
 mod remote;
 mod retries;
 
-pub use digest::Digest;
-pub use folder::Folder;
-pub use remote::Remote;
+pub(crate) use digest::Digest;
+pub(crate) use folder::Folder;
+#[cfg(test)]
+pub(crate) use remote::Remote;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -47,7 +48,7 @@ pub enum StoreError {
 
 /// Length and version of an object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectFacts {
+pub(crate) struct ObjectFacts {
     /// Length of the stored object in bytes.
     pub bytes: u64,
     /// ETag or generation of the stored object, which changes with its content. `None`: the store
@@ -57,7 +58,7 @@ pub struct ObjectFacts {
 
 /// Content and ETag of a small object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SmallObject {
+pub(crate) struct SmallObject {
     /// Content of the small object.
     pub bytes: Bytes,
     /// ETag or generation of the small object, which changes with its content. `None`: the store
@@ -67,7 +68,7 @@ pub struct SmallObject {
 
 /// Precondition for putting an object into a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PutIf {
+pub(crate) enum PutIf {
     /// The put requires that no object has the key.
     Absent,
     /// The put requires that the existing object has this ETag or generation.
@@ -76,7 +77,7 @@ pub enum PutIf {
 
 /// Result of putting an object with a precondition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PutOutcome {
+pub(crate) enum PutOutcome {
     /// The precondition held, and the object was put.
     Put,
     /// The precondition does not hold: the object in the store has changed.
@@ -87,7 +88,7 @@ pub enum PutOutcome {
 
 /// Direct content of a folder of object keys: the last components of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub(crate) struct Listing {
     /// Names of the folders that are directly in the listed folder.
     pub folders: Vec<String>,
     /// Names of the objects that are directly in the listed folder.
@@ -99,7 +100,7 @@ pub(crate) const SMALL: u64 = 1 << 20;
 
 /// Position of a part in a multipart upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartPosition {
+pub(crate) struct PartPosition {
     /// Number of the upload part, from 0.
     pub number: usize,
     /// Byte offset of the upload part in the object.
@@ -108,7 +109,7 @@ pub struct PartPosition {
 
 /// Object store that files are shipped to.
 #[async_trait]
-pub trait Store: Debug + Send + Sync {
+pub(crate) trait Store: Debug + Send + Sync {
     /// Begins a multipart upload of an object with this digest. Returns the upload's identifier.
     async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError>;
 
@@ -153,7 +154,7 @@ pub trait Store: Debug + Send + Sync {
 
 /// Object store from which queries read. Slashes divide keys into folders.
 #[async_trait]
-pub trait ReadStore: Debug + Send + Sync {
+pub(crate) trait ReadStore: Debug + Send + Sync {
     /// Lists the direct content of a folder of object keys, such as `dt=2026-11-21` in `blocks`. A
     /// missing folder is empty.
     async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
@@ -277,7 +278,7 @@ pub fn url_of(named: &Path) -> Option<String> {
 ///
 /// # Errors
 /// The URL is invalid, or the settings in the environment are.
-pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
+pub(crate) fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
     Ok(open_as(format!("ship.store = {url:?}"), url)?)
 }
 
@@ -285,7 +286,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_to_read(
+pub(crate) fn open_to_read(
     named: impl Into<String>,
     url: &str,
 ) -> Result<Arc<dyn ReadStore>, StoreOpenError> {
