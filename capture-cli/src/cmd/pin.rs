@@ -41,8 +41,8 @@ pub fn pin(args: &PinArgs) -> Result<(), Failure> {
 impl From<PinError> for Failure {
     fn from(e: PinError) -> Self {
         match e {
-            PinError::Io { .. } => Self::failed(e.to_string()),
-            _ => Self::refused(e.to_string()),
+            PinError::Io { .. } => Self::failed(e),
+            _ => Self::refused(e),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     term::{
         output,
         progress::ReadProgress,
-        table::{aligned, bytes, counted, thousands},
+        table::{aligned, bytes, cells, counted, thousands},
         terminal,
     },
 };
@@ -301,11 +301,7 @@ fn share(n: u64, of: u64) -> String {
 
 /// Formats the load of the queues, each with a bar whose length is proportional to its bytes.
 fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
-    let mut rows = vec![
-        ["queue", "flows", "frames", "", "bytes", ""]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    let mut rows = vec![cells(["queue", "flows", "frames", "", "bytes", ""])];
     rows.extend(report.queues.iter().map(|q| {
         vec![
             q.queue.to_string(),

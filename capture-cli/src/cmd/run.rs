@@ -17,7 +17,7 @@ use crate::{
     },
     failure::Failure,
     log,
-    term::{output, progress::Progress, stderr, terminal},
+    term::{output, progress::ProgressLine, stderr, terminal},
 };
 use std::{
     io::{self, IsTerminal},
@@ -178,7 +178,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         config,
         filters,
         quiet,
-        progress: Progress::new(quiet),
+        progress: ProgressLine::new(quiet),
         service,
     });
     // The control service ends before the files are listed, so that the client that requested the
@@ -231,7 +231,7 @@ struct CaptureHost<'a> {
     /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
     /// Progress line of the capture.
-    progress: Progress,
+    progress: ProgressLine,
     /// Connection to the service manager of the run.
     service: Service,
 }
@@ -255,7 +255,7 @@ impl Host for CaptureHost<'_> {
     }
 
     fn snapshot(&mut self, interval: &Interval) {
-        self.progress.draw(interval);
+        self.progress.draw_interval(interval);
         self.service.report(interval);
     }
 
@@ -343,7 +343,7 @@ fn conclude(
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
-        End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
+        End::Storage(text) | End::Failed(text) => Err(Failure::failed(text)),
         End::Stopped
         | End::Count
         | End::Duration

@@ -36,7 +36,7 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     let once = command.is_change().then(fresh_id).transpose()?;
     let body = client
         .request(command, once, args.service.timeout)
-        .map_err(failure)?;
+        .map_err(Failure::failed)?;
     if let CtlCommand::Watch { every, count } = args.command {
         return watch(&mut client, every, count, args);
     }
@@ -99,13 +99,8 @@ pub fn ended(e: ClientError) -> Failure {
         {
             Failure::failed("the capture has ended")
         }
-        e => failure(e),
+        e => Failure::failed(e),
     }
-}
-
-/// Returns the failure for a request that the control service or the connection refused.
-pub fn failure(e: ClientError) -> Failure {
-    Failure::failed(e.to_string())
 }
 
 /// Converts a command of `wqcap ctl` to a request of the control service. `None`: the command is

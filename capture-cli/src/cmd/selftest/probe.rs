@@ -9,9 +9,8 @@ use wqcap_engine::{
     memory::Region,
     verbs::{
         AsyncEvents, CVLAN_STRIPPING, Channel, CompletionStamps, Cq, CqAttr, DELAY_DROP, DirectCq,
-        DirectWq, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked, MiniFormat, Moderation, Mr,
-        PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq, WqAttr,
-        WqState,
+        DirectWq, Flow, FlowSpec, Inner, Masked, MiniFormat, Moderation, Mr, PCI_WRITE_END_PADDING,
+        Pd, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq, WqAttr, WqState,
     },
 };
 use wqcap_rss::{HashFields, RssKey};
@@ -503,15 +502,7 @@ fn rules(run: &mut SelftestRun, base: &Base) {
         run.rule("rules", "steal", &qp, 15, vec![FlowSpec::ETHERNET]);
         let drop = vec![FlowSpec::ETHERNET, FlowSpec::Drop];
         run.rule("rules", "drop all", &qp, 15, drop);
-        run.request("sniffer", "rule/sniffer", |run| {
-            let sniffer = FlowRule {
-                port: run.port,
-                kind: FlowKind::Sniffer,
-                priority: 0,
-                specs: Vec::new(),
-            };
-            Flow::create(&qp, &sniffer)
-        });
+        run.sniffer("rule/sniffer", &qp);
     } else {
         for (subject, id) in [
             ("rules", "rule/steal"),
