@@ -10,6 +10,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `block` | block sink of a queue: encodes records into blocks |
+//! | `sink_file` | states of a sink's capture file: closed, open, open with notes |
 //! | `write` | the writer thread, open files, io_uring, the closer |
 //! | `post` | processing of finished files: retention, hooks, encryption, indexes |
 //! | `reorder` | `output.order = "time"`: merges the queues' records by time stamp, before the writer |
@@ -35,6 +36,7 @@ mod pcapng;
 mod post;
 mod reorder;
 mod requests;
+mod sink_file;
 mod write;
 
 pub use block::BlockSink;

@@ -234,6 +234,11 @@ impl PendingNotes {
         self.marks.drain(..most);
     }
 
+    /// Returns `true` if the sink's next frame record carries no notes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.filter.is_none() && self.marks.is_empty()
+    }
+
     /// Returns the notes to write with the sink's next frame record.
     pub(super) fn notes(&self) -> Vec<Note> {
         let filter = self.filter.iter().cloned().map(Note::Filter);

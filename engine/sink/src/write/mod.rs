@@ -329,7 +329,7 @@ impl Writer {
                 all: queue.is_none(),
                 ..shape
             };
-            sinks.push(BlockSink::limited(
+            sinks.push(BlockSink::new(
                 shape,
                 encoder.clone(),
                 Arc::clone(&requests),
@@ -685,7 +685,7 @@ impl Relays {
             relays
                 .lines
                 .push(QueueLine::new(Arc::clone(counters), empty));
-            let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange);
+            let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange, None);
             relays.sinks.push(sink);
         }
         Ok(relays)
