@@ -4,7 +4,7 @@
 mod backlog;
 mod closer;
 mod disk;
-mod disk_full;
+mod disk_policy;
 mod finished;
 mod named;
 mod naming;
@@ -31,7 +31,7 @@ use crate::{
     write::{
         closer::close,
         disk::{Disk, Pool},
-        disk_full::ShutdownDeadline,
+        disk_policy::ShutdownDeadline,
         naming::Naming,
         preopen::Preopen,
         stream::{StreamEncoder, StreamEnd},
@@ -41,7 +41,7 @@ use crate::{
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     convert::Infallible,
-    io::Write,
+    io::{self, Write},
     ops::RangeInclusive,
     panic::resume_unwind,
     path::Path,
@@ -135,8 +135,8 @@ impl WriterConfig {
 pub struct Writer {
     /// Counters of the queues whose frames are in the capture files; empty if a stream is written.
     counters: Vec<Arc<QueueCounters>>,
-    /// Ordering thread of the writer. It returns the cause if its stream failed.
-    reorderer: Option<JoinHandle<Option<String>>>,
+    /// Ordering thread of the writer. It returns the error if its stream failed.
+    reorderer: Option<JoinHandle<Option<io::Error>>>,
     compressors: Option<Compressors>,
     /// Writer, preopen and closer threads, in the order in which they end; empty for a stream.
     threads: Vec<JoinHandle<WriterReport>>,
@@ -385,7 +385,6 @@ impl Writer {
         let channels = WriterChannels {
             full,
             closer: tasks_in,
-            deadline: Arc::clone(&deadline),
             failed: Arc::clone(&failed),
             requests: Arc::clone(&it.requests),
             trigger: notifier.trigger(),
@@ -396,7 +395,8 @@ impl Writer {
             files.output.name.clone(),
             format!("{}{}", encoder.extension(), files.output.compress.ending()),
         );
-        let work = WriterThread::new(naming, compressors.is_some(), it.states, channels);
+        let packed = compressors.is_some();
+        let work = WriterThread::new(naming, packed, it.states, channels, Arc::clone(&deadline));
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let listed = crate::post::list(files);
         let closer = spawn("wqcap-closer", move || {
@@ -495,7 +495,7 @@ impl Writer {
     /// Limits the writer's wait for a full disk to one more second, because the run ends. After
     /// that, sinks that wait for blocks continue, and blocks that cannot be written are lost.
     pub fn begin_shutdown(&self) {
-        self.deadline.begin();
+        self.deadline.begin(Instant::now());
     }
 
     /// Registers a flag that ends writing: once it is set, write blocks that are not being written
@@ -517,23 +517,20 @@ impl Writer {
             match thread.join() {
                 Ok(more) => finished.absorb(more),
                 Err(_) => finished.fail(
-                    "a thread that writes files ended in a panic; open capture files keep their .part name"
-                        .into(),
+                    "a thread that writes files ended in a panic; open capture files keep their .part name",
                 ),
             }
         }
         match ordered {
             None | Some(Ok(None)) => {}
-            Some(Ok(Some(failure))) => finished.fail(failure),
+            Some(Ok(Some(e))) => finished.fail(format_args!("cannot write to stdout: {e}")),
             Some(Err(_)) => finished.fail(
-                "the thread that orders frames ended in a panic: this is a fault in wqcap: please report it"
-                    .into(),
+                "the thread that orders frames ended in a panic: this is a fault in wqcap: please report it",
             ),
         }
         if !packed {
             finished.fail(
-                "a thread that compresses capture files ended in a panic: this is a fault in wqcap: please report it"
-                    .into(),
+                "a thread that compresses capture files ended in a panic: this is a fault in wqcap: please report it",
             );
         }
         // Frames that were in a thread which ended too early count as lost.
