@@ -40,7 +40,7 @@ mod sink_file;
 mod write;
 
 pub use block::BlockSink;
-pub use compress::compress_blocks;
+pub use compress::{CompressError, compress_blocks};
 pub use limit::{Reached, WriteLimit, Written};
 pub use origin::Origin;
 pub use output::{LEAST_BLOCKS, OutputPlan, Retention, Rotation, least_block};
