@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `block` | block sink of a queue: encodes records into blocks |
 //! | `sink_file` | states of a sink's capture file: closed, open, open with notes |
-//! | `write` | the writer thread, open files, io_uring, the closer |
+//! | `write` | the writer thread, open files, the policy for errors of the disk, io_uring, the closer |
 //! | `post` | processing of finished files: retention, hooks, encryption, indexes |
 //! | `reorder` | `output.order = "time"`: merges the queues' records by time stamp, before the writer |
 //! | `requests` | requests to sinks: rotation, marks, flushes |
@@ -121,6 +121,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
 
 /// Frame statistics of a capture file, written at its end.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Totals {
     /// Time stamp of the file's first frame record in nanoseconds since 1970.
     pub first_ns: u64,

@@ -213,6 +213,7 @@ pub(super) struct PendingNotes {
 
 /// Note written with a frame record, in addition to its frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Note {
     /// Capture filter that applies from this frame record.
     Filter(Arc<str>),

@@ -3,7 +3,9 @@
 
 use crate::{Rotation, Totals, block::Block, requests::PendingNotes};
 
-/// Capture file of a sink, in one of three states.
+/// Capture file of a sink, in one of three states. The representation has a byte for the state: each
+/// frame compares it, and unused values of a field, which take its place otherwise, are 64 bits long.
+#[repr(u8)]
 pub(super) enum SinkFile {
     /// The sink has no capture file; its next frame record begins one.
     Closed {
@@ -16,13 +18,16 @@ pub(super) enum SinkFile {
         notes: PendingNotes,
     },
     /// A capture file is open. The only state in which frame records take the fast path.
-    Open(OpenFile),
+    Open(OpenSinkFile),
     /// A capture file is open, and its next record carries notes.
-    Noted { file: OpenFile, notes: PendingNotes },
+    Noted {
+        file: OpenSinkFile,
+        notes: PendingNotes,
+    },
 }
 
 /// Capture file that a sink has begun and not ended.
-pub(super) struct OpenFile {
+pub(super) struct OpenSinkFile {
     /// Write block that the sink fills.
     pub(super) block: Block,
     pub(super) limits: FileLimits,
@@ -34,8 +39,8 @@ pub(super) struct OpenFile {
     pub(super) published: u64,
 }
 
-/// Limits of an open capture file: a frame record beyond one of them begins the next file. `u64::MAX`
-/// is no limit.
+/// Limits of an open capture file: a frame record beyond one of them begins the next file. The
+/// value `u64::MAX` stands for no limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileLimits {
     /// Time stamp in nanoseconds at which the next file begins.
@@ -86,7 +91,7 @@ impl Default for SinkFile {
 
 impl SinkFile {
     /// Returns the open file, if there is one.
-    pub(super) fn open(&self) -> Option<&OpenFile> {
+    pub(super) fn open(&self) -> Option<&OpenSinkFile> {
         match self {
             Self::Closed { .. } => None,
             Self::Open(file) | Self::Noted { file, .. } => Some(file),
@@ -94,7 +99,7 @@ impl SinkFile {
     }
 
     /// Returns the open file for changes, if there is one.
-    pub(super) fn open_mut(&mut self) -> Option<&mut OpenFile> {
+    pub(super) fn open_mut(&mut self) -> Option<&mut OpenSinkFile> {
         match self {
             Self::Closed { .. } => None,
             Self::Open(file) | Self::Noted { file, .. } => Some(file),
@@ -118,7 +123,7 @@ impl SinkFile {
         let Self::Closed { lost, notes, .. } = self else {
             return;
         };
-        let file = OpenFile {
+        let file = OpenSinkFile {
             block,
             limits: FileLimits {
                 frames: limits.frames.saturating_add(*lost),
@@ -142,7 +147,7 @@ impl SinkFile {
 
     /// Ends the open file and returns it. `is_counted` is set if the next file is already counted
     /// towards the write limit. Pending notes go to the first record of the next file.
-    pub(super) fn end(&mut self, is_counted: bool) -> Option<OpenFile> {
+    pub(super) fn end(&mut self, is_counted: bool) -> Option<OpenSinkFile> {
         let closed = |notes| Self::Closed {
             lost: 0,
             is_counted,
@@ -203,14 +208,14 @@ impl SinkFile {
     }
 }
 
-impl OpenFile {
+impl OpenSinkFile {
     /// Returns the length of the file in bytes so far.
     pub(super) fn len(&self) -> u64 {
         self.block.offset + self.block.len as u64
     }
 
     /// Returns `true` if a frame record of `need` bytes stamped `ns` belongs to the next file. A
-    /// record longer than the maximum length gets a file of its own.
+    /// record longer than the maximum length gets a separate file.
     pub(super) fn is_due(&self, ns: u64, need: usize) -> bool {
         let is_full = self.len() + need as u64 > self.limits.len;
         ns >= self.limits.ns
@@ -261,7 +266,7 @@ mod tests {
         frames: 7,
     };
 
-    fn begun(file: &mut SinkFile, ns: u64) -> &mut OpenFile {
+    fn begun(file: &mut SinkFile, ns: u64) -> &mut OpenSinkFile {
         let block = Block::new(Region::allocate(4096, None).expect("memory"));
         file.begin(block, ns, FileLimits::new(PERIOD, ns, 10, u64::MAX));
         file.open_mut().expect("begun")

@@ -48,11 +48,11 @@ pub(super) const FIRST_RING_PAUSE: Duration = Duration::from_millis(1);
 pub(super) enum DiskError {
     /// The disk or a quota is full, which may change.
     NoSpace,
-    /// The same call may succeed when it is repeated.
+    /// Temporary error: the call may succeed when it is repeated.
     Transient,
     /// The file system does not support direct I/O.
     NotDirect,
-    /// The same call would fail again.
+    /// Any other error: the call would fail again.
     Lasting,
 }
 
@@ -67,7 +67,7 @@ impl From<&io::Error> for DiskError {
     }
 }
 
-/// What the writer does after the first write of a block.
+/// Decision of the policy after the first write of a block.
 #[derive(Debug)]
 pub(super) enum WriteDecision {
     /// The block is written again from byte `from`, with plain writes. With `leaves_direct` the file
@@ -77,7 +77,7 @@ pub(super) enum WriteDecision {
     End(WriteEnd),
 }
 
-/// What the writer does with a block at the end of its write.
+/// Decision of the policy on a block at the end of its write.
 #[derive(Debug)]
 pub(super) enum WriteEnd {
     /// The block is on the disk. The notice is present if the disk had been full.
@@ -89,7 +89,7 @@ pub(super) enum WriteEnd {
     Lose(io::Error),
 }
 
-/// What the writer does after a file could not be created.
+/// Decision of the policy after a file could not be created.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CreateDecision {
     /// The file's first block is kept until the next attempt. The notice is present if the disk was
@@ -99,7 +99,7 @@ pub(super) enum CreateDecision {
     Lose,
 }
 
-/// What the disk does after a call of io_uring_enter.
+/// Decision of the policy after a call of io_uring_enter.
 #[derive(Debug)]
 pub(super) enum RingDecision {
     /// The call succeeded.

@@ -12,6 +12,7 @@ const MOST_NOTES: usize = 16;
 
 /// Result of a writer: its files, reports, failures and notes.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct WriterReport {
     /// Complete capture files that still exist, in name order.
     pub files: FileList,

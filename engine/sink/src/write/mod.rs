@@ -84,6 +84,7 @@ const SHOWN_NS: u64 = 250_000_000;
 
 /// Settings of a writer: capture files and write buffers.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct WriterConfig {
     /// Output settings of the run.
     pub output: OutputPlan,
@@ -106,6 +107,23 @@ pub struct WriterConfig {
 }
 
 impl WriterConfig {
+    /// Creates settings for the files of `output` and for frames of at most `longest` bytes: whole
+    /// frames, no encryption, no limit, and an io_uring instance and a hook of the writer's own.
+    #[must_use]
+    pub fn new(output: OutputPlan, longest: usize) -> Self {
+        Self {
+            output,
+            snaplen: 0,
+            longest,
+            hook_process: None,
+            at_rest: None,
+            finish_times: FinishTimes::default(),
+            ring: None,
+            limit: None,
+            owner: Wakeup::default(),
+        }
+    }
+
     /// Returns a function that opens the disk for the files of `queues` queues. The writer thread
     /// calls it.
     fn disk(&self, queues: usize) -> impl FnOnce(&Pool) -> Disk + Send + 'static {

@@ -9,7 +9,7 @@
 //!     Broken
 //! ```
 //!
-//! In each state, a file that is complete and has no block to write becomes a [`ClosingFile`].
+//! A file that is complete and has no block to write becomes a [`ClosingFile`], whatever its state.
 
 use crate::{
     block::{ALIGN, Block, FileLedger, FrameTally},
@@ -32,7 +32,7 @@ enum FileState {
     Broken,
 }
 
-/// What happens to a block that a file has got.
+/// Decision of a file on its next block.
 pub(super) enum BlockFate {
     /// The block is written now.
     Write(Block),

@@ -32,20 +32,11 @@ const QUIET: Rotation = Rotation {
 };
 
 fn files(dir: &Path, buffer: u64, rotation: Rotation) -> WriterConfig {
-    WriterConfig {
-        output: OutputPlan {
-            rotation,
-            ..OutputPlan::pcap(dir, buffer)
-        },
-        snaplen: 0,
-        longest: 2048,
-        hook_process: None,
-        finish_times: Default::default(),
-        at_rest: None,
-        ring: None,
-        limit: None,
-        owner: Wakeup::default(),
-    }
+    let output = OutputPlan {
+        rotation,
+        ..OutputPlan::pcap(dir, buffer)
+    };
+    WriterConfig::new(output, 2048)
 }
 
 /// Reads the frames of a file, as (stamp, bytes).
