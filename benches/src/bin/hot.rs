@@ -9,7 +9,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use wqcap_engine::{
-    Wakeup,
     analysis::{
         flows::{FlowWriter, FlowsPlan, Meter},
         observer::Observer,
@@ -386,17 +385,7 @@ fn pcapng(frames: &[Vec<u8>], times: usize) -> Outcome {
 /// Encodes frames into blocks. There are enough blocks that the sink never waits.
 fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome {
     let dir = tempfile::tempdir()?;
-    let files = WriterConfig {
-        output: OutputPlan::pcap(dir.path(), 64 << 20),
-        snaplen: 0,
-        longest: 2048,
-        hook_process: None,
-        at_rest: None,
-        ring: None,
-        finish_times: Default::default(),
-        limit: None,
-        owner: Wakeup::default(),
-    };
+    let files = WriterConfig::new(OutputPlan::pcap(dir.path(), 64 << 20), 2048);
     let (writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
     let mut sink = sinks.pop().ok_or("no sink")?;
     for (at, bytes) in in_turn(frames, times).enumerate() {

@@ -211,14 +211,25 @@ impl<E: Encoder> OrderedOutput for BlockSink<E> {
 /// Reduction steps for frames in the order of time, with deduplication across all queues.
 pub struct InOrder {
     /// Recent frames of all queues, for deduplication.
-    pub window: DedupWindow,
+    window: DedupWindow,
     /// Reduction steps that frames pass after deduplication, by queue.
-    pub stages: Vec<Box<dyn Judge>>,
+    stages: Vec<Box<dyn Judge>>,
     /// Maximum bytes of a frame that its record holds.
-    pub snaplen: usize,
+    snaplen: usize,
 }
 
 impl InOrder {
+    /// Creates the steps for frames that are not in `window`: they pass the stage of their queue,
+    /// and their records hold at most `snaplen` bytes.
+    #[must_use]
+    pub fn new(window: DedupWindow, stages: Vec<Box<dyn Judge>>, snaplen: usize) -> Self {
+        Self {
+            window,
+            stages,
+            snaplen,
+        }
+    }
+
     /// Passes a frame through all reduction steps and cuts its record to the bytes that are
     /// written.
     fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {

@@ -189,11 +189,7 @@ impl<'p> Startup<'p> {
                 let stage = Stage::new(Count, &reduction, Arc::default(), counters, observer());
                 Box::new(stage) as Box<dyn Judge>
             });
-            InOrder {
-                window,
-                stages: stages.collect(),
-                snaplen,
-            }
+            InOrder::new(window, stages.collect(), snaplen)
         })
     }
 
@@ -205,23 +201,19 @@ impl<'p> Startup<'p> {
             self.stages.extend(more);
         }
         let observers = self.observers()?;
-        let files = WriterConfig {
-            output: OutputPlan {
-                name: plan
-                    .output
-                    .name
-                    .bind(&Origin::here().host, &interface(plan)),
-                ..plan.output.clone()
-            },
-            snaplen: plan.snaplen as usize,
-            longest: longest(&plan.ring),
-            hook_process: self.resources.hook_process.clone(),
-            at_rest: encryption_key(plan, &self.resources)?,
-            finish_times: self.resources.finish_times.clone(),
-            ring: self.resources.write_ring.clone(),
-            limit: self.limits.writes(&self.wakeup).map(Arc::new),
-            owner: self.wakeup.clone(),
+        let name = &plan.output.name;
+        let output = OutputPlan {
+            name: name.bind(&Origin::here().host, &interface(plan)),
+            ..plan.output.clone()
         };
+        let mut files = WriterConfig::new(output, longest(&plan.ring));
+        files.snaplen = plan.snaplen as usize;
+        files.hook_process = self.resources.hook_process.clone();
+        files.at_rest = encryption_key(plan, &self.resources)?;
+        files.finish_times = self.resources.finish_times.clone();
+        files.ring = self.resources.write_ring.clone();
+        files.limit = self.limits.writes(&self.wakeup).map(Arc::new);
+        files.owner = self.wakeup.clone();
         let limit = files.limit.clone();
         let in_order = self.steps_in_order(&observers);
         if plan.output.stdout {

@@ -35,6 +35,7 @@ const PIECE: usize = 1 << 20;
 
 /// Numbers of capture files encrypted and not encrypted in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[non_exhaustive]
 pub struct EncryptionReport {
     /// Number of encrypted capture files, of this run or left by an earlier one.
     pub files: u64,

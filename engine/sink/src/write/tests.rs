@@ -32,20 +32,11 @@ const QUIET: Rotation = Rotation {
 };
 
 fn files(dir: &Path, buffer: u64, rotation: Rotation) -> WriterConfig {
-    WriterConfig {
-        output: OutputPlan {
-            rotation,
-            ..OutputPlan::pcap(dir, buffer)
-        },
-        snaplen: 0,
-        longest: 2048,
-        hook_process: None,
-        finish_times: Default::default(),
-        at_rest: None,
-        ring: None,
-        limit: None,
-        owner: Wakeup::default(),
-    }
+    let output = OutputPlan {
+        rotation,
+        ..OutputPlan::pcap(dir, buffer)
+    };
+    WriterConfig::new(output, 2048)
 }
 
 /// Reads the frames of a file, as (stamp, bytes).
@@ -527,7 +518,6 @@ fn several_on_fake(
     let channels = WriterChannels {
         full: it.full,
         closer,
-        deadline: Arc::clone(&deadline),
         failed: Arc::default(),
         requests: it.requests,
         trigger: None,
@@ -540,7 +530,8 @@ fn several_on_fake(
         empty: it.empties.remove(0),
     };
     let naming = Naming::new(dir.to_owned(), NameTemplate::default(), "pcap".into());
-    let work = WriterThread::new(naming, false, it.states, channels);
+    let ends = Arc::clone(&seen.deadline);
+    let work = WriterThread::new(naming, false, it.states, channels, ends);
     (work, it.sinks, seen)
 }
 
@@ -747,7 +738,7 @@ fn the_end_of_a_run_does_not_wait_for_a_full_disk() {
         seen.empty.is_empty() && seen.begun() >= 32
     });
     assert!(!queue.is_finished(), "with hold the sink waits");
-    seen.deadline.begin();
+    seen.deadline.begin(Instant::now());
     assert_eq!(queue.join().expect("ends"), 5_000);
     let finished = writer.join().expect("ends");
     assert!(
