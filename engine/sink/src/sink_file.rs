@@ -91,6 +91,7 @@ impl Default for SinkFile {
 
 impl SinkFile {
     /// Returns the open file, if there is one.
+    #[inline]
     pub(super) fn open(&self) -> Option<&OpenSinkFile> {
         match self {
             Self::Closed { .. } => None,
@@ -237,6 +238,7 @@ impl OpenSinkFile {
     }
 
     /// Returns the span of the frame time stamps in the current block, in nanoseconds.
+    #[inline]
     pub(super) fn held_ns(&self) -> u64 {
         self.totals.last_ns.saturating_sub(self.since_ns)
     }

@@ -280,3 +280,57 @@ impl ChainedFile {
         (closing, self.waiting)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::naming::Naming;
+    use std::sync::Arc;
+    use wqcap_core::stats::QueueCounters;
+    use wqcap_memory::Region;
+
+    fn block(offset: u64, len: usize) -> Block {
+        let mut block = Block::new(Region::allocate(2 * ALIGN, None).expect("memory"));
+        (block.offset, block.len, block.whole) = (offset, len, len);
+        block.tally.frames = 1;
+        block
+    }
+
+    #[test]
+    fn blocks_wait_behind_a_partial_one_and_are_lost_behind_a_lost_one() {
+        let dir = tempfile::tempdir().expect("dir");
+        let name = Default::default();
+        let naming = Arc::new(Naming::new(dir.path().to_owned(), name, "pcap".into()));
+        let named = NamedFile::create(&naming, None, 1, None).expect("created");
+        let counters = Arc::<QueueCounters>::default();
+        let ledger = FileLedger::Queue(Arc::clone(&counters));
+        let mut file = ChainedFile::new(1, named);
+        let write = |file: &mut ChainedFile, block| match file.accept(block) {
+            BlockFate::Write(block) => file.chain(&block),
+            _ => panic!("the block is not written"),
+        };
+        let (full, partial) = (2 * ALIGN, ALIGN + 7);
+        let first = write(&mut file, block(0, full));
+        let tail = write(&mut file, block(full as u64, partial));
+        let waits = file.accept(block((full + ALIGN) as u64, full));
+        assert!(matches!(waits, BlockFate::Waits) && file.has_waiting());
+        file.settle(tail, true, &ledger);
+        file.end_tail();
+        assert!(file.next_waiting().is_none(), "a block before is written");
+        assert!(!file.is_unsynced());
+        file.settle(first, true, &ledger);
+        file.end_tail();
+        assert!(file.is_unsynced() && file.take_sync().is_some() && !file.is_unsynced());
+        let next = file.next_waiting().expect("the partial block is on disk");
+        let next = file.chain(&next);
+        file.settle(next, false, &ledger);
+        let mut last = block(0, full);
+        last.end = true;
+        assert!(matches!(file.accept(last), BlockFate::Lost(_)));
+        assert!(file.is_done());
+        let (closing, waiting) = file.into_closing(ledger);
+        assert_eq!((closing.len, waiting.len()), ((full + partial) as u64, 0));
+        assert_eq!(closing.tally.frames, 2);
+        assert_eq!(counters.ledger(0).dropped_storage, 1);
+    }
+}
