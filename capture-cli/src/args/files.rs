@@ -8,7 +8,7 @@ use strum::VariantNames;
 use wqcap_engine::{
     config::Slice,
     filter::{Filter, quoted_expression},
-    frame::{SliceError, dedup::MayDiffer},
+    frame::dedup::MayDiffer,
 };
 
 /// Arguments of `wqcap rss`.

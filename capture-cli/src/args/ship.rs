@@ -3,7 +3,7 @@
 use super::{ConfigArgs, seconds};
 use clap::builder::{StringValueParser, TypedValueParser};
 use std::{path::PathBuf, time::Duration};
-use wqcap_engine::config::{ConfigValueError, Sensor};
+use wqcap_engine::config::Sensor;
 
 /// Options of `wqcap extract` that select the frames to read from a store.
 #[derive(Debug, clap::Args)]

@@ -25,7 +25,7 @@ use std::{
 };
 use wqcap_engine::{
     anonymize::AnonymizeParams,
-    config::{AnonymizeConfig, Config, ConfigValueError, Format, Sensor, ShipPackets},
+    config::{AnonymizeConfig, Config, Format, Sensor, ShipPackets},
     files::sealed::SecretKey,
     filter::Filter,
     index::FlowTerms,

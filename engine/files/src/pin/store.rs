@@ -5,7 +5,7 @@ use super::{
     lock::FolderLock,
     problem::{ENDING, MOST_PINS, PinProblem},
 };
-use crate::{folder::sync_folder, open::read_regular};
+use crate::folder::{open::read_regular, sync_folder};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::{

@@ -289,6 +289,7 @@ impl NamesWorker {
             rcode,
             answers,
             questions,
+            ..
         } = message;
         let row = |question| DnsRow {
             ns: sample.ns,
