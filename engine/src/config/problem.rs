@@ -9,13 +9,13 @@ pub struct Problem {
     /// Dotted name of the wrong configuration key or section; empty: the text is not TOML.
     pub(crate) key: String,
     /// Configuration value as given; empty: the key itself is wrong.
-    pub(crate) value: String,
+    pub(crate) value: Box<str>,
     /// Limit that the configuration value violates, and the remedy.
-    pub(super) problem: String,
+    pub(super) problem: Box<str>,
     /// Key or section that was probably meant; `None` if the key is known, or similar to none.
-    pub(super) suggested: Option<String>,
+    pub(super) suggested: Option<Box<str>>,
     /// Other configuration keys and sections whose values the problem depends on.
-    pub(super) involved: Vec<&'static str>,
+    pub(super) involved: Box<[&'static str]>,
 }
 
 /// Line and column in a configuration text, both counted from 1.
@@ -33,10 +33,10 @@ impl Problem {
         Self {
             place: None,
             key: key.into(),
-            value: value.to_string(),
-            problem: problem.to_string(),
+            value: value.to_string().into(),
+            problem: problem.to_string().into(),
             suggested: None,
-            involved: Vec::new(),
+            involved: Box::default(),
         }
     }
 
@@ -44,7 +44,7 @@ impl Problem {
     /// them is wrong, the problem may only follow from it.
     #[must_use]
     pub fn involving(mut self, keys: &[&'static str]) -> Self {
-        self.involved.extend(keys);
+        self.involved = keys.into();
         self
     }
 

@@ -121,7 +121,8 @@ pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfi
 /// one.
 fn doubtful(problem: &Problem) -> impl Iterator<Item = String> {
     let key = Some(&problem.key).filter(|it| !it.is_empty());
-    key.into_iter().chain(&problem.suggested).cloned()
+    let suggested = problem.suggested.as_deref().map(str::to_owned);
+    key.cloned().into_iter().chain(suggested)
 }
 
 /// Parses the configuration text, and returns its values with the line and column of each key.
@@ -300,7 +301,7 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
         },
     };
     Problem {
-        suggested,
+        suggested: suggested.map(Into::into),
         ..Problem::new(name, given, format!("unknown {kind}; {rest}"))
     }
 }
@@ -334,7 +335,7 @@ fn unknown_key(
         }
     };
     Problem {
-        suggested,
+        suggested: suggested.map(Into::into),
         ..Problem::new(name, value, problem)
     }
 }
@@ -398,7 +399,7 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
         Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => {
             refused(format!("unknown key; {} {}", it.key, it.problem))
         }
-        Some(it) => refused(it.problem),
+        Some(it) => refused(it.problem.into()),
         None => Ok(()),
     }
 }

@@ -42,7 +42,7 @@ impl TryFrom<String> for Compress {
                 .and_then(|level| level.parse().ok())
                 .filter(|level| (1..=22).contains(level))
                 .map(|level| Self::Zstd(Some(level)))
-                .ok_or_else(|| SettingError::NotACompression(text)),
+                .ok_or(SettingError::NotACompression(text)),
         }
     }
 }

@@ -49,7 +49,7 @@ impl TryFrom<String> for FileMode {
             .ok()
             .filter(|mode| *mode <= 0o777)
             .map(Self)
-            .ok_or_else(|| SettingError::NotAFileMode(text))
+            .ok_or(SettingError::NotAFileMode(text))
     }
 }
 
