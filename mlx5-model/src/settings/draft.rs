@@ -86,7 +86,7 @@ impl PortDraft {
         let wire: WireSpec = text.parse().map_err(|source| ModelSettingsError::Wire {
             device,
             port,
-            source,
+            source: Box::new(source),
         })?;
         let named = self.netdev.or_else(|| wire.netdev().map(str::to_owned));
         let attribute = |name: &str, what: &str| {

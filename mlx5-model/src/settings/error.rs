@@ -43,7 +43,7 @@ pub enum ModelSettingsError {
     #[error("{line}: {source}; the valid values are {takes}")]
     Value {
         line: String,
-        source: ModelValueError,
+        source: Box<ModelValueError>,
         takes: &'static str,
     },
     #[error("{line}: the device mlx5_{device} has only {ports} port(s); raise mlx5_{device}.ports")]
@@ -66,7 +66,7 @@ pub enum ModelSettingsError {
     Wire {
         device: usize,
         port: usize,
-        source: SpecError,
+        source: Box<SpecError>,
     },
 }
 

@@ -165,7 +165,7 @@ impl<'a> Assignment<'a> {
     ) -> Result<(), ModelSettingsError> {
         let invalid = |source: ModelValueError| ModelSettingsError::Value {
             line: self.line.to_owned(),
-            source,
+            source: source.into(),
             takes: self.key.takes,
         };
         let (devices, port) = match self.prefix {
