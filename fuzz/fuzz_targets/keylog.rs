@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) {
             let before = Secrets::from_tls_key_log(&before);
             assert!(!matches!(before, Err(KeyLogError::Line(_))));
         }
-        Err(e) => assert_eq!(e, KeyLogError::Empty),
+        Err(KeyLogError::Empty) => {}
     }
 }
 

@@ -9,7 +9,6 @@ const MOST_QUESTIONS: usize = 16;
 
 /// Parsed DNS query or answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct DnsMessage {
     /// DNS identifier that is equal in a query and its answer.
     pub id: u16,

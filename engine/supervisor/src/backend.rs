@@ -89,7 +89,7 @@ pub struct CaptureBackend {
 /// State of the capture as other threads see it.
 pub(super) enum CaptureView {
     /// Running or drained capture, with its handles.
-    Capturing(CaptureState, Handles),
+    Capturing(CaptureState, Box<Handles>),
     /// Capture that has ended: it is stopped, or its device is lost and searched for.
     Ended(CaptureState, Box<FinalValues>),
 }
@@ -103,7 +103,7 @@ impl CaptureView {
 
     fn handles(&self) -> Option<Handles> {
         match self {
-            Self::Capturing(_, handles) => Some(handles.clone()),
+            Self::Capturing(_, handles) => Some(Handles::clone(handles)),
             Self::Ended(..) => None,
         }
     }
@@ -206,7 +206,7 @@ impl CaptureBackend {
 
     /// Publishes a running or drained capture to other threads.
     pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
-        *self.live() = CaptureView::Capturing(state, capture.into());
+        *self.live() = CaptureView::Capturing(state, Box::new(capture.into()));
     }
 
     /// Stores the NIC counters that the capture's owner has read.

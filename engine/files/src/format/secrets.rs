@@ -31,7 +31,6 @@ pub struct Secrets {
 
 /// Reason why a TLS key log cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum KeyLogError {
     /// A line of the file does not have the format of a TLS key log.
     #[error(

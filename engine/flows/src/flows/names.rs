@@ -289,7 +289,6 @@ impl NamesWorker {
             rcode,
             answers,
             questions,
-            ..
         } = message;
         let row = |question| DnsRow {
             ns: sample.ns,
