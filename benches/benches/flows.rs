@@ -142,13 +142,7 @@ fn pass<'a>(stage: &mut Stage<Count>, batch: impl Iterator<Item = &'a [u8]> + Cl
     stage.prefetch(batch.clone());
     for bytes in batch {
         let len = u32::try_from(bytes.len()).unwrap_or(0);
-        let frame = Frame {
-            bytes,
-            len,
-            fcs: None,
-            ns: NS,
-        };
-        black_box(stage.frame(&frame));
+        black_box(stage.frame(&Frame::new(bytes, len, NS)));
     }
     stage.end_batch();
 }

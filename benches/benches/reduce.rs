@@ -53,12 +53,7 @@ fn run<C: Consumer>(c: &mut Criterion, name: &str, frames: &[Vec<u8>], mut consu
             ns += 100;
             turn.next().map(|bytes| {
                 let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                consumer.frame(black_box(&Frame {
-                    bytes,
-                    len,
-                    fcs: None,
-                    ns,
-                }))
+                consumer.frame(black_box(&Frame::new(bytes, len, ns)))
             })
         });
     });

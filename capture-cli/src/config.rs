@@ -29,7 +29,7 @@ impl ConfigArgs {
     /// any value is invalid.
     pub fn load(&self) -> Result<Config, Failure> {
         let reading = self.read()?;
-        reading.into_config().map_err(|e| self.refuse(&e.problems))
+        reading.into_config().map_err(|e| self.refuse(e.problems()))
     }
 
     /// Reads the config file and applies the `--set` settings over it. Problems with values are
@@ -47,7 +47,7 @@ impl ConfigArgs {
             .filter(|it| !it.key.starts_with(MODEL))
             .map(|it| (it.key.as_str(), it.value.as_str()))
             .collect();
-        Config::read(&text, &overrides).map_err(|e| self.refuse(&e.problems))
+        Config::read(&text, &overrides).map_err(|e| self.refuse(e.problems()))
     }
 
     /// Converts configuration problems to a failure. Each message has the line and column in the
@@ -61,7 +61,7 @@ impl ConfigArgs {
 /// Formats a configuration problem after its position, as compilers do:
 /// `file:line:column: problem`.
 fn in_file(problem: &Problem, file: Option<&Path>) -> String {
-    match (problem.place, file) {
+    match (problem.place(), file) {
         (Some(TextPosition { line, column }), Some(path)) => {
             format!("{}:{line}:{column}: {problem}", path.display())
         }

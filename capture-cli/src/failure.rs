@@ -1,5 +1,9 @@
 //! Failure of a command: its kind, which `main` maps to the exit status, and its messages.
 
+use std::{
+    error::Error,
+    fmt::{self, Display},
+};
 use wqcap_engine::config::ConfigError;
 
 /// Kind of a command's failure. `main` maps it to the exit status.
@@ -26,14 +30,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        let messages = vec![message.into()];
+    fn new(kind: FailureKind, message: impl Display) -> Self {
+        let messages = vec![message.to_string()];
         Self { kind, messages }
     }
 
     /// Creates a failure of kind [`FailureKind::Failed`]: the command started its work and then
     /// failed.
-    pub fn failed(message: impl Into<String>) -> Self {
+    pub fn failed(message: impl Display) -> Self {
         Self::new(FailureKind::Failed, message)
     }
 
@@ -55,15 +59,24 @@ impl Failure {
 
     /// Creates a failure of kind [`FailureKind::Refused`]: the command cannot be carried out as
     /// given.
-    pub fn refused(message: impl Into<String>) -> Self {
+    pub fn refused(message: impl Display) -> Self {
         Self::new(FailureKind::Refused, message)
     }
 }
 
+/// Formats the error messages on one line.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.messages.join("; "))
+    }
+}
+
+impl Error for Failure {}
+
 /// Creates one error message for each problem of a configuration.
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
-        Self::all_refused(e.problems.iter().map(ToString::to_string))
+        Self::all_refused(e.problems().iter().map(ToString::to_string))
     }
 }
 
@@ -71,7 +84,7 @@ impl From<ConfigError> for Failure {
 /// anything runs.
 impl From<wqcap_engine::ResourceError> for Failure {
     fn from(e: wqcap_engine::ResourceError) -> Self {
-        Self::refused(e.to_string())
+        Self::refused(e)
     }
 }
 
@@ -83,7 +96,7 @@ impl From<wqcap_engine::Error> for Failure {
             wqcap_engine::Error::Several(all) => {
                 Self::all_refused(all.iter().map(ToString::to_string))
             }
-            one => Self::refused(one.to_string()),
+            one => Self::refused(one),
         }
     }
 }
@@ -96,6 +109,6 @@ impl From<wqcap_engine::verbs::VerbsError> for Failure {
 
 impl From<wqcap_control::server::StartError> for Failure {
     fn from(e: wqcap_control::server::StartError) -> Self {
-        Self::refused(e.to_string())
+        Self::refused(e)
     }
 }

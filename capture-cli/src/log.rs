@@ -16,18 +16,33 @@ use tracing_subscriber::{
     filter::ParseError,
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
     registry::LookupSpan,
+    reload,
 };
 
 /// Log target of the audit trail's events.
 const AUDIT: &str = "audit";
 
 /// Function that replaces the active log filter.
-type Change = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
+type Change = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
 /// Function that replaces the active log filter. Set once by [`start`].
 static CHANGE: OnceLock<Box<Change>> = OnceLock::new();
 /// Active log level, or the whole of `RUST_LOG`.
 static LEVEL: Mutex<String> = Mutex::new(String::new());
+
+/// Reason why the log level cannot be set.
+#[derive(Debug, thiserror::Error)]
+pub enum LogLevelError {
+    /// [`start`] was not called.
+    #[error("logging has not been started")]
+    NotStarted,
+    /// The level is not a filter of log events.
+    #[error(transparent)]
+    Filter(#[from] ParseError),
+    /// The active filter cannot be replaced.
+    #[error(transparent)]
+    Reload(#[from] reload::Error),
+}
 
 /// Returns the active log level, or the whole of `RUST_LOG`.
 pub fn level() -> String {
@@ -35,9 +50,9 @@ pub fn level() -> String {
 }
 
 /// Sets the log level. `level` may also be a filter in the form of `RUST_LOG`.
-pub fn set_level(level: &str) -> Result<(), String> {
-    let change = CHANGE.get().ok_or("logging has not been started")?;
-    change(filter(level).map_err(|e| e.to_string())?)?;
+pub fn set_level(level: &str) -> Result<(), LogLevelError> {
+    let change = CHANGE.get().ok_or(LogLevelError::NotStarted)?;
+    change(filter(level)?)?;
     level.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(())
 }
@@ -79,9 +94,7 @@ pub fn start(verbose: u8, quiet: bool) {
         .with_writer(Stderr)
         .with_filter_reloading();
     let handle = builder.reload_handle();
-    let _ = CHANGE.set(Box::new(move |filter| {
-        handle.reload(filter).map_err(|e| e.to_string())
-    }));
+    let _ = CHANGE.set(Box::new(move |filter| handle.reload(filter)));
     builder.init();
 }
 

@@ -1,13 +1,15 @@
 //! Errors of capture setup: each names the verb or the key, the value, the limit, and the remedy.
 
-use crate::{config::Problem, verbs};
+use crate::{config::Problem, verbs::VerbsError};
 use std::io;
 pub use wqcap_core::error::ResourceError;
 use wqcap_rx::RxError;
 use wqcap_sockets::packet::PacketError;
 
-/// Error that prevents a capture from being planned or started.
+/// Error that prevents a capture from being planned or started, or a running one from being
+/// changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Configuration key with a value that is out of range or unsupported. Exit status 2.
     #[error(transparent)]
@@ -15,9 +17,29 @@ pub enum Error {
     /// Several errors that prevent a capture. Exit status 2.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
-    /// No RDMA device matches, or it lacks a required capability. Exit status 2.
-    #[error("{0}")]
-    Device(String),
+    /// Change of a configuration key that the running capture does not support.
+    #[error(transparent)]
+    Unsupported(Problem),
+    /// No RDMA device is present. Exit status 2.
+    #[error("there is no RDMA device on this machine")]
+    NoDevice,
+    /// Several RDMA devices are present, and no configuration key selects one. Exit status 2.
+    #[error("there are several RDMA devices ({}): set device.name or device.netdev", .0.join(", "))]
+    SeveralDevices(Vec<String>),
+    /// The selected RDMA device lacks verbs that a capture needs. Exit status 2.
+    #[error("the RDMA device {device} cannot capture: it lacks {}", missing.join(", "))]
+    Incapable {
+        /// Name of the RDMA device.
+        device: String,
+        /// Names of the verbs that the device lacks.
+        missing: Vec<String>,
+    },
+    /// No RDMA device has the given name or address. Exit status 2.
+    #[error(transparent)]
+    UnknownDevice(VerbsError),
+    /// A receive ring or its loop failed.
+    #[error(transparent)]
+    Receive(RxError),
     /// A call to a verb (libibverbs) failed.
     #[error("{verb}({object}): {source}{}", hint.as_deref().map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
@@ -52,13 +74,30 @@ impl Error {
     ) -> Self {
         Self::Config(Problem::new(key, value, problem))
     }
+
+    /// Adds configuration keys whose values the error depends on, if it is one of a key.
+    pub(crate) fn involving(self, keys: &[&'static str]) -> Self {
+        match self {
+            Self::Config(problem) => Self::Config(problem.involving(keys)),
+            other => other,
+        }
+    }
+
+    /// Returns an error for a configuration key that the running capture cannot change.
+    pub(crate) fn unsupported(
+        key: impl Into<String>,
+        value: impl ToString,
+        problem: impl ToString,
+    ) -> Self {
+        Self::Unsupported(Problem::new(key, value, problem))
+    }
 }
 
 impl From<RxError> for Error {
     fn from(e: RxError) -> Self {
         match e {
             RxError::Verbs(e) => e.into(),
-            e => Self::Device(e.to_string()),
+            e => Self::Receive(e),
         }
     }
 }
@@ -74,11 +113,11 @@ impl From<PacketError> for Error {
     }
 }
 
-impl From<verbs::VerbsError> for Error {
-    fn from(e: verbs::VerbsError) -> Self {
+impl From<VerbsError> for Error {
+    fn from(e: VerbsError) -> Self {
         let general = e.hint();
         match e {
-            verbs::VerbsError::Verb {
+            VerbsError::Verb {
                 verb,
                 object,
                 source,
@@ -88,10 +127,8 @@ impl From<verbs::VerbsError> for Error {
                 hint: hint(verb, &source, general),
                 source,
             },
-            verbs::VerbsError::NoDevice(_) | verbs::VerbsError::NoDeviceAt(_) => {
-                Self::Device(e.to_string())
-            }
-            verbs::VerbsError::Memory(refusal) => Self::Resource(refusal),
+            VerbsError::Memory(refusal) => Self::Resource(refusal),
+            e => Self::UnknownDevice(e),
         }
     }
 }

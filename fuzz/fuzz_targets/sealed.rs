@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{Read, Seek, SeekFrom},
 };
-use wqcap_files::sealed::{Content, SecretKey, open_with};
+use wqcap_files::sealed::{Content, SecretKey};
 
 /// Key with which the corpus is sealed.
 const KEY: [u8; 32] = [7; 32];
@@ -18,7 +18,6 @@ pub fn run(input: &[u8]) {
         assert!((32..=66).contains(&input.len()));
         drop(key);
     }
-    open_with(SecretKey::new(&KEY));
     let path = std::env::temp_dir().join(format!("wqcap-sealed-{}", std::process::id()));
     fs::write(&path, input).expect("the temporary directory is writable");
     read(input, &path);
@@ -26,7 +25,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn read(input: &[u8], path: &std::path::Path) {
-    let Ok(mut content) = Content::open(path) else {
+    let Ok(mut content) = Content::open(path, Some(&SecretKey::new(&KEY))) else {
         return;
     };
     let mut whole = Vec::new();

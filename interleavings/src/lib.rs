@@ -31,5 +31,5 @@ mod pipeline {
 
     mod models;
 
-    pub(crate) use consumer::{Consumer, Fcs, Frame, Verdict};
+    pub(crate) use consumer::{Consumer, Frame, Verdict};
 }

@@ -1,6 +1,6 @@
 //! Stand-in for the slots of a ring: a token is a number, and its frame is a byte with that number.
 
-use crate::pipeline::{Fcs, Frame};
+use crate::pipeline::Frame;
 
 /// Stand-in for the memory of the slots; empty, because a token contains its frame.
 pub(crate) struct SlotMemory;
@@ -18,11 +18,6 @@ impl Filled {
     }
 
     pub(crate) fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
-        Frame {
-            bytes: self.bytes(memory),
-            len: 1,
-            fcs: None::<Fcs>,
-            ns,
-        }
+        Frame::new(self.bytes(memory), 1, ns)
     }
 }

@@ -8,7 +8,7 @@ use crate::flow_filter::FlowFilter;
 use bytes::Bytes;
 use parquet::{
     basic::Compression,
-    data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type},
+    data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
     errors::ParquetError,
     file::{
         metadata::KeyValue,
@@ -17,7 +17,7 @@ use parquet::{
     },
     schema::{parser::parse_message_type, types::ColumnPath},
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 use wqcap_files::index::{CaptureIndex, IndexBlock, IndexFlow, IndexKey};
 
 /// Version of the Parquet columns of `blocks/`, written to each file.
@@ -56,17 +56,6 @@ pub(crate) struct ObjectInfo<'a> {
     pub(crate) queue: Option<u16>,
 }
 
-/// Row of a Parquet table in `blocks/`: a part of the capture file, which is a run of its records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PartRow {
-    start: u64,
-    end: u64,
-    first_ns: u64,
-    last_ns: u64,
-    frames: u64,
-    lost: Option<u64>,
-}
-
 /// Encodes the index of a capture file as a Parquet table of `blocks/`.
 pub(crate) fn write(index: &CaptureIndex, of: ObjectInfo<'_>) -> Result<Bytes, ParquetError> {
     let facts = [
@@ -95,56 +84,45 @@ pub(crate) fn write(index: &CaptureIndex, of: ObjectInfo<'_>) -> Result<Bytes, P
             Some(_) => filters_of(index, &rows)?,
             None => vec![None; rows.len()],
         };
-        write_filters(&mut group, &filters)?;
+        let filters = filters.into_iter().map(|it| it.map(ByteArray::from));
+        write_optional::<ByteArrayType, _>(&mut group, filters)?;
         group.close()?;
     }
     Ok(writer.into_inner()?.into())
 }
 
-/// Returns the parts of a capture file that can be read separately. A file without such parts has
-/// one part, the whole file.
-fn rows(index: &CaptureIndex, bytes: u64) -> Vec<PartRow> {
-    let row = |block: &IndexBlock| PartRow {
-        start: block.start,
-        end: block.end,
-        first_ns: block.first_ns,
-        last_ns: block.last_ns,
-        frames: block.frames,
-        lost: block.lost,
-    };
-    let parts = index.blocks.iter().map(row);
+/// Returns the parts of a capture file that can be read separately, one per row. A file without such
+/// parts has one part, the whole file.
+fn rows(index: &CaptureIndex, bytes: u64) -> Cow<'_, [IndexBlock]> {
     if index.apart {
-        return parts.collect();
+        return index.blocks.as_slice().into();
     }
-    let whole = parts.map(|it| PartRow {
-        start: 0,
-        end: bytes,
-        ..it
+    let joined = index.blocks.iter().cloned().reduce(|mut a, b| {
+        a.flows.extend(b.flows);
+        a.first_ns = a.first_ns.min(b.first_ns);
+        a.last_ns = a.last_ns.max(b.last_ns);
+        a.frames += b.frames;
+        a.lost = a.lost.zip(b.lost).map(|(a, b)| a.saturating_add(b));
+        a.others |= b.others;
+        a
     });
-    let whole = whole.reduce(|a, b| PartRow {
-        first_ns: a.first_ns.min(b.first_ns),
-        last_ns: a.last_ns.max(b.last_ns),
-        frames: a.frames + b.frames,
-        lost: a.lost.zip(b.lost).map(|(a, b)| a.saturating_add(b)),
-        ..a
+    let whole = joined.map(|mut it| {
+        (it.start, it.end) = (0, bytes);
+        it
     });
     whole.into_iter().collect()
 }
 
+/// Writes all columns of the parts except their flow filters.
 fn write_rows<W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    rows: &[PartRow],
+    rows: &[IndexBlock],
     head: u64,
     of: ObjectInfo<'_>,
 ) -> Result<(), ParquetError> {
     let key = of.key.map(ByteArray::from);
-    if let Some(mut column) = group.next_column()? {
-        let (values, levels) = same(key.as_ref(), rows.len());
-        let writer = column.typed::<ByteArrayType>();
-        writer.write_batch(&values, Some(&levels), None)?;
-        column.close()?;
-    }
-    let numbers: [fn(&PartRow, u64, u64) -> u64; 9] = [
+    write_optional::<ByteArrayType, _>(group, rows.iter().map(|_| key.clone()))?;
+    let numbers: [fn(&IndexBlock, u64, u64) -> u64; 9] = [
         |_, _, bytes| bytes,
         |_, head, _| head,
         |row, _, _| row.start,
@@ -156,45 +134,48 @@ fn write_rows<W: std::io::Write + Send>(
         |row, _, _| row.frames,
     ];
     for number in numbers {
-        let Some(mut column) = group.next_column()? else {
-            break;
-        };
         let values = rows.iter().map(|it| signed(number(it, head, of.bytes)));
-        let values: Vec<_> = values.collect();
-        column
-            .typed::<Int64Type>()
-            .write_batch(&values, None, None)?;
-        column.close()?;
+        write_column::<Int64Type, _>(group, &values.collect::<Vec<_>>(), None)?;
     }
-    if let Some(mut column) = group.next_column()? {
-        let queue = of.queue.map(i32::from);
-        let (values, levels) = same(queue.as_ref(), rows.len());
-        let writer = column.typed::<Int32Type>();
-        writer.write_batch(&values, Some(&levels), None)?;
-        column.close()?;
-    }
-    if let Some(mut column) = group.next_column()? {
-        let values: Vec<_> = rows.iter().filter_map(|it| it.lost.map(signed)).collect();
-        let levels: Vec<_> = rows.iter().map(|it| it.lost.is_some().into()).collect();
-        let writer = column.typed::<Int64Type>();
-        writer.write_batch(&values, Some(&levels), None)?;
-        column.close()?;
-    }
-    Ok(())
+    write_optional::<Int32Type, _>(group, rows.iter().map(|_| of.queue.map(i32::from)))?;
+    write_optional::<Int64Type, _>(group, rows.iter().map(|it| it.lost.map(signed)))
+}
+
+/// Writes the next column of the table. An optional column has definition levels.
+fn write_column<T: DataType, W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let Some(mut column) = group.next_column()? else {
+        return Ok(());
+    };
+    column.typed::<T>().write_batch(values, levels, None)?;
+    column.close()
+}
+
+/// Writes the next column of the table from one optional value per row.
+fn write_optional<T: DataType, W: std::io::Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    rows: impl Iterator<Item = Option<T::T>>,
+) -> Result<(), ParquetError> {
+    let rows: Vec<_> = rows.collect();
+    let levels: Vec<_> = rows.iter().map(|it| it.is_some().into()).collect();
+    let values: Vec<_> = rows.into_iter().flatten().collect();
+    write_column::<T, W>(group, &values, Some(&levels))
 }
 
 /// Returns the flow filter of each part of a capture file; `None`: the part may have any flow.
 fn filters_of(
     index: &CaptureIndex,
-    rows: &[PartRow],
+    rows: &[IndexBlock],
 ) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
     let of_flows: Vec<_> = index.flows.iter().map(IndexFlow::keys).collect();
-    let filter = |blocks: &[IndexBlock], row: &PartRow| {
-        let numbers = blocks.iter().flat_map(|it| &it.flows);
+    let filter = |row: &IndexBlock| {
         // An index read from a disk may refer to missing flows.
-        let flows: Option<Vec<_>> = numbers.map(|it| of_flows.get(*it as usize)).collect();
-        let known = !blocks.iter().any(|it| it.others);
-        let Some(flows) = flows.filter(|_| known) else {
+        let flows = row.flows.iter().map(|it| of_flows.get(*it as usize));
+        let flows: Option<Vec<_>> = flows.collect();
+        let Some(flows) = flows.filter(|_| !row.others) else {
             return Ok(None);
         };
         let mut keys: Vec<IndexKey> = flows.into_iter().flatten().copied().collect();
@@ -203,42 +184,12 @@ fn filters_of(
         let filter = FlowFilter::new(&keys, row.end - row.start);
         filter.write().map(Some)
     };
-    let of_rows: Vec<&[IndexBlock]> = match index.apart {
-        true => index.blocks.chunks(1).collect(),
-        false => vec![&index.blocks],
-    };
-    let of_rows = of_rows.into_iter().zip(rows);
-    of_rows.map(|(blocks, row)| filter(blocks, row)).collect()
-}
-
-fn write_filters<W: std::io::Write + Send>(
-    group: &mut SerializedRowGroupWriter<'_, W>,
-    filters: &[Option<Vec<u8>>],
-) -> Result<(), ParquetError> {
-    let Some(mut column) = group.next_column()? else {
-        return Ok(());
-    };
-    let values = filters.iter().flatten().map(|it| it.clone().into());
-    let values: Vec<ByteArray> = values.collect();
-    let levels: Vec<_> = filters.iter().map(|it| it.is_some().into()).collect();
-    column
-        .typed::<ByteArrayType>()
-        .write_batch(&values, Some(&levels), None)?;
-    column.close()
+    rows.iter().map(filter).collect()
 }
 
 /// Converts a number to the signed integer of a Parquet column; stamps fit until the year 2262.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// Returns a Parquet column that has the same value in every row, with its definition levels.
-fn same<T: Clone>(value: Option<&T>, rows: usize) -> (Vec<T>, Vec<i16>) {
-    let values = value.map(|it| vec![it.clone(); rows]);
-    (
-        values.unwrap_or_default(),
-        vec![value.is_some().into(); rows],
-    )
 }
 
 #[cfg(test)]
@@ -255,7 +206,7 @@ mod tests {
     fn each_part_is_a_row_with_portable_types() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let mut index = index.expect("reads").expect("made");
         assert_eq!(index.blocks[0].lost, None, "pcap has no drop counts");
         index.blocks[0].lost = Some(5);
@@ -309,22 +260,20 @@ mod tests {
     fn a_file_without_separate_parts_is_one_part() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 0, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let mut index = index.expect("reads").expect("made");
-        let before = rows(&index, 5000);
+        let before = index.blocks[0].clone();
         index.blocks.extend(index.blocks.clone());
         index.apart = false;
-        let whole = PartRow {
-            start: 0,
-            end: 5000,
-            frames: 20,
-            ..before[0]
-        };
-        assert_eq!(rows(&index, 5000), [whole]);
-        let filter = filters_of(&index, &[whole]).expect("made");
+        let whole = rows(&index, 5000);
+        let mut expected = before.clone();
+        (expected.start, expected.end, expected.frames) = (0, 5000, 20);
+        expected.flows.extend(before.flows);
+        assert_eq!(*whole, [expected]);
+        let filter = filters_of(&index, &whole).expect("made");
         let filter = FlowFilter::read(filter[0].as_ref().expect("of all")).expect("a filter");
         assert!(filter.may_hold(&index.flows[0].keys()));
         index.blocks.clear();
-        assert_eq!(rows(&index, 5000), []);
+        assert_eq!(*rows(&index, 5000), []);
     }
 }

@@ -14,7 +14,6 @@ pub(crate) const STATUS: &str = "status";
 pub(crate) const BLOCKS: &str = "blocks";
 
 /// Returns the object key of a capture file in the store.
-#[must_use]
 pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
     format!(
         "packets/{}/{}.{}",
@@ -25,7 +24,6 @@ pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
 }
 
 /// Returns the object key of the table that describes a capture file's parts.
-#[must_use]
 pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     format!(
         "{BLOCKS}/{}/{}.{}.parquet",
@@ -37,20 +35,17 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
 
 /// Returns the object key of a table of flow records, DNS or DHCP messages that was written at
 /// `ns`.
-#[must_use]
 pub fn table(kind: ContentKind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
 /// Returns the object key of a sensor's status. A sensor has one status.
-#[must_use]
 pub fn status(sensor: &str) -> String {
     format!("{STATUS}/sensor={sensor}.json")
 }
 
 /// Returns the object key of the status of an instance that was refused because another one ships
 /// under its sensor name.
-#[must_use]
 pub fn refused(sensor: &str, instance: &str) -> String {
     format!("{STATUS}/sensor={sensor}.{instance}.json")
 }
@@ -73,7 +68,6 @@ pub struct CaptureKey {
 
 impl CaptureKey {
     /// Parses the object key of a capture file or of its table. `None`: the key has another form.
-    #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         let place = match key.split_once('/')? {
             ("packets", place) => place,
@@ -100,19 +94,16 @@ impl CaptureKey {
     }
 
     /// Returns the object key of the capture file's packets.
-    #[must_use]
     pub fn packets(&self) -> String {
         format!("packets/{}", self.place)
     }
 
     /// Returns the object key of the table of the capture file's parts.
-    #[must_use]
     pub fn blocks(&self) -> String {
         format!("blocks/{}.parquet", self.place)
     }
 
     /// Returns the extension of the capture file's name.
-    #[must_use]
     pub fn ending(&self) -> &str {
         self.file.split_once('.').map_or("", |(_, ending)| ending)
     }
@@ -120,7 +111,6 @@ impl CaptureKey {
 
 /// Returns the time in the name of a finished file of flow records, DNS or DHCP, in nanoseconds
 /// since 1970. `None`: the file has another kind, or is not finished.
-#[must_use]
 pub fn table_ns(kind: ContentKind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     let rest = name.strip_prefix("wqcap-")?.strip_prefix(kind.folder())?;

@@ -35,8 +35,7 @@ pub enum FrameState {
 
 impl FrameState {
     /// Returns the delivery state of the frames of an existing capture file.
-    #[must_use]
-    pub fn from_record(record: &DeliveryRecord) -> Self {
+    pub(crate) fn from_record(record: &DeliveryRecord) -> Self {
         match (&record.state, record.selected) {
             (_, false) => Self::NotSelected,
             (DeliveryState::Shipped, true) => Self::Shipped,
@@ -57,18 +56,25 @@ impl DeliveryLedger {
         } += frames;
     }
 
+    /// Returns the ledger's lines with their names, `captured` first.
+    #[must_use]
+    pub fn lines(&self) -> [(&'static str, u64); 5] {
+        [
+            ("captured", self.captured),
+            ("shipped", self.shipped),
+            ("pending", self.pending),
+            ("not_selected", self.not_selected),
+            ("expired_unshipped", self.expired_unshipped),
+        ]
+    }
+
     /// Returns `true` if `captured` is the sum of the ledger's other lines. Ledgers of other
     /// sensors may be inconsistent.
     #[must_use]
     pub fn adds_up(&self) -> bool {
-        let others = [
-            self.shipped,
-            self.pending,
-            self.not_selected,
-            self.expired_unshipped,
-        ];
-        let sum = others.into_iter().try_fold(0, u64::checked_add);
-        sum == Some(self.captured)
+        let [(_, captured), others @ ..] = self.lines();
+        let mut others = others.into_iter().map(|(_, frames)| frames);
+        others.try_fold(0, u64::checked_add) == Some(captured)
     }
 
     /// Returns the sum of two delivery ledgers.

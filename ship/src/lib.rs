@@ -17,12 +17,12 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`key`] | keys of objects |
+//! | `key` | keys of objects |
 //! | [`mod@store`] | an object store: a bucket, or a folder |
 //! | `source` | finds the finished files of a capture |
 //! | `blocks` | writes the parts of a file, from its index, as a Parquet file |
 //! | `flow_filter` | Bloom filter of the flows in a part |
-//! | [`journal`] | delivery state of each file, on disk before the next step |
+//! | `journal` | delivery state of each file, on disk before the next step |
 //! | [`ledger`] | counts every captured frame in one line: shipped, pending, not selected, expired |
 //! | [`shipper`] | ships the files step by step, and writes the sensor's status to the store |
 //! | [`fleet`] | collects the statuses of all sensors of a store, and finds what is missing |
@@ -48,8 +48,8 @@ mod blocks;
 mod corpus;
 pub mod fleet;
 mod flow_filter;
-pub mod journal;
-pub mod key;
+mod journal;
+mod key;
 pub mod ledger;
 pub mod query;
 pub mod shipper;
@@ -106,8 +106,7 @@ pub enum ShipSelection {
 
 impl ShipSelection {
     /// Returns `true` if the packets of a capture file with this index are sent.
-    #[must_use]
-    pub fn takes(&self, index: &CaptureIndex) -> bool {
+    pub(crate) fn takes(&self, index: &CaptureIndex) -> bool {
         match self {
             Self::All => true,
             Self::None => false,
@@ -117,8 +116,7 @@ impl ShipSelection {
 
     /// Returns the decision to send packets if it is the same for all capture files; `None`: it
     /// depends on a file's content.
-    #[must_use]
-    pub fn of_each(&self) -> Option<bool> {
+    pub(crate) fn of_each(&self) -> Option<bool> {
         match self {
             Self::All => Some(true),
             Self::None => Some(false),

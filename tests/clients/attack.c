@@ -72,7 +72,7 @@ static int is_filtered(void)
     return strstr(text, "Seccomp_filters:\t2") != NULL;
 }
 
-/* Writes paths to all pipes of the capture. The process that runs hooks reads from one of them. */
+/* Sends paths to all sockets of the capture. The process that runs hooks reads from one of them. */
 static void send_to_hooks(const char *folder)
 {
     const char *names[] = { "/etc/hostname", "--help", "a\nb\033[31m; touch pwn", "%s/planted.pcap", "%s/wqcap-q00-1.pcap",
@@ -86,12 +86,14 @@ static void send_to_hooks(const char *folder)
 
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         length = readlink(link, target, sizeof target - 1);
-        if (length <= 0 || strncmp(target, "pipe:", 5) || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_WRONLY)
+        if (length <= 0 || strncmp(target, "socket:", 7))
             continue;
         for (i = 0; i < sizeof names / sizeof *names; i++) {
             snprintf(path, sizeof path, names[i], folder);
-            if (write(fd, path, strlen(path) + 1) < 0)
-                print_result("pipe", -1);
+            if (send(fd, path, strlen(path) + 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+                print_result("socket", -1);
+                break;
+            }
         }
     }
 }

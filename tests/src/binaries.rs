@@ -3,17 +3,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     sync::OnceLock,
 };
-
-/// Returns the root folder of the repository.
-#[must_use]
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests/ lies in the repository")
-}
+use wqcap_testkit::binaries::built;
+pub use wqcap_testkit::binaries::{MODEL, profile_dir, root};
 
 /// Returns the folder that holds both `wqcap` and `libmlx5_model.so`.
 ///
@@ -21,16 +14,7 @@ pub fn root() -> &'static Path {
 /// Panics if the binaries are missing and cannot be built.
 pub fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let dir = match std::env::var_os("WQCAP_BIN_DIR") {
-            Some(dir) => root().join(dir),
-            None => build(),
-        };
-        for name in ["wqcap", "libmlx5_model.so"] {
-            assert!(dir.join(name).is_file(), "{} has no {name}", dir.display());
-        }
-        dir
-    })
+    DIR.get_or_init(|| built(&["wqcap", "mlx5-model"], &["wqcap", MODEL]))
 }
 
 /// Returns the path of the binary `wqcap`.
@@ -53,33 +37,4 @@ pub fn s3_server() -> PathBuf {
         path.display()
     );
     path
-}
-
-fn build() -> PathBuf {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "wqcap",
-            "--package",
-            "mlx5-model",
-        ])
-        .current_dir(root())
-        .status()
-        .expect("cargo starts");
-    assert!(status.success(), "the binaries do not build: {status}");
-    profile_dir()
-}
-
-/// Returns `target/debug`, also if cargo uses another target folder: the running test is
-/// `target/debug/deps/NAME-HASH`.
-#[must_use]
-pub(crate) fn profile_dir() -> PathBuf {
-    let exe = std::env::current_exe().expect("a running program has a path");
-    exe.ancestors()
-        .nth(2)
-        .expect("tests run from target/PROFILE/deps")
-        .to_owned()
 }

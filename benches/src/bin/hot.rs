@@ -9,7 +9,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 use wqcap_engine::{
-    Wakeup,
     analysis::{
         flows::{FlowWriter, FlowsPlan, Meter},
         observer::Observer,
@@ -20,9 +19,9 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, reduce::Stage},
     plan,
     rx::{
-        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue,
-        QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, StampSource, Stamper,
-        Taken, Worker,
+        Account, Control, Filled, FrameFacts, Hashing, Idle, LoadSampler, LoopRequests, Outlet,
+        Queue, QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, StampSource,
+        Stamper, Taken, Worker,
     },
     sink::{Count, Encoder, OutputPlan, PcapEncoder, PcapngEncoder, Writer, WriterConfig},
     verbs::{VerbsError, WqState},
@@ -261,8 +260,12 @@ unsafe impl Queue for Endless {
     #[inline]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         let count = limit.min(self.left);
+        let facts = FrameFacts {
+            len: 64,
+            ..FrameFacts::default()
+        };
         for _ in 0..count {
-            account.enter(self.next.into(), 0, 64, 0, None)?;
+            account.enter(self.next.into(), 0, facts)?;
             self.next = (self.next + 1) % self.wrs;
         }
         self.left -= count;
@@ -382,17 +385,7 @@ fn pcapng(frames: &[Vec<u8>], times: usize) -> Outcome {
 /// Encodes frames into blocks. There are enough blocks that the sink never waits.
 fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome {
     let dir = tempfile::tempdir()?;
-    let files = WriterConfig {
-        output: OutputPlan::pcap(dir.path(), 64 << 20),
-        snaplen: 0,
-        longest: 2048,
-        hook_process: None,
-        at_rest: None,
-        ring: None,
-        finish_times: Default::default(),
-        limit: None,
-        owner: Wakeup::default(),
-    };
+    let files = WriterConfig::new(OutputPlan::pcap(dir.path(), 64 << 20), 2048);
     let (writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
     let mut sink = sinks.pop().ok_or("no sink")?;
     for (at, bytes) in in_turn(frames, times).enumerate() {
@@ -408,12 +401,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
 }
 
 fn received(bytes: &[u8], ns: u64) -> Frame<'_> {
-    Frame {
-        bytes,
-        len: len(bytes),
-        fcs: None,
-        ns,
-    }
+    Frame::new(bytes, len(bytes), ns)
 }
 
 fn len(frame: &[u8]) -> u32 {

@@ -12,24 +12,33 @@ pub struct BenchArgs {
     pub command: BenchCommand,
 }
 
+/// Text of an option that is not one of the option's values.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum WrongBenchValue {
+    #[error("{0:?} is not a receive mode; write frame, striding or auto")]
+    Receive(String),
+    #[error("{0:?} is not a source of time stamps; write hardware or software")]
+    Timestamps(String),
+    #[error("{0:?} is not a format of capture files; write pcap or pcapng")]
+    Format(String),
+}
+
 /// Parses a value of `capture.receive`.
-fn receive(text: &str) -> Result<Receive, String> {
+fn receive(text: &str) -> Result<Receive, WrongBenchValue> {
     text.parse()
-        .map_err(|_| format!("{text:?} is not a receive mode; write frame, striding or auto"))
+        .map_err(|_| WrongBenchValue::Receive(text.into()))
 }
 
 /// Parses a value of `capture.timestamps`.
-fn timestamps(text: &str) -> Result<Timestamps, String> {
+fn timestamps(text: &str) -> Result<Timestamps, WrongBenchValue> {
     text.parse()
-        .map_err(|_| format!("{text:?} is not a source of time stamps; write hardware or software"))
+        .map_err(|_| WrongBenchValue::Timestamps(text.into()))
 }
 
 /// Parses a value of `output.format` that produces files.
-fn format(text: &str) -> Result<Format, String> {
+fn format(text: &str) -> Result<Format, WrongBenchValue> {
     match text.parse() {
-        Ok(Format::None) | Err(_) => Err(format!(
-            "{text:?} is not a format of capture files; write pcap or pcapng"
-        )),
+        Ok(Format::None) | Err(_) => Err(WrongBenchValue::Format(text.into())),
         Ok(format) => Ok(format),
     }
 }

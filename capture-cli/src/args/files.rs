@@ -2,7 +2,7 @@
 
 use super::{ConfigArgs, seconds};
 use crate::{failure::Failure, term::time::TimePoint};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
 use std::{path::PathBuf, time::Duration};
 use strum::VariantNames;
 use wqcap_engine::{
@@ -90,21 +90,21 @@ pub struct MergeArgs {
     pub json: bool,
 }
 
+/// The text of an option is not a Community ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
+)]
+struct NoCommunityId;
+
 /// Checks a Community ID of version 1: the Base64 form of a SHA-1.
-fn community_id(text: &str) -> Result<String, String> {
+fn community_id(text: &str) -> Result<String, NoCommunityId> {
     let digits = text.strip_prefix("1:").and_then(|it| it.strip_suffix('='));
     let is_digit = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
-    if digits.is_some_and(|it| it.len() == 27 && it.chars().all(is_digit)) {
-        return Ok(text.to_owned());
+    match digits.is_some_and(|it| it.len() == 27 && it.chars().all(is_digit)) {
+        true => Ok(text.to_owned()),
+        false => Err(NoCommunityId),
     }
-    Err(
-        "not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
-            .into(),
-    )
-}
-
-fn slice(text: &str) -> Result<Slice, String> {
-    Slice::try_from(text.to_owned())
 }
 
 /// Option `--filter`: selection of frames by an expression.
@@ -211,7 +211,7 @@ pub struct ExtractArgs {
     pub anonymize: Option<PathBuf>,
     /// Keep fewer headers, or some payload: l3, l4, or payload:N, as capture.slice does [default:
     /// every header and control message]
-    #[arg(long, value_name = "SLICE", value_parser = slice, requires = "anonymize")]
+    #[arg(long, value_name = "SLICE", value_parser = StringValueParser::new().try_map(Slice::try_from), requires = "anonymize")]
     pub slice: Option<Slice>,
     /// Output capture file: pcap or pcapng by its extension, otherwise in the format of the inputs;
     /// - is standard output

@@ -1,7 +1,6 @@
 //! Arguments of `wqcap fleet`.
 
 use super::ConfigArgs;
-use std::time::Duration;
 use wqcap_engine::config::Span;
 
 /// Arguments of `wqcap fleet`.
@@ -31,14 +30,9 @@ pub struct FleetArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Time without a report after which a sensor counts as silent, such as 90s or 1h
-    #[arg(long, value_name = "TIME", value_parser = span, default_value = "5m")]
-    pub stale: Duration,
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub stale: Span,
     /// Print the status of all sensors on stdout as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Parses a duration with a unit, such as `90s`.
-fn span(text: &str) -> Result<Duration, String> {
-    text.parse::<Span>().map(|it| it.0)
 }

@@ -27,7 +27,11 @@ pub use selftest::*;
 pub use ship::*;
 
 use clap::{ArgAction, Parser, Subcommand};
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    path::PathBuf,
+    str::FromStr,
+    time::{Duration, TryFromFloatSecsError},
+};
 use wqcap_engine::config::{Size, Span};
 
 /// Examples and exit statuses that follow the main help.
@@ -169,17 +173,31 @@ pub struct Setting {
     pub value: String,
 }
 
-impl FromStr for Setting {
-    type Err = String;
+/// Reason why a text is not a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// The text has no `=`.
+    #[error("write KEY=VALUE")]
+    NoEquals,
+    /// The text begins with `=`.
+    #[error("no key before the =; write KEY=VALUE")]
+    NoKey,
+    /// The text has several lines.
+    #[error("must be one line")]
+    Lines,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+impl FromStr for Setting {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let (key, value) = text.split_once('=').ok_or(SettingError::NoEquals)?;
         let (key, value) = (key.trim(), value.trim());
         if key.is_empty() {
-            return Err("no key before the =; write KEY=VALUE".into());
+            return Err(SettingError::NoKey);
         }
         if text.contains('\n') {
-            return Err("must be one line".into());
+            return Err(SettingError::Lines);
         }
         Ok(Self {
             key: key.into(),
@@ -188,25 +206,38 @@ impl FromStr for Setting {
     }
 }
 
+/// Reason why a text is not a size or a duration above 0.
+#[derive(Debug, thiserror::Error)]
+enum AmountError {
+    #[error("must be above 0")]
+    Zero,
+    #[error("{0}")]
+    Size(<Size as FromStr>::Err),
+    #[error("{0}")]
+    Span(<Span as FromStr>::Err),
+    #[error(transparent)]
+    Seconds(#[from] TryFromFloatSecsError),
+}
+
 /// Parses the size that an option takes, which must be above 0.
-fn written(text: &str) -> Result<Size, String> {
-    match text.parse()? {
-        Size(0) => Err("must be above 0".into()),
+fn written(text: &str) -> Result<Size, AmountError> {
+    match text.parse().map_err(AmountError::Size)? {
+        Size(0) => Err(AmountError::Zero),
         size => Ok(size),
     }
 }
 
 /// Parses the duration that an option takes, which must be above 0: seconds, optionally with a
 /// fraction, or a time with a unit.
-fn seconds(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> Result<Duration, AmountError> {
     let time = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
-        Err(_) => text.parse::<Span>()?.0,
+        Ok(seconds) => Duration::try_from_secs_f64(seconds)?,
+        Err(_) => text.parse::<Span>().map_err(AmountError::Span)?.0,
     };
-    if time.is_zero() {
-        return Err("must be above 0".into());
+    match time {
+        Duration::ZERO => Err(AmountError::Zero),
+        time => Ok(time),
     }
-    Ok(time)
 }
 
 #[cfg(test)]
@@ -245,7 +276,11 @@ mod tests {
     #[test]
     fn durations() {
         for (text, ms) in [("2", 2000), ("0.5", 500), ("5m", 300_000), ("100ms", 100)] {
-            assert_eq!(seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+            assert_eq!(
+                seconds(text).ok(),
+                Some(Duration::from_millis(ms)),
+                "{text}"
+            );
         }
         for text in ["0", "-1", "x", "", "inf", "nan"] {
             assert!(seconds(text).is_err(), "{text}");

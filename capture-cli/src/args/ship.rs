@@ -1,20 +1,16 @@
 //! Arguments of `wqcap ship`, and those of `wqcap extract` for stores.
 
 use super::{ConfigArgs, seconds};
+use clap::builder::{StringValueParser, TypedValueParser};
 use std::{path::PathBuf, time::Duration};
 use wqcap_engine::config::Sensor;
-
-/// Parses the name of a sensor.
-fn sensor(text: &str) -> Result<Sensor, String> {
-    Sensor::try_from(text.to_owned())
-}
 
 /// Options of `wqcap extract` that select the frames to read from a store.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
     /// In a store: extract only frames of this sensor; the option may be given several times
     /// [default: every sensor]
-    #[arg(long = "sensor", value_name = "NAME", value_parser = sensor)]
+    #[arg(long = "sensor", value_name = "NAME", value_parser = StringValueParser::new().try_map(Sensor::try_from))]
     pub sensors: Vec<Sensor>,
     /// In a store: search files that begin at most this long before --from; must be at least the
     /// duration of the longest file [default: 24h]

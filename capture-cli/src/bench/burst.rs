@@ -292,25 +292,43 @@ impl Numbers {
     }
 }
 
+/// Reason why the frames of a burst run cannot be accounted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum BurstError {
+    #[error("the queue received no frame of the wire")]
+    NoFrame,
+    #[error(
+        "the NIC accepted {accepted} frames, but {captured} frames were captured{}; this is a bug in wqcap, please report it",
+        if *.has_gaps { " with gaps" } else { "" }
+    )]
+    Mismatch {
+        accepted: u64,
+        captured: u64,
+        has_gaps: bool,
+    },
+    #[error(
+        "the number of frames that the ring can hold is unknown, because it held all {0} frames of the wire; give a smaller --memory"
+    )]
+    NoLoss(u64),
+}
+
 /// Returns the number of the wire's frames that the NIC accepted: all except those before the rules
 /// and those that found no WR. Exactly these frames must be captured, and they are the first ones.
-fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, String> {
-    let Some(first) = seen.first else {
-        return Err("the queue received no frame of the wire".into());
-    };
+fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, BurstError> {
+    let first = seen.first.ok_or(BurstError::NoFrame)?;
     let accepted = wire.saturating_sub(first + lost);
-    if captured != accepted || seen.has_gaps {
-        let gaps = if seen.has_gaps { " with gaps" } else { "" };
-        return Err(format!(
-            "the NIC accepted {accepted} frames, but {captured} frames were captured{gaps}; this is a bug in wqcap, please report it"
-        ));
+    let has_gaps = seen.has_gaps;
+    if captured != accepted || has_gaps {
+        return Err(BurstError::Mismatch {
+            accepted,
+            captured,
+            has_gaps,
+        });
     }
-    if lost == 0 {
-        return Err(format!(
-            "the number of frames that the ring can hold is unknown, because it held all {accepted} frames of the wire; give a smaller --memory"
-        ));
+    match lost {
+        0 => Err(BurstError::NoLoss(accepted)),
+        _ => Ok(accepted),
     }
-    Ok(accepted)
 }
 
 /// Frame consumer that holds its receive loop while another thread has locked the gate.
@@ -394,7 +412,7 @@ mod tests {
             ),
             (0, &[7, 8, 9], "all 3 frames"),
         ] {
-            let message = of_ten(lost, numbers).expect_err("not whole");
+            let message = of_ten(lost, numbers).expect_err("not whole").to_string();
             assert!(message.contains(words), "{message}");
         }
     }

@@ -203,7 +203,7 @@ impl<C: Consumer> Consumer for ParsingConsumer<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wqcap_engine::files::format::{ByteOrder, pcap::RecordLayout};
+    use wqcap_engine::files::format::pcap::{RecordLayout, encode_header};
 
     #[test]
     fn records_rotate_through_the_blocks() {
@@ -217,11 +217,7 @@ mod tests {
         }
         // Each block holds two records, so the fifth record is at the place of the first.
         assert_eq!((records.block, records.at), (0, 79));
-        let native = RecordLayout {
-            order: ByteOrder::NATIVE,
-            unit: 1,
-            header_len: RECORD_LEN,
-        };
+        let native = RecordLayout::from_magic(&encode_header(0, 1, None)).expect("pcap");
         let block = records.blocks[1].as_slice(200);
         assert_eq!(native.record(block), [0, 3, 64, 1500]);
         assert_eq!(block[16..80], [3; 64]);

@@ -182,12 +182,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let start = Instant::now();
     for ns in 0..frames {
         // The sink waits for room, so every frame is accepted.
-        sink.frame(&Frame {
-            bytes: &content,
-            len: FRAME as u32,
-            fcs: None,
-            ns,
-        });
+        sink.frame(&Frame::new(&content, FRAME as u32, ns));
     }
     drop(sink);
     let finished = files::finish(writer)?;

@@ -4,7 +4,6 @@ use crate::failure::Failure;
 use std::{path::Path, sync::Arc};
 use tempfile::TempDir;
 use wqcap_engine::{
-    Wakeup,
     memory::Region,
     sink::{BLOCK, BlockSink, Encoder, OutputPlan, Writer, WriterConfig},
 };
@@ -31,17 +30,7 @@ pub fn start<E: Encoder>(
     longest: usize,
     encoder: &E,
 ) -> Result<(Writer, BlockSink<E>), Failure> {
-    let files = WriterConfig {
-        output: OutputPlan::pcap(dir, BUFFER),
-        snaplen: 0,
-        longest,
-        hook_process: None,
-        finish_times: Default::default(),
-        at_rest: None,
-        ring: None,
-        limit: None,
-        owner: Wakeup::default(),
-    };
+    let files = WriterConfig::new(OutputPlan::pcap(dir, BUFFER), longest);
     let (mut writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
     // A capture also waits for this before it receives frames.
     writer.wait_for_memory()?;

@@ -35,7 +35,7 @@ pub struct Machine {
     /// Number of CPUs that this process may use.
     pub cpus: usize,
     /// Release of the machine's kernel.
-    pub kernel: Option<String>,
+    pub kernel: String,
 }
 
 /// Measured time per frame of a benchmark, with its baseline.
@@ -122,18 +122,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 impl<R: ResultRow> BenchReport<R> {
     /// Creates a benchmark report with the facts of this machine.
-    #[expect(clippy::disallowed_methods, reason = "files of /proc")]
+    #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     pub fn new(results: Vec<R>) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
         Self {
             machine: Machine {
                 cpu,
                 cpus: std::thread::available_parallelism().map_or(1, usize::from),
-                kernel: release.map(|text| text.trim().to_owned()),
+                kernel: rustix::system::uname().release().to_string_lossy().into(),
             },
             results,
         }

@@ -20,6 +20,7 @@ use std::{
 };
 use wqcap_engine::{
     capture::{Capture, Limits},
+    filter::FilterCompiler,
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
     stats::NicCounters,
@@ -57,7 +58,10 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
             value,
         })
         .collect();
-    settle(&mut ConfigArgs { file: None, set }.load()?)
+    settle(
+        &mut ConfigArgs { file: None, set }.load()?,
+        &FilterCompiler::default(),
+    )
 }
 
 /// Returns the number of frames of `len` bytes in a measured round. It is lower than what a ring

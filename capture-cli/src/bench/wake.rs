@@ -22,6 +22,7 @@ use std::{
 use wqcap_engine::{
     capture::{Capture, Limits},
     config::{Config, Format, Idle},
+    filter::FilterCompiler,
     pipeline::{Consumer, Frame, Verdict},
 };
 
@@ -63,7 +64,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
 fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> {
     let mut config = config.clone();
     config.capture.idle = Some(idle);
-    let plan = check::settle(&mut config)?;
+    let plan = check::settle(&mut config, &FilterCompiler::default())?;
     let ages = Arc::new(Mutex::new(Vec::new()));
     let limits = Limits {
         count: Some(frames),

@@ -32,6 +32,7 @@ use traffic::{Traffic, number_in};
 use wqcap_engine::{
     capture::{Capture, Limits, Snapshot},
     config::{Config, Format},
+    filter::FilterCompiler,
     pipeline::{Consumer, Frame, Verdict},
     plan::Plan,
     sink::Count,
@@ -138,7 +139,7 @@ fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
 
 /// Measures the highest rate without loss and the latency for one kind of traffic.
 fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<Measured, Failure> {
-    let plan = settle(&mut config.clone())?;
+    let plan = settle(&mut config.clone(), &FilterCompiler::default())?;
     let name = args.tx.clone().unwrap_or_else(|| plan.device.name.clone());
     let context = Context::open(&name)?;
     let mut sender = Generator::make(&context, args.tx_port, DEPTH, &traffic.frames)?;

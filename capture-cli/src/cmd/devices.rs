@@ -211,7 +211,10 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use wqcap_engine::device::{DeviceCaps, port_topology::PortTopology};
+    use wqcap_engine::{
+        device::{DeviceCaps, port_topology::PortTopology},
+        verbs::RingAccess,
+    };
 
     /// Returns the facts of a device with one Ethernet port that lacks the verbs in `missing`.
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
@@ -245,7 +248,7 @@ pub mod tests {
                 place: PortTopology::default(),
             }],
             delay_drop: None,
-            direct: true,
+            access: RingAccess::Mlx5,
             software: false,
             steals: false,
             kernel: None,

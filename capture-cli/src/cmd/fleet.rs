@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     term::{
         output,
-        table::{aligned, bytes, counted, thousands},
+        table::{aligned, bytes, cells, counted, thousands},
         terminal,
     },
 };
@@ -21,8 +21,7 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
         Some(url) => ("STORE", url.clone()),
         None => ("ship.store", configured(&args.config)?),
     };
-    let fleet = fleet::survey(from, &url, args.stale);
-    let fleet = fleet.map_err(|e| Failure::refused(e.to_string()))?;
+    let fleet = fleet::survey(from, &url, args.stale.0).map_err(Failure::refused)?;
     if args.json {
         output::print_json(&fleet)?;
     } else {
@@ -51,23 +50,18 @@ fn in_words(fleet: &Fleet) -> String {
         return String::new();
     }
     let heads = ["sensor", "host", "last seen", "last object", "lag", "left"];
-    let mut seen = vec![heads.map(str::to_owned).to_vec()];
-    let mut ledgers = vec![
-        ["", "", "", "", "not", "expired", ""]
-            .map(str::to_owned)
-            .to_vec(),
-        [
-            "sensor",
-            "captured",
-            "shipped",
-            "pending",
-            "selected",
-            "unshipped",
-            "sum",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+    let mut seen = vec![cells(heads)];
+    let above = ["", "", "", "", "not", "expired", ""];
+    let heads = [
+        "sensor",
+        "captured",
+        "shipped",
+        "pending",
+        "selected",
+        "unshipped",
+        "sum",
     ];
+    let mut ledgers = vec![cells(above), cells(heads)];
     for it in &fleet.sensors {
         seen.push(seen_row(it, fleet));
         let sum = sum(it.adds_up, it.status.uncounted_files);
@@ -115,14 +109,8 @@ fn seen_row(it: &SensorFacts, fleet: &Fleet) -> Vec<String> {
 
 /// Returns the row of a sensor in the table of delivery ledgers.
 fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String> {
-    let numbers = [
-        ledger.captured,
-        ledger.shipped,
-        ledger.pending,
-        ledger.not_selected,
-        ledger.expired_unshipped,
-    ];
-    [vec![name], numbers.map(thousands).to_vec(), vec![sum]].concat()
+    let numbers = ledger.lines().map(|(_, frames)| thousands(frames));
+    [vec![name], numbers.to_vec(), vec![sum]].concat()
 }
 
 /// Formats the check of a delivery ledger: `ok` if each captured frame is in exactly one other

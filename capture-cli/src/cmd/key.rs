@@ -2,7 +2,7 @@
 //! `--key`.
 
 use crate::{args::KeyArgs, failure::Failure};
-use wqcap_engine::files::sealed::{KeySource, SecretKey, open_with};
+use wqcap_engine::files::sealed::{KeySource, SecretKey};
 
 /// Reads an encryption key from `source`. `name` is the configuration key or the option that names
 /// the source.
@@ -11,14 +11,11 @@ pub fn read(source: &KeySource, name: &str) -> Result<SecretKey, Failure> {
     source.read().map_err(refused)
 }
 
-/// Registers the key that the arguments name, if any, for decrypting capture files.
-pub fn settle(args: &KeyArgs) -> Result<(), Failure> {
+/// Returns the key that the arguments name, if any, for decrypting capture files.
+pub fn of_args(args: &KeyArgs) -> Result<Option<SecretKey>, Failure> {
     let file = args.key.clone().map(KeySource::File);
     let command = args.key_command.clone().map(KeySource::Command);
-    for (source, name) in [(file, "--key"), (command, "--key-command")] {
-        if let Some(source) = source {
-            open_with(read(&source, name)?);
-        }
-    }
-    Ok(())
+    let file = file.map(|it| read(&it, "--key"));
+    let key = file.or_else(|| command.map(|it| read(&it, "--key-command")));
+    key.transpose()
 }

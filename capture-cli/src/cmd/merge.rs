@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use std::{
-    fmt::Write,
+    fmt::{Display, Write},
     fs,
     io::{self, IsTerminal},
     path::Path,
@@ -33,7 +33,7 @@ impl From<MergeError> for Failure {
     fn from(e: MergeError) -> Self {
         match e {
             MergeError::Refused(message) => Self::refused(message),
-            MergeError::Failed(_) | MergeError::Stopped => Self::failed(e.to_string()),
+            e => Self::failed(e),
         }
     }
 }
@@ -41,8 +41,8 @@ impl From<MergeError> for Failure {
 /// Merges the input files, and fails with a message for each input that lost records.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
-    key::settle(&args.key)?;
-    let mut plan = MergePlan::new(&args.inputs, &args.out)?;
+    let key = key::of_args(&args.key)?;
+    let mut plan = MergePlan::new(&args.inputs, key.as_ref(), &args.out)?;
     for path in &args.inject_secrets {
         plan.inject(key_log(path)?)?;
     }
@@ -78,12 +78,12 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
 /// Reads the secrets of a TLS key log.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
-    let refused = |reason: String| {
+    let refused = |reason: &dyn Display| {
         let shown = path.display();
         Failure::refused(format!("--inject-secrets {shown}: {reason}"))
     };
-    let log = fs::read(path).map_err(|e| refused(e.to_string()))?;
-    Secrets::from_tls_key_log(&log).map_err(|e| refused(e.to_string()))
+    let log = fs::read(path).map_err(|e| refused(&e))?;
+    Secrets::from_tls_key_log(&log).map_err(|e| refused(&e))
 }
 
 /// Checks that stdout carries either the capture or the JSON report, and that a capture does not go

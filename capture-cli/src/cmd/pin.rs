@@ -20,7 +20,7 @@ use wqcap_engine::{
     files::{
         folder::CaptureFolder,
         pin::{HeldFile, Pin, PinError, PinEvaluator, PinFolder, Pins},
-        sealed::open_with,
+        sealed::SecretKey,
     },
     index::{FlowTerms, IndexFolder},
 };
@@ -41,8 +41,8 @@ pub fn pin(args: &PinArgs) -> Result<(), Failure> {
 impl From<PinError> for Failure {
     fn from(e: PinError) -> Self {
         match e {
-            PinError::Io { .. } => Self::failed(e.to_string()),
-            _ => Self::refused(e.to_string()),
+            PinError::Io { .. } => Self::failed(e),
+            _ => Self::refused(e),
         }
     }
 }
@@ -55,6 +55,9 @@ struct CaptureSet {
     index_dir: Option<PathBuf>,
     /// Finished capture files of the folder, with their lengths.
     files: Vec<(PathBuf, u64)>,
+    /// Key of encrypted capture files. Without it, those without an index are protected whatever
+    /// their times are.
+    key: Option<SecretKey>,
 }
 
 impl CaptureSet {
@@ -76,15 +79,13 @@ impl CaptureSet {
         for note in folder.unread_notes() {
             terminal::print_line(format_args!("note: {note}"));
         }
-        // Without the key, files without an index are protected whatever their times are.
-        if let Some(key) = output.key_source().and_then(|it| it.read().ok()) {
-            open_with(key);
-        }
+        let key = output.key_source().and_then(|it| it.read().ok());
         let index_dir = output.index_dir;
         Ok(Self {
             dir,
             index_dir: (!index_dir.as_os_str().is_empty()).then_some(index_dir),
             files: folder.finished,
+            key,
         })
     }
 
@@ -100,7 +101,7 @@ impl CaptureSet {
             folder,
             dir: &self.dir,
         });
-        PinEvaluator::default().evaluate(&files, pins, indexes)
+        PinEvaluator::new(self.key.clone()).evaluate(&files, pins, indexes)
     }
 }
 

@@ -92,7 +92,7 @@ impl Leftovers {
     /// not delay frames. An error is logged and does not stop the capture.
     ///
     /// With a key, finished files are encrypted.
-    pub fn begin(dir: &Path, levels: usize, key: Option<Arc<SecretKey>>) -> Self {
+    pub fn begin(dir: &Path, levels: usize, key: Option<SecretKey>) -> Self {
         let parts = match CaptureFolder::list_to(dir, levels) {
             Ok(it) if it.unfinished.is_empty() => return Self::default(),
             Ok(it) => it.unfinished,

@@ -7,20 +7,18 @@ use crate::{
     term::{
         output,
         progress::ReadProgress,
-        table::{aligned, bytes, counted, thousands},
+        table::{aligned, bytes, cells, counted, thousands},
         terminal,
     },
 };
 use serde::Serialize;
-use std::{
-    fmt::Write,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write, path::PathBuf};
 use wqcap_engine::{
+    files::sealed::SecretKey,
     format::ETHERNET,
     merge::in_folder,
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
-    read::{self, FileEnd, ReadError, ReadMeter},
+    read::{FileEnd, FileRanges, ReadError, ReadMeter},
 };
 
 /// Facts about one input file of `wqcap rss`.
@@ -52,15 +50,16 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
             it.key, it.value
         )));
     }
-    key::settle(&args.key)?;
+    let key = key::of_args(&args.key)?;
     let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
-    let inputs = expanded(&args.files)?;
+    let inputs = expanded(&args.files, key.as_ref())?;
     let mut reading = ReadProgress::new(quiet, &inputs);
     let mut files = Vec::new();
     let mut losses = Vec::new();
     for path in &inputs {
-        files.push(read(path, &mut simulation, &mut reading, &mut losses)?);
+        let file = FileRanges::named(path.clone()).with_key(key.clone());
+        files.push(read(&file, &mut simulation, &mut reading, &mut losses)?);
     }
     reading.clear();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -86,13 +85,14 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
 /// Adds the frames of a capture file to the RSS simulation. Fails if the file cannot be opened. If
 /// it is damaged later, adds a message to `losses` and keeps the frames before the damage.
 fn read(
-    path: &Path,
+    file: &FileRanges,
     simulation: &mut Simulation,
     reading: &mut ReadProgress,
     losses: &mut Vec<String>,
 ) -> Result<FileFacts, Failure> {
-    let shown = path.display();
-    let mut reader = read::open(path)
+    let shown = file.path().display();
+    let mut reader = file
+        .open()
         .map_err(|e| Failure::refused(format!("{shown}: {}", opening_error(&e))))?;
     let (mut frames, mut other_link_types) = (0, 0);
     let mut notes = Vec::new();
@@ -125,7 +125,7 @@ fn read(
             other_link_types += 1;
         }
         if (frames + other_link_types).is_multiple_of(1 << 14) {
-            reading.tick(path, reader.offset());
+            reading.tick(file.path(), reader.offset());
         }
     }
     reading.done(reader.offset());
@@ -191,7 +191,7 @@ impl Canvas {
 }
 
 /// Replaces each input folder by its capture files.
-fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+fn expanded(inputs: &[PathBuf], key: Option<&SecretKey>) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in inputs {
         if !path.is_dir() {
@@ -199,7 +199,7 @@ fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             continue;
         }
         let mut notes = Vec::new();
-        let found = in_folder(path, &ReadMeter::default(), &mut notes)?;
+        let found = in_folder(path, key, &ReadMeter::default(), &mut notes)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(Failure::refused(format!(
@@ -209,7 +209,7 @@ fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         for note in notes {
             terminal::print_line(format_args!("note: {note}"));
         }
-        files.extend(found.into_iter().map(|(file, _)| file.path));
+        files.extend(found.into_iter().map(|(file, _)| file.path().to_owned()));
     }
     Ok(files)
 }
@@ -301,11 +301,7 @@ fn share(n: u64, of: u64) -> String {
 
 /// Formats the load of the queues, each with a bar whose length is proportional to its bytes.
 fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
-    let mut rows = vec![
-        ["queue", "flows", "frames", "", "bytes", ""]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    let mut rows = vec![cells(["queue", "flows", "frames", "", "bytes", ""])];
     rows.extend(report.queues.iter().map(|q| {
         vec![
             q.queue.to_string(),

@@ -17,7 +17,7 @@ use crate::{
     },
     failure::Failure,
     log,
-    term::{output, progress::Progress, stderr, terminal},
+    term::{output, progress::ProgressLine, stderr, terminal},
 };
 use std::{
     io::{self, IsTerminal},
@@ -32,12 +32,13 @@ use wqcap_engine::{
     capture::{End, Limits, Report, Resources},
     config::{Config, Sandbox as SandboxMode},
     device::DeviceFacts,
+    filter::FilterCompiler,
     plan::Plan,
     sink::PreparedRing,
     verbs::allow_release_of_lost_objects,
 };
 use wqcap_supervisor::{
-    CaptureBackend, CurrentPlan, Event, Host, Interval, Presenter, Signals, Supervisor,
+    CaptureBackend, CurrentPlan, Event, Host, HostError, Interval, Presenter, Signals, Supervisor,
 };
 
 /// Time limit for finishing the files and the summary when a run ends at once.
@@ -83,6 +84,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         loaded,
         config,
         plan: Some(plan),
+        filters,
     } = Checked::new(&given.config, args.model.as_deref(), true)?
     else {
         return Err(Failure::failed("internal error: the run has no plan"));
@@ -107,7 +109,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         ..Resources::default()
     };
     if let Some(source) = &plan.output.encrypt {
-        resources.encryption_key = Some(Arc::new(key::read(source, source.config_key())?));
+        resources.encryption_key = Some(key::read(source, source.config_key())?);
     }
     if plan.output.dir.is_some() {
         resources.write_ring = Some(Arc::new(PreparedRing::new()));
@@ -174,8 +176,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let report = supervised.run(&mut CaptureHost {
         given: &given.config,
         config,
+        filters,
         quiet,
-        progress: Progress::new(quiet),
+        progress: ProgressLine::new(quiet),
         service,
     });
     // The control service ends before the files are listed, so that the client that requested the
@@ -223,21 +226,23 @@ struct CaptureHost<'a> {
     given: &'a ConfigArgs,
     /// Effective configuration of the run, with all defaults.
     config: Config,
+    /// Compiler of the configuration's filters, which each search for the device uses again.
+    filters: FilterCompiler,
     /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
     /// Progress line of the capture.
-    progress: Progress,
+    progress: ProgressLine,
     /// Connection to the service manager of the run.
     service: Service,
 }
 
 impl Host for CaptureHost<'_> {
-    fn load_config(&mut self) -> Result<Config, String> {
-        self.given.load().map_err(|e| e.messages.join("; "))
+    fn load_config(&mut self) -> Result<Config, HostError> {
+        Ok(self.given.load()?)
     }
 
-    fn find_device(&mut self) -> Result<Plan, String> {
-        settle(&mut self.config.clone()).map_err(|e| e.messages.join("; "))
+    fn find_device(&mut self) -> Result<Plan, HostError> {
+        Ok(settle(&mut self.config.clone(), &self.filters)?)
     }
 
     fn running(&mut self, plan: &Plan) {
@@ -250,7 +255,7 @@ impl Host for CaptureHost<'_> {
     }
 
     fn snapshot(&mut self, interval: &Interval) {
-        self.progress.draw(interval);
+        self.progress.draw_interval(interval);
         self.service.report(interval);
     }
 
@@ -292,8 +297,8 @@ impl Presenter for Console {
         log::level()
     }
 
-    fn set_log_level(&self, level: LogLevel) -> Result<(), String> {
-        log::set_level(&level.to_string())
+    fn set_log_level(&self, level: LogLevel) -> Result<(), HostError> {
+        Ok(log::set_level(&level.to_string())?)
     }
 }
 
@@ -338,7 +343,7 @@ fn conclude(
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
-        End::Storage(text) | End::Failed(text) => Err(Failure::failed(text.clone())),
+        End::Storage(text) | End::Failed(text) => Err(Failure::failed(text)),
         End::Stopped
         | End::Count
         | End::Duration

@@ -10,7 +10,9 @@ use crate::{
     },
     failure::Failure,
     term::{
-        output, stderr,
+        output,
+        progress::ProgressLine,
+        stderr,
         table::{bytes, counted, rate, scaled, thousands},
         terminal,
     },
@@ -39,9 +41,9 @@ const EVERY: Duration = Duration::from_secs(1);
 
 impl From<ShipError> for Failure {
     fn from(e: ShipError) -> Self {
-        match e {
-            ShipError::Start(e) => Self::refused(e),
-            ShipError::Failed(e) => Self::failed(e),
+        match e.is_after_start() {
+            true => Self::failed(e),
+            false => Self::refused(e),
         }
     }
 }
@@ -95,7 +97,7 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
         !stop.load(Ordering::Relaxed)
     });
     service.stopping();
-    progress.clear();
+    progress.line.clear();
     let status = done?;
     if args.json {
         output::print_json(&status)?;
@@ -196,18 +198,17 @@ fn host() -> String {
 
 /// Returns the sensor name that is used by default: the name of this machine.
 fn of_host() -> Result<Sensor, Failure> {
-    let unfit = |e: String| {
+    Sensor::try_from(host()).map_err(|e| {
         Failure::refused(format!(
             "ship.sensor is not set, and the name of the host cannot replace it: {e}"
         ))
-    };
-    Sensor::try_from(host()).map_err(unfit)
+    })
 }
 
 /// Progress line of shipping, updated each second, for the terminal and the service manager.
 struct ShipProgress {
-    /// `true` if the progress line of shipping is drawn on the terminal.
-    shown: bool,
+    /// Progress line on the terminal.
+    line: ProgressLine,
     /// Time of the progress line's last update, and the number of bytes sent by then.
     last: Option<(Instant, u64)>,
 }
@@ -215,7 +216,7 @@ struct ShipProgress {
 impl ShipProgress {
     fn new(quiet: bool) -> Self {
         Self {
-            shown: !quiet && terminal::is_terminal(),
+            line: ProgressLine::new(quiet),
             last: None,
         }
     }
@@ -231,17 +232,8 @@ impl ShipProgress {
         self.last = Some((now, status.bytes));
         let sent = status.bytes.saturating_sub(before);
         let line = line(status, sent, time);
-        if self.shown {
-            terminal::redraw(&line);
-        }
+        self.line.draw(&line);
         Some(line)
-    }
-
-    /// Clears the progress line of shipping.
-    fn clear(&self) {
-        if self.shown {
-            terminal::clear();
-        }
     }
 }
 
@@ -271,15 +263,8 @@ fn line(status: &ShipStatus, sent: u64, time: Duration) -> String {
 
 /// Formats the delivery ledger of shipping, and the amount sent.
 fn in_words(status: &ShipStatus) -> String {
-    let ledger = &status.ledger;
     let mut text = String::new();
-    for (name, frames) in [
-        ("captured", ledger.captured),
-        ("shipped", ledger.shipped),
-        ("pending", ledger.pending),
-        ("not_selected", ledger.not_selected),
-        ("expired_unshipped", ledger.expired_unshipped),
-    ] {
+    for (name, frames) in status.ledger.lines() {
         let _ = writeln!(text, "{name:<18}{:>20}", thousands(frames));
     }
     let _ = writeln!(

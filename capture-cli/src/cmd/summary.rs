@@ -177,7 +177,7 @@ pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
     queues
         .iter()
         .try_for_each(QueueLedger::check)
-        .map_err(|e| Failure::failed(e.to_string()))
+        .map_err(Failure::failed)
 }
 
 /// Formats the counters of a running capture.

@@ -84,17 +84,17 @@ impl Service {
     /// Reports a snapshot of the capture to the service manager: the status line, and the watchdog
     /// message if every loop makes progress.
     pub fn report(&mut self, interval: &Interval) {
-        let beats: Vec<_> = interval.now.rings.iter().map(|it| it.beats).collect();
-        let newly_stuck = self.pulse.take(&beats, interval.at);
+        let beats: Vec<_> = interval.now().rings.iter().map(|it| it.beats).collect();
+        let newly_stuck = self.pulse.take(&beats, interval.at());
         for queue in newly_stuck {
             tracing::error!(
                 "queue {queue}: the receive loop has been stuck for {} s; no watchdog message is sent until it continues",
                 STUCK.as_secs()
             );
         }
-        if let Some(before) = &interval.before {
+        if let Some(before) = interval.before() {
             let status = match self.pulse.stuck().as_slice() {
-                [] => progress::line(before, &interval.now, terminal::WIDE),
+                [] => progress::line(before, interval.now(), terminal::WIDE),
                 stuck => format!("stuck: queue {}", list(stuck)),
             };
             self.notify(&[NotifyState::Status(&status)]);

@@ -14,8 +14,7 @@
 //! ignored, except SIGINT and SIGTERM: shells start background programs with SIGINT ignored, and
 //! `kill -INT` must still reach them.
 
-use crate::term::terminal;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::term::{output, terminal};
 use signal_hook::{
     consts::{
         SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
@@ -144,13 +143,6 @@ struct Reaction {
     audited: bool,
 }
 
-/// Returns `true` if the other end of a terminal is closed.
-fn is_gone(terminal: &File) -> bool {
-    let mut fds = [PollFd::new(terminal, PollFlags::empty())];
-    let now = Timespec::default();
-    poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::HUP))
-}
-
 impl SignalRequests {
     /// Starts to act on signals, including those received before. A SIGINT that does not repeat the
     /// first one requests the end at once, and ends the process `grace` later. SIGUSR1 calls
@@ -182,7 +174,7 @@ impl SignalRequests {
 impl Reaction {
     /// Returns `true`, with a warning, if the controlling terminal of the process is gone.
     fn has_lost_its_terminal(&self) -> bool {
-        let is_lost = self.terminal.as_ref().is_some_and(is_gone);
+        let is_lost = self.terminal.as_ref().is_some_and(output::is_gone);
         if is_lost {
             tracing::warn!("SIGHUP: the controlling terminal is gone, so the run ends");
         }

@@ -5,16 +5,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
-/// Prints text on stdout. A closed pipe (`| head`) is not a failure.
-pub fn print(text: &str) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+/// Writes to stdout. A closed pipe (`| head`) is not a failure.
+fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    match write(&mut stdout).and_then(|()| stdout.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("stdout: {e}"))),
         _ => Ok(()),
     }
+}
+
+/// Prints text on stdout.
+pub fn print(text: &str) -> Result<(), Failure> {
+    to_stdout(|out| out.write_all(text.as_bytes()))
 }
 
 /// Returns `true` if the other end of a pipe is closed, or if the terminal is gone.
@@ -38,9 +40,5 @@ pub fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()>
 
 /// Prints a serializable value on stdout as JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut stdout = BufWriter::new(io::stdout().lock());
-    match write_json(&mut stdout, value).and_then(|()| stdout.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("stdout: {e}"))),
-        _ => Ok(()),
-    }
+    to_stdout(|out| write_json(out, value))
 }

@@ -2,6 +2,7 @@
 //! reading files: the part that has been read.
 
 use crate::term::{
+    stderr,
     table::{rate, scaled, thousands},
     terminal,
 };
@@ -19,32 +20,39 @@ use wqcap_supervisor::Interval;
 /// Interval at which a progress line is redrawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Progress line of a capture, redrawn with each snapshot, on a terminal.
-pub struct Progress {
-    /// `true` if the progress line of the capture is drawn.
+/// Progress line on stderr, if it is a terminal.
+#[derive(Clone, Copy)]
+pub struct ProgressLine {
+    /// `true` if the progress line is drawn.
     shown: bool,
 }
 
-impl Progress {
-    /// Creates the progress line of a capture. Nothing is drawn with `quiet`, or if stderr is not a
-    /// terminal.
+impl ProgressLine {
+    /// Creates a progress line. Nothing is drawn with `quiet`, or if stderr is not a terminal.
     pub fn new(quiet: bool) -> Self {
         Self {
             shown: !quiet && terminal::is_terminal(),
         }
     }
 
-    /// Draws the progress line with the rates and losses of an interval.
-    pub fn draw(&self, interval: &Interval) {
-        if let Some(before) = interval.before.as_ref().filter(|_| self.shown) {
-            terminal::redraw(&line(before, &interval.now, terminal::columns()));
+    /// Draws the rates and losses of an interval of a capture.
+    pub fn draw_interval(self, interval: &Interval) {
+        if let Some(before) = interval.before().filter(|_| self.shown) {
+            self.draw(&line(before, interval.now(), terminal::columns()));
         }
     }
 
-    /// Clears the progress line of the capture.
-    pub fn clear(&self) {
+    /// Rewrites the progress line, cut to the terminal's width.
+    pub fn draw(self, text: &str) {
         if self.shown {
-            terminal::clear();
+            stderr::redraw(text);
+        }
+    }
+
+    /// Erases the progress line.
+    pub fn clear(self) {
+        if self.shown {
+            terminal::write_lines(b"");
         }
     }
 }
@@ -59,8 +67,8 @@ pub struct ReadProgress {
     started: Instant,
     /// Time of the next update of the progress line.
     next: Instant,
-    /// `true` if the progress line of reading files is drawn.
-    shown: bool,
+    /// Progress line that is redrawn.
+    line: ProgressLine,
 }
 
 impl ReadProgress {
@@ -84,7 +92,7 @@ impl ReadProgress {
             before: 0,
             started: now,
             next: now + EVERY,
-            shown: !quiet && terminal::is_terminal(),
+            line: ProgressLine::new(quiet),
         }
     }
 
@@ -92,13 +100,14 @@ impl ReadProgress {
     /// `what` that have been read.
     pub fn tick(&mut self, what: &Path, offset: u64) {
         let now = Instant::now();
-        if !self.shown || now < self.next {
+        if now < self.next {
             return;
         }
         self.next = now + EVERY;
         let time = now.saturating_duration_since(self.started);
         let name = what.file_name().unwrap_or_default().to_string_lossy();
-        terminal::redraw(&share(self.before + offset, self.total, time, &name));
+        let text = share(self.before + offset, self.total, time, &name);
+        self.line.draw(&text);
     }
 
     /// Counts an input file of `bytes` as read completely.
@@ -108,9 +117,7 @@ impl ReadProgress {
 
     /// Clears the progress line of reading files.
     pub fn clear(&self) {
-        if self.shown {
-            terminal::clear();
-        }
+        self.line.clear();
     }
 }
 

@@ -80,6 +80,11 @@ pub fn rate(amount: u64, time: Duration) -> f64 {
     }
 }
 
+/// Returns a row of text cells for [`aligned`].
+pub fn cells<const N: usize>(texts: [&str; N]) -> Vec<String> {
+    texts.map(str::to_owned).into()
+}
+
 /// Formats rows of text cells as right-aligned columns; the first column is left-aligned.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -20,16 +20,6 @@ pub fn write_lines(text: &[u8]) {
     stderr::write_lines(TextKind::Ordinary, text);
 }
 
-/// Rewrites the progress line on stderr, cut to the terminal's width.
-pub fn redraw(text: &str) {
-    stderr::redraw(text);
-}
-
-/// Erases the progress line on stderr.
-pub fn clear() {
-    write_lines(b"");
-}
-
 /// Returns `true` if stderr is a terminal on which a line can be rewritten.
 pub fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")

@@ -7,6 +7,7 @@ pub const FCS_LEN: usize = 4;
 
 /// One received frame, borrowed from its slot for the duration of a call.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Frame<'a> {
     /// Bytes of the frame without the FCS: all of them, unless an earlier stage of the pipeline has
     /// cut the frame.
@@ -20,6 +21,22 @@ pub struct Frame<'a> {
     pub ns: u64,
 }
 
+impl<'a> Frame<'a> {
+    /// Creates a frame without an FCS: its bytes, its length on the wire, and its time of reception
+    /// in nanoseconds since 1970.
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &'a [u8], len: u32, ns: u64) -> Self {
+        let fcs = None;
+        Self {
+            bytes,
+            len,
+            fcs,
+            ns,
+        }
+    }
+}
+
 /// Frame check sequence of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fcs {
@@ -31,6 +48,7 @@ pub struct Fcs {
 
 /// Verdict of a consumer on one frame: the ledger line that counts the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// Verdict for a frame that is kept.
     Captured,

@@ -20,8 +20,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
-//! | [`name`], [`folder`] | build and recognise names of capture files, also by a template; list the files of a folder; read each file's delivery state |
-//! | [`open`] | opens files in folders where other users may place files: regular files only, without blocking, within size limits |
+//! | [`name`], [`folder`] | build and recognise names of capture files, also by a template; list the files of a folder; open files that other users may have placed there: regular files only, without blocking, within size limits; read each file's delivery state |
 //! | [`sealed`] | encrypts finished files; any part of one can be read without the parts before it |
 //! | [`read`] | reads any byte order and resolution, zstd and LZ4, torn and damaged files; recognises captures of wqcap |
 //! | [`merge`] | merges files into one, by time |
@@ -51,7 +50,6 @@ pub mod format;
 pub mod index;
 pub mod merge;
 pub mod name;
-pub mod open;
 pub mod pin;
 pub mod read;
 pub mod recover;

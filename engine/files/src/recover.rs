@@ -8,9 +8,9 @@
 //! unreadable file keeps its name and its content.
 
 use crate::{
+    folder::open::open_for_update,
     folder::{CaptureFolder, rename_new, sync_folder},
     name::{FileName, PART},
-    open::open_for_update,
     read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
 };
 use serde::Serialize;
@@ -60,6 +60,40 @@ pub struct RecoveredFile {
     pub problem: Option<String>,
 }
 
+/// Reason why a `.part` file cannot be finished.
+#[derive(Debug, thiserror::Error)]
+enum RecoveryError {
+    /// A system call fails.
+    #[error("recovery cannot {step}: {source}; the .part file keeps its name")]
+    Io {
+        /// Step of the recovery that fails.
+        step: &'static str,
+        source: io::Error,
+    },
+    /// The content is damaged before its first complete record.
+    #[error("recovery cannot read the file: {0}; the .part file keeps its name")]
+    Content(#[from] ReadError),
+    /// The content of a compressed file ends within a record.
+    #[error(
+        "recovery cannot read the file: the last complete compressed frame ends within a record; the .part file keeps its name"
+    )]
+    TornRecord,
+    /// Another file has the final name.
+    #[error(
+        "the file {} exists already and is not overwritten; move this file or the .part file elsewhere",
+        .0.display()
+    )]
+    Exists(PathBuf),
+}
+
+/// Returns a conversion of the system errors of a recovery's step.
+fn failed(step: &'static str) -> impl Fn(io::Error) -> RecoveryError {
+    move |source| RecoveryError::Io { step, source }
+}
+
+/// Step that reads the content of a `.part` file.
+const READING: &str = "read the file";
+
 /// Recovers the `.part` files of a folder and its subfolders, in name order.
 ///
 /// # Errors
@@ -100,7 +134,7 @@ fn finish_file(part: &Path, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
                 it.outcome = outcome;
                 it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
             }
-            Err(problem) => it.problem = Some(problem),
+            Err(e) => it.problem = Some(e.to_string()),
         },
     }
     it
@@ -121,11 +155,7 @@ fn attempt(
     has_name: bool,
     it: &mut RecoveredFile,
     may_continue: &dyn Fn() -> bool,
-) -> Result<RecoveryOutcome, String> {
-    let failed = |what: &str| {
-        let what = what.to_owned();
-        move |e: io::Error| format!("recovery cannot {what}: {e}; the .part file keeps its name")
-    };
+) -> Result<RecoveryOutcome, RecoveryError> {
     // The writer may have renamed the file in the meantime. Irregular files are not opened: that
     // could trigger a device, or wait for the other end of a pipe.
     let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
@@ -168,13 +198,10 @@ fn attempt(
         if !is_capture(guarded) {
             return Ok(RecoveryOutcome::Foreign);
         }
-        guarded.rewind().map_err(failed("read the file"))?;
+        guarded.rewind().map_err(failed(READING))?;
     }
     if fs::symlink_metadata(path).is_ok() {
-        return Err(format!(
-            "the file {} exists already and is not overwritten; move this file or the .part file elsewhere",
-            path.display()
-        ));
+        return Err(RecoveryError::Exists(path.to_owned()));
     }
     let len = opened.len();
     let sound = measure(
@@ -201,26 +228,23 @@ fn attempt(
 
 /// Counts the complete records of a `.part` file and returns the end of the last one. A file that
 /// is damaged before its first complete record is an error, so that it is not removed.
-fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
-    let keeps = |e: &dyn std::fmt::Display| {
-        format!("recovery cannot read the file: {e}; the .part file keeps its name")
-    };
-    let mut source = Decompressor::new(file).map_err(|e| keeps(&e))?;
+fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, RecoveryError> {
+    let mut source = Decompressor::new(file).map_err(failed(READING))?;
     if source.is_compressed() {
         return measure_compressed(file, &mut source, it);
     }
-    file.rewind().map_err(|e| keeps(&e))?;
+    file.rewind().map_err(failed(READING))?;
     let mut reader = match PacketReader::new(file) {
         Ok(reader) => reader,
         Err(ReadError::Empty) => return Ok(0),
-        Err(e) => return Err(keeps(&e)),
+        Err(e) => return Err(e.into()),
     };
     let broken = loop {
         match reader.advance() {
             Ok(true) => {}
             Ok(false) => break None,
-            Err(e @ ReadError::Io { .. }) => return Err(keeps(&e)),
-            Err(e) if reader.packets() == 0 => return Err(keeps(&e)),
+            Err(e @ ReadError::Io { .. }) => return Err(e.into()),
+            Err(e) if reader.packets() == 0 => return Err(e.into()),
             Err(e) => break Some(e.to_string()),
         }
     };
@@ -238,31 +262,25 @@ fn measure_compressed(
     file: Guarded<'_>,
     frames: &mut Decompressor<Guarded<'_>>,
     it: &mut RecoveredFile,
-) -> Result<u64, String> {
-    let keeps = |e: &dyn std::fmt::Display| {
-        format!("recovery cannot read the file: {e}; the .part file keeps its name")
-    };
+) -> Result<u64, RecoveryError> {
     let damage = match io::copy(frames, &mut io::sink()) {
-        Ok(_) => None,
-        Err(e) if e.raw_os_error().is_some() => return Err(keeps(&e)),
-        Err(e) => Some(e.to_string()),
+        Err(e) if e.raw_os_error().is_some() => return Err(failed(READING)(e)),
+        copied => copied.err(),
     };
     let (end, len) = frames.sound_end();
-    file.rewind().map_err(|e| keeps(&e))?;
-    let whole = Decompressor::new(file.take(end)).map_err(|e| keeps(&e))?;
+    file.rewind().map_err(failed(READING))?;
+    let whole = Decompressor::new(file.take(end)).map_err(failed(READING))?;
     if !whole.is_compressed() {
         // The file is torn within its first compressed frame, so that its content is unknown.
-        return damage.map_or(Ok(0), |damage| Err(keeps(&damage)));
+        return damage.map_or(Ok(0), |damage| Err(failed(READING)(damage)));
     }
-    let mut reader = PacketReader::new(whole).map_err(|e| keeps(&e))?;
-    while reader.advance().map_err(|e| keeps(&e))? {}
+    let mut reader = PacketReader::new(whole)?;
+    while reader.advance()? {}
     if reader.sound_end() != len {
-        return Err(keeps(
-            &"the last complete compressed frame ends within a record",
-        ));
+        return Err(RecoveryError::TornRecord);
     }
     it.records = reader.packets();
-    it.problem = damage;
+    it.problem = damage.map(|e| e.to_string());
     Ok(end)
 }
 

@@ -25,7 +25,7 @@ use wqcap_files::{
     sealed::SecretKey,
 };
 use wqcap_frame::{Slice, filter::Filter};
-use wqcap_tests::skip;
+use wqcap_testkit::skip;
 
 #[path = "../src/fixtures.rs"]
 #[allow(dead_code, reason = "unit tests use all of it")]
@@ -241,16 +241,18 @@ impl Bench {
         fs::write(&input, bytes).expect("written");
         for format in ["pcap", "pcapng"] {
             let out = self.out(format);
-            let merged = MergePlan::new(std::slice::from_ref(&input), &out).and_then(|plan| {
-                let target = MergeTarget::new(&out, &plan)?;
-                merge::run(plan, target, |_| true)
-            });
+            let merged =
+                MergePlan::new(std::slice::from_ref(&input), None, &out).and_then(|plan| {
+                    let target = MergeTarget::new(&out, &plan)?;
+                    merge::run(plan, target, |_| true)
+                });
             self.written(&out, merged.map(|it| it.frames));
         }
         let indexes = self.dir("index");
         let query = |it: &Self, index_dir, out: &Path| ExtractQuery {
             dir: dir.clone(),
             index_dir,
+            key: None,
             frames: FrameQuery {
                 times: 0..u64::MAX / 2,
                 filter: it.filter.clone(),

@@ -62,6 +62,6 @@ pub use link::{Arp, Ethernet, Llc, Mpls, Ppp, Pppoe, Vlan};
 pub use malformed::{Malformed, MalformedCounts};
 pub use next::Next;
 pub use numbers::{ethertype, protocol};
-pub use reduce::{Slice, dedup};
+pub use reduce::{Slice, SliceError, dedup};
 pub use transport::{Sctp, Tcp, Udp};
 pub use tunnel::{Erspan, Geneve, Gre, Gtp, Vxlan};

@@ -32,6 +32,7 @@ const TYPES: [&str; 8] = [
 
 /// Parsed DHCP message for IPv4 or IPv6: identity, name and addresses of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DhcpMessage {
     /// DHCP transaction identifier, equal in a request and its reply.
     pub transaction: u32,

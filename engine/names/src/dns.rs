@@ -22,6 +22,7 @@ pub struct DnsMessage {
 
 /// Question of a DNS message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Question {
     /// Queried DNS name in the format of zone files, without the final dot; `.` for the root.
     pub name: String,

@@ -10,6 +10,7 @@ use crate::{
 
 /// Names found in the payloads of a flow. For each field the first value is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Names {
     /// Server name (SNI) in the client's hello of TLS or QUIC.
     pub tls_sni: Option<String>,

@@ -25,9 +25,65 @@ pub enum RxError {
     },
 }
 
+/// Failure that ends the receive loop of a queue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoopError {
+    /// The receive ring failed.
+    #[error("queue {queue}: {source}")]
+    Ring {
+        /// Number of the receive queue.
+        queue: u16,
+        /// Failure of its ring.
+        source: RingError,
+    },
+    /// The WQ is in error and cannot be recovered.
+    #[error("queue {queue}: the WQ is in error ({cause}) and cannot be recovered: {source}")]
+    Recovery {
+        /// Number of the receive queue.
+        queue: u16,
+        /// Sign of the WQ's error.
+        cause: WqErrorCause,
+        /// Failure of the recovery.
+        source: RxError,
+    },
+    /// The outlet accepts no more frames, or lost slots; the text is its reason.
+    #[error("{0}")]
+    Outlet(String),
+    /// Slots are missing at the end of the loop.
+    #[error(
+        "queue {queue}: only {returned} of the {away} slots that are not on the ring were returned at the end; this is a \
+         fault in wqcap: please report it"
+    )]
+    SlotsMissing {
+        /// Number of the receive queue.
+        queue: u16,
+        /// Number of slots that are not on the ring.
+        away: usize,
+        /// Number of these slots that were returned.
+        returned: usize,
+    },
+}
+
+/// Sign by which a receive loop finds its WQ in error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WqErrorCause {
+    /// Asynchronous event of the device.
+    #[error("the device reported its error event")]
+    Event,
+    /// Flushed WRs.
+    #[error("the device flushed its WRs")]
+    Flushed,
+    /// WR that completed with this status (`ibv_wc_status`).
+    #[error("a receive WR completed with the error status {0}")]
+    Completion(u32),
+}
+
 /// Fatal error of a receive ring: an invalid completion, a CQ that cannot be polled, or a WQ that
 /// refuses WRs. The type is small, for the hot path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RingError {
     /// The CQ cannot be polled (errno).
     #[error("the CQ cannot be polled: errno {0} (the CQ was overrun, or the device is gone)")]

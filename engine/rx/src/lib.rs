@@ -17,10 +17,10 @@ mod pool;
 mod ring;
 mod worker;
 
-pub use error::{RingError, RxError};
+pub use error::{LoopError, RingError, RxError, WqErrorCause};
 pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
-pub use pool::{Filled, Slot, SlotMemory};
+pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use ring::{
     Account, Batch, DeviceQueue, Failed, PacketQueue, Queue, Recovered, Ring, RingAttr,
 };

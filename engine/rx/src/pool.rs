@@ -9,7 +9,7 @@ use std::sync::{
 use wqcap_core::consumer::{FCS_LEN, Fcs, Frame};
 use wqcap_memory::Region;
 use wqcap_sockets::packet::BlockMemory;
-use wqcap_verbs::{Mr, SCATTER_FCS};
+use wqcap_verbs::{Completion, Cqe, Mr, SCATTER_FCS};
 
 /// Token that grants access to the bytes of one receive slot. It is neither `Copy` nor `Clone`:
 /// while the token is held, the device does not write to the slot.
@@ -43,6 +43,39 @@ impl RingId {
     fn next() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Facts that a successful completion reports of its frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FrameFacts {
+    /// Number of bytes of the frame that the device wrote.
+    pub len: u32,
+    /// Device time stamp of the frame's reception.
+    pub stamp: u64,
+    /// Tag control information of the VLAN tag that the device stripped from the frame.
+    pub stripped: Option<u16>,
+}
+
+impl From<Cqe> for FrameFacts {
+    #[inline(always)]
+    fn from(cqe: Cqe) -> Self {
+        Self {
+            len: cqe.byte_len,
+            stamp: cqe.timestamp,
+            stripped: cqe.stripped,
+        }
+    }
+}
+
+impl From<Completion> for FrameFacts {
+    #[inline(always)]
+    fn from(wc: Completion) -> Self {
+        Self {
+            len: wc.byte_len,
+            stamp: wc.timestamp,
+            stripped: None,
+        }
     }
 }
 
@@ -106,10 +139,9 @@ impl Filled {
     #[inline]
     pub fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
         let fcs = self.fcs(memory);
-        Frame {
-            fcs: fcs.map(|bytes| Fcs { bytes, bad: false }),
-            ..self.frame_without_fcs(memory, ns)
-        }
+        let mut frame = self.frame_without_fcs(memory, ns);
+        frame.fcs = fcs.map(|bytes| Fcs { bytes, bad: false });
+        frame
     }
 
     /// Returns the frame in this slot of a queue that delivers no FCS; `ns` is the frame's time of
@@ -117,13 +149,8 @@ impl Filled {
     #[inline]
     pub fn frame_without_fcs<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
         let bytes = self.bytes(memory);
-        Frame {
-            bytes,
-            // A slot is far below 4 GiB.
-            len: bytes.len() as u32,
-            fcs: None,
-            ns,
-        }
+        // A slot is far below 4 GiB.
+        Frame::new(bytes, bytes.len() as u32, ns)
     }
 
     /// Returns the bytes of a frame that the device wrote, with the VLAN tag that was put back, if
@@ -306,20 +333,23 @@ impl SlotMemory {
         unsafe { self.first.add(slot.index as usize * self.layout.stride()) }
     }
 
-    /// Passes a slot that the device filled with `len` bytes at offset `at` to `push`, which returns
-    /// the frame's final location. `at + len` is at most the slot's size. The stripped VLAN tag is
-    /// put back at that final location: fields that are written one by one and then moved as a whole
+    /// Passes a slot that the device filled with a frame at offset `at` to `push`, which returns the
+    /// frame's final location. `at + facts.len` is at most the slot's size. The stripped VLAN tag
+    /// is put back at that final location: fields that are written one by one and then moved as a whole
     /// stall in the CPU's store buffer.
     #[inline(always)]
     pub(super) fn fill<'f>(
         &self,
         slot: Slot,
         at: u32,
-        len: u32,
-        stamp: u64,
-        stripped: Option<u16>,
+        facts: FrameFacts,
         push: impl FnOnce(Filled) -> Option<&'f mut Filled>,
     ) {
+        let FrameFacts {
+            len,
+            stamp,
+            stripped,
+        } = facts;
         debug_assert!(at as usize + len as usize <= self.layout.slot_bytes);
         let filled = push(Filled {
             slot,

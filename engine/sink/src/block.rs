@@ -11,7 +11,8 @@
 
 use crate::{
     Encoder, Record, Rotation, SinkRequests, Totals, WriteLimit,
-    requests::{PendingNotes, RequestCursor},
+    requests::RequestCursor,
+    sink_file::{FileLimits, SinkFile},
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::sync::{
@@ -110,14 +111,19 @@ impl Block {
 
     /// Resets the write block to an empty piece at `offset` of a file whose frame records may
     /// extend to at most `longest` bytes.
-    fn begin_within(&mut self, longest: u64, file: u64, offset: u64, first_ns: u64) {
+    pub(super) fn begin_within(&mut self, longest: u64, file: u64, offset: u64, first_ns: u64) {
         self.begin(file, offset, first_ns);
         let left = usize::try_from(longest.saturating_sub(offset)).unwrap_or(usize::MAX);
         self.until = self.until.min(left);
     }
 
+    /// Lets the write block take frame records up to its capacity, whatever the file's maximum size.
+    pub(super) fn lift_limit(&mut self) {
+        self.until = self.memory.len();
+    }
+
     /// Appends as many bytes as fit in the write block and returns the others.
-    fn append<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+    pub(super) fn append<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (here, rest) = bytes.split_at(bytes.len().min(self.room()));
         let at = self.len;
         self.memory.as_mut_slice()[at..at + here.len()].copy_from_slice(here);
@@ -228,6 +234,18 @@ pub(super) struct Exchange {
     pub(super) broken: Arc<AtomicBool>,
 }
 
+impl Exchange {
+    /// Returns an empty write block, waiting for it with `OnFull::Hold`. Returns `None` if there is
+    /// none, or the writer has ended.
+    fn take_empty(&self, on_full: OnFull) -> Option<Block> {
+        match (self.empty.try_recv(), on_full) {
+            (Ok(block), _) => Some(block),
+            (Err(_), OnFull::Hold) => self.empty.recv().ok(),
+            (Err(_), OnFull::Drop) => None,
+        }
+    }
+}
+
 /// Settings for the capture files of a sink.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SinkSettings {
@@ -244,15 +262,6 @@ pub(super) struct SinkSettings {
     pub(super) held_ns: u64,
 }
 
-/// Use of the run's write limit by one sink.
-struct LimitShare {
-    all: Arc<WriteLimit>,
-    /// `true` if the sink's next capture file is already counted towards the write limit.
-    claimed: bool,
-    /// Bytes of the sink's open file that were added to the write limit's count.
-    reported: u64,
-}
-
 /// Block sink: encodes frames into write blocks for the writer.
 pub struct BlockSink<E: Encoder> {
     shape: SinkSettings,
@@ -260,31 +269,16 @@ pub struct BlockSink<E: Encoder> {
     /// Length in bytes of the trailer that closes a capture file.
     trailer: usize,
     asked: RequestCursor,
-    /// Lower bound of the frame time stamps in the sink's current block, in nanoseconds since 1970.
-    since_ns: u64,
     exchange: Exchange,
     /// Number of write blocks that the sink has sent.
     sent: u64,
     /// Number of idle calls since the sink last sent a partial block.
     quiet: u32,
-    /// Write block that the sink fills. Present while a file is open, unless `note` holds the
-    /// block.
-    current: Option<Block>,
+    file: SinkFile,
     /// Number of capture files that the sink has begun.
-    file: u64,
-    /// Time stamp in nanoseconds at which the sink's next file begins.
-    rotate_at: u64,
-    /// Value of [`Totals::received`] at which the sink's next file begins.
-    rotate_frames: u64,
-    limit: Option<LimitShare>,
-    /// Frame statistics of the sink's open file.
-    totals: Totals,
-    /// Number of frames lost while the sink had no open file. The next file's statistics include
-    /// them.
-    lost_between: u64,
-    /// Notes for the sink's next frame record, and the open file's block. Because `current` is then
-    /// `None`, the next record takes the slow path.
-    note: Option<(PendingNotes, Option<Block>)>,
+    begun: u64,
+    /// Limit on the run's bytes and files; `None`: no limit.
+    limit: Option<Arc<WriteLimit>>,
     /// Number of frames that the sink dropped since its last frame record.
     lost: u64,
     /// Buffer for a frame record that does not fit in the sink's current block.
@@ -292,17 +286,8 @@ pub struct BlockSink<E: Encoder> {
 }
 
 impl<E: Encoder> BlockSink<E> {
-    pub(super) fn new(
-        shape: SinkSettings,
-        encoder: E,
-        asked: Arc<SinkRequests>,
-        exchange: Exchange,
-    ) -> Self {
-        Self::limited(shape, encoder, asked, exchange, None)
-    }
-
     /// Creates a block sink whose files count towards the write limit `limit`, if there is one.
-    pub(super) fn limited(
+    pub(super) fn new(
         shape: SinkSettings,
         encoder: E,
         asked: Arc<SinkRequests>,
@@ -314,56 +299,14 @@ impl<E: Encoder> BlockSink<E> {
             trailer: encoder.trailer(&Totals::default()).len(),
             encoder,
             asked: RequestCursor::new(asked),
-            since_ns: 0,
             exchange,
             sent: 0,
             quiet: 0,
-            current: None,
-            file: 0,
-            rotate_at: u64::MAX,
-            rotate_frames: u64::MAX,
-            limit: limit.map(|all| LimitShare {
-                all,
-                claimed: false,
-                reported: 0,
-            }),
-            totals: Totals::default(),
-            lost_between: 0,
-            note: None,
+            file: SinkFile::default(),
+            begun: 0,
+            limit,
             lost: 0,
             scratch: Vec::new(),
-        }
-    }
-
-    /// Returns the maximum length of a capture file in bytes without its trailer.
-    fn longest_file(&self) -> u64 {
-        match self.shape.rotation.size {
-            0 => u64::MAX,
-            size => size.saturating_sub(self.trailer as u64),
-        }
-    }
-
-    /// Returns `true` if a frame record of `need` bytes stamped `ns` belongs to the sink's next
-    /// file: that file's time or number of frames is reached, or the open file would exceed its
-    /// maximum size.
-    fn is_due(&self, ns: u64, need: usize) -> bool {
-        let Some(block) = &self.current else {
-            return false;
-        };
-        let size = block.offset + (block.len + need) as u64;
-        // A record longer than the maximum size gets a separate file.
-        ns >= self.rotate_at
-            || self.totals.received >= self.rotate_frames
-            || (size > self.longest_file() && self.totals.received > self.totals.dropped)
-    }
-
-    /// Returns an empty write block, waiting for it with `OnFull::Hold`. Returns `None` if there is
-    /// none, or the writer has ended.
-    fn take_empty(&self, on_full: OnFull) -> Option<Block> {
-        match (self.exchange.empty.try_recv(), on_full) {
-            (Ok(block), _) => Some(block),
-            (Err(_), OnFull::Hold) => self.exchange.empty.recv().ok(),
-            (Err(_), OnFull::Drop) => None,
         }
     }
 
@@ -375,45 +318,30 @@ impl<E: Encoder> BlockSink<E> {
             block,
         });
         self.sent += 1;
-        self.since_ns = self.totals.last_ns;
     }
 
     /// Begins a capture file whose first frame record is stamped `ns`. Returns `false` if no write
     /// block is free.
     fn begin_file(&mut self, ns: u64) -> bool {
-        let Some(mut block) = self.take_empty(self.shape.on_full) else {
+        let Some(mut block) = self.exchange.take_empty(self.shape.on_full) else {
             return false;
         };
-        self.file += 1;
+        self.begun += 1;
         self.exchange.broken.store(false, Ordering::Relaxed);
-        block.begin_within(self.longest_file(), self.file, 0, ns);
         let whose = (!self.shape.all).then_some(self.shape.queue);
-        block.append(&self.encoder.header(whose, ns));
+        let header = self.encoder.header(whose, ns);
+        let next_header_ns = self.encoder.next_header_ns();
+        let trailer = self.trailer as u64;
+        let limits = FileLimits::new(self.shape.rotation, ns, trailer, next_header_ns);
+        block.begin_within(limits.len, self.begun, 0, ns);
+        block.append(&header);
         block.whole = block.len;
-        let lost = std::mem::take(&mut self.lost_between);
-        self.totals = Totals {
-            first_ns: ns,
-            received: lost,
-            dropped: lost,
-            ..Totals::default()
-        };
-        self.since_ns = ns;
-        self.rotate_at = match self.shape.rotation.period_ns {
-            0 => u64::MAX,
-            period => (ns / period + 1).saturating_mul(period),
+        if let Some(limit) = &self.limit
+            && !self.file.is_counted()
+        {
+            limit.count_file();
         }
-        .min(self.encoder.next_header_ns());
-        self.rotate_frames = match self.shape.rotation.frames {
-            0 => u64::MAX,
-            frames => lost.saturating_add(frames),
-        };
-        if let Some(limit) = &mut self.limit {
-            limit.reported = 0;
-            if !std::mem::take(&mut limit.claimed) {
-                limit.all.count_file();
-            }
-        }
-        self.current = Some(block);
+        self.file.begin(block, ns, limits);
         true
     }
 
@@ -421,162 +349,129 @@ impl<E: Encoder> BlockSink<E> {
     /// one. If the write limit allows no further file, the open file takes all further records.
     #[cold]
     fn rotate_file(&mut self) {
-        if let Some(limit) = &mut self.limit
-            && !limit.claimed
-        {
-            if !limit.all.claim_file() {
-                (self.rotate_at, self.rotate_frames) = (u64::MAX, u64::MAX);
-                self.shape.rotation.size = 0;
-                if let Some(block) = &mut self.current {
-                    block.until = block.memory.len();
-                }
-                return;
-            }
-            limit.claimed = true;
+        if self.limit.as_ref().is_none_or(|it| it.claim_file()) {
+            self.end_file(self.limit.is_some());
+        } else if let Some(file) = self.file.open_mut() {
+            file.lift_limits();
         }
-        self.end_file();
     }
 
     /// Adds the open file's new bytes to the write limit's count.
     fn publish_written_bytes(&mut self) {
-        if let Some(limit) = &mut self.limit
-            && let Some(block) = &self.current
+        if let Some(limit) = &self.limit
+            && let Some(file) = self.file.open_mut()
         {
-            let now = block.offset + block.len as u64;
-            limit.all.add_bytes(now.saturating_sub(limit.reported));
-            limit.reported = now;
+            let now = file.len();
+            limit.add_bytes(now.saturating_sub(file.published));
+            file.published = now;
         }
     }
 
-    /// Ends the sink's open file, if there is one.
-    fn end_file(&mut self) {
+    /// Ends the sink's open file, if there is one. `is_counted` is set if the next file is already
+    /// counted towards the write limit.
+    fn end_file(&mut self, is_counted: bool) {
         self.publish_written_bytes();
-        // Pending notes go to the first record of the next file.
-        if let Some((note, block)) = self.note.take() {
-            self.current = block;
-            self.end_file();
-            self.note = Some((note, None));
+        let Some(mut file) = self.file.end(is_counted) else {
             return;
+        };
+        let trailer = self.encoder.trailer(&file.totals);
+        let rest = match self.shape.cut {
+            Cut::Records { .. } if file.block.room() < trailer.len() => &trailer,
+            _ => file.block.append(&trailer),
+        };
+        if rest.is_empty() {
+            file.block.whole = file.block.len;
+        } else if let Some(next) = self.exchange.take_empty(OnFull::Hold) {
+            self.submit(file.continue_in(next, 0, rest));
         }
-        let trailer = self.encoder.trailer(&self.totals);
-        if let Some(block) = &mut self.current {
-            let rest = match self.shape.cut {
-                Cut::Records { .. } if block.room() < trailer.len() => &trailer,
-                _ => block.append(&trailer),
-            };
-            if rest.is_empty() {
-                block.whole = block.len;
-            } else if let Some(next) = self.take_empty(OnFull::Hold) {
-                self.continue_in_block(next, rest);
-            }
-        }
-        if let Some(mut block) = self.current.take() {
-            block.end = true;
-            self.submit(block);
-        }
-    }
-
-    /// Sends the sink's full current block, and makes `next` the current block, beginning with
-    /// `rest`, the bytes that did not fit.
-    fn continue_in_block(&mut self, mut next: Block, rest: &[u8]) {
-        if let Some(block) = self.current.take() {
-            let offset = block.offset + block.len as u64;
-            next.begin_within(self.longest_file(), block.file, offset, block.first_ns);
-            self.submit(block);
-        }
-        next.append(rest);
-        next.whole = next.len;
-        self.current = Some(next);
+        file.block.end = true;
+        self.submit(file.block);
     }
 
     /// Slow path for a frame record: no file is open, rotation is due, the block is full, or notes
-    /// are pending. Returns `false` if no write block is free. The record is passed by value: a
-    /// reference would force the compiler to store every frame's record in memory.
+    /// are pending. The record is passed by value: a reference would force the compiler to store
+    /// every frame's record in memory.
     #[cold]
-    fn take_slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
-        let record = &record;
-        let mut note = None;
-        if let Some((it, block)) = self.note.take() {
-            self.current = block;
-            note = Some(it);
-        }
-        if self.is_due(record.ns, need) {
+    fn take_slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> Verdict {
+        if (self.file.open()).is_some_and(|it| it.is_due(record.ns, need)) {
             self.rotate_file();
         }
-        let Some(mut note) = note else {
-            return self.append_record(queue, record, need);
-        };
-        let bytes = self.encoder.record_with_notes(queue, record, &note.notes());
-        let taken = self.ensure_block(record.ns) && self.append_encoded(record, &bytes);
-        if !taken || note.remove_written() {
-            self.note = Some((note, self.current.take()));
+        if !self.ensure_open(record.ns) || !self.append_record(queue, &record, need) {
+            self.lost += 1;
+            self.file.count_missed(1);
+            return Verdict::DroppedStorage;
         }
-        taken
+        self.lost = 0;
+        if let Some(file) = self.file.open_mut() {
+            file.count_record(record.ns);
+        }
+        Verdict::Captured
     }
 
     /// Begins a capture file if none is open, or if the writer cannot continue the open one.
     /// Returns `false` if no write block is free.
-    fn ensure_block(&mut self, ns: u64) -> bool {
-        if self.exchange.broken.load(Ordering::Relaxed) {
+    fn ensure_open(&mut self, ns: u64) -> bool {
+        if self.exchange.broken.load(Ordering::Relaxed)
+            && let Some(file) = self.file.end(false)
+        {
             // The records in the current block are lost with its file; the writer counts them.
-            if let Some(block) = self.current.take() {
-                self.submit(block);
-            }
+            self.submit(file.block);
         }
-        self.current.is_some() || self.begin_file(ns)
+        self.file.open().is_some() || self.begin_file(ns)
     }
 
-    /// Appends a frame record to the sink's open file, across two blocks if needed. Returns `false`
-    /// if no write block is free.
+    /// Appends a frame record to the sink's open file with the pending notes, across two blocks if
+    /// needed. Returns `false` if no write block is free.
     fn append_record(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
-        if !self.ensure_block(record.ns) {
-            return false;
+        match &mut self.file {
+            SinkFile::Closed { .. } => false,
+            SinkFile::Open(file) if file.block.room() >= need => {
+                file.block.encode(&self.encoder, queue, record, need);
+                true
+            }
+            SinkFile::Open(_) => {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                scratch.resize(need, 0);
+                self.encoder.record(&mut scratch, queue, record);
+                let taken = self.append_encoded(record, &scratch);
+                self.scratch = scratch;
+                taken
+            }
+            SinkFile::Noted { notes, .. } => {
+                let notes = notes.notes();
+                let bytes = self.encoder.record_with_notes(queue, record, &notes);
+                let taken = self.append_encoded(record, &bytes);
+                if taken {
+                    self.file.remove_written_notes();
+                }
+                taken
+            }
         }
-        if let Some(block) = &mut self.current
-            && block.room() >= need
-        {
-            block.encode(&self.encoder, queue, record, need);
-            return true;
-        }
-        // The next block is taken first: without it, no part of the record may be written.
-        let Some(next) = self.take_empty(self.shape.on_full) else {
-            return false;
-        };
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize(need, 0);
-        self.encoder.record(&mut scratch, queue, record);
-        self.append_across(next, record, &scratch);
-        self.scratch = scratch;
-        true
     }
 
     /// Appends an encoded frame record to the sink's current block, and the bytes that do not fit
     /// to the next block. Returns `false` if no next block is free.
     fn append_encoded(&mut self, record: &Record<'_>, bytes: &[u8]) -> bool {
-        match &mut self.current {
-            Some(block) if block.room() >= bytes.len() => {
-                block.append(bytes);
-                block.count(record);
-                true
-            }
-            _ => self
-                .take_empty(self.shape.on_full)
-                .map(|next| self.append_across(next, record, bytes))
-                .is_some(),
-        }
-    }
-
-    /// Appends an encoded frame record that does not fit in the sink's current block, and continues
-    /// in the block `next`.
-    fn append_across(&mut self, next: Block, record: &Record<'_>, bytes: &[u8]) {
-        let rest = match (self.shape.cut, &mut self.current) {
-            (Cut::Anywhere, Some(block)) => block.append(bytes),
-            _ => bytes,
+        let Some(file) = self.file.open_mut() else {
+            return false;
         };
-        self.continue_in_block(next, rest);
-        if let Some(block) = &mut self.current {
-            block.count(record);
+        let mut full = None;
+        if file.block.room() >= bytes.len() {
+            file.block.append(bytes);
+        } else {
+            // The next block is taken first: without it, no part of the record may be written.
+            let Some(next) = self.exchange.take_empty(self.shape.on_full) else {
+                return false;
+            };
+            let rest = match self.shape.cut {
+                Cut::Anywhere => file.block.append(bytes),
+                Cut::Records { .. } => bytes,
+            };
+            full = Some(file.continue_in(next, 0, rest));
         }
+        file.block.count(record);
+        full.into_iter().for_each(|it| self.submit(it));
+        true
     }
 
     /// Takes a frame record of a queue and returns the frame's verdict. Always inlined: a call
@@ -584,26 +479,19 @@ impl<E: Encoder> BlockSink<E> {
     #[inline(always)]
     pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let need = self.encoder.record_len(record);
-        match &mut self.current {
-            Some(block)
-                if block.len + need <= block.until
-                    && record.ns < self.rotate_at
-                    && self.totals.received < self.rotate_frames =>
+        match &mut self.file {
+            SinkFile::Open(file)
+                if file.block.len + need <= file.block.until
+                    && record.ns < file.limits.ns
+                    && file.totals.received < file.limits.frames =>
             {
-                block.encode(&self.encoder, queue, record, need);
+                file.block.encode(&self.encoder, queue, record, need);
+                file.count_record(record.ns);
+                self.lost = 0;
+                Verdict::Captured
             }
-            _ => {
-                if !self.take_slow(queue, *record, need) {
-                    self.lost += 1;
-                    self.count_missed(1);
-                    return Verdict::DroppedStorage;
-                }
-            }
+            _ => self.take_slow(queue, *record, need),
         }
-        self.lost = 0;
-        self.totals.received += 1;
-        self.totals.last_ns = record.ns;
-        Verdict::Captured
     }
 
     /// Takes a frame whose FCS the device delivers. Not inlined, so that frames without an FCS have no
@@ -639,38 +527,22 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Counts the frame record just taken for `queue`, in a capture file of all queues.
     pub(super) fn credit(&mut self, queue: u16, len: u32) {
-        if let Some(block) = self.open_block() {
-            block.tally.credit(queue.into(), 1, len.into());
+        if let Some(file) = self.file.open_mut() {
+            file.block.tally.credit(queue.into(), 1, len.into());
         }
     }
 
     /// Counts `n` frames that were lost before they reached this sink as received and dropped.
     pub(super) fn count_missed(&mut self, n: u64) {
-        if self.open_block().is_some() {
-            self.totals.received += n;
-            self.totals.dropped += n;
-            self.rotate_frames = self.rotate_frames.saturating_add(n);
-        } else {
-            self.lost_between += n;
-        }
-    }
-
-    /// Returns the notes for the sink's next frame record, which makes that record take the slow
-    /// path.
-    fn pending_notes(&mut self) -> &mut PendingNotes {
-        let current = &mut self.current;
-        let note = self
-            .note
-            .get_or_insert_with(|| (PendingNotes::default(), current.take()));
-        &mut note.0
+        self.file.count_missed(n);
     }
 
     /// Adds new marks to the notes for the next frame record of the sink's open file.
     #[cold]
     fn add_marks(&mut self) {
         let marks = self.asked.take_marks();
-        if self.encoder.supports_marks() && self.open_block().is_some() {
-            self.pending_notes().add_marks(marks);
+        if self.encoder.supports_marks() && self.file.open().is_some() {
+            self.file.add_notes(|it| it.add_marks(marks));
         }
     }
 
@@ -687,7 +559,7 @@ impl<E: Encoder> BlockSink<E> {
     fn carry_out_requests(&mut self) {
         self.asked.acknowledge();
         if self.asked.take_rotation() {
-            self.end_file();
+            self.end_file(false);
         }
         if self.asked.has_marks() {
             self.add_marks();
@@ -702,19 +574,9 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns the write block of the sink's open file, which is in `note` while notes are pending.
-    fn open_block(&mut self) -> &mut Option<Block> {
-        match &mut self.note {
-            Some((_, block @ Some(_))) => block,
-            _ => &mut self.current,
-        }
-    }
-
     /// Returns `true` if the sink's open block has a frame record.
-    fn has_unsent(&mut self) -> bool {
-        self.open_block()
-            .as_ref()
-            .is_some_and(|b| b.tally.frames > 0)
+    fn has_unsent(&self) -> bool {
+        (self.file.open()).is_some_and(|it| it.block.tally.frames > 0)
     }
 
     /// Sends the sink's open block before it is full, if it has a frame record and another block is
@@ -734,25 +596,18 @@ impl<E: Encoder> BlockSink<E> {
     /// Sends the sink's open block before it is full, and continues in another block. Returns
     /// `false` if no block is free.
     fn send_partial(&mut self) -> bool {
-        let Some(mut next) = self.take_empty(OnFull::Drop) else {
+        let Some(file) = self.file.open_mut() else {
             return false;
         };
-        let Some(block) = self.open_block().take() else {
+        let Some(next) = self.exchange.take_empty(OnFull::Drop) else {
             return false;
         };
-        let tail = match self.shape.cut {
-            Cut::Anywhere => block.len % ALIGN,
+        let repeated = match self.shape.cut {
+            Cut::Anywhere => file.block.len % ALIGN,
             Cut::Records { .. } => 0,
         };
-        let offset = block.offset + (block.len - tail) as u64;
-        next.begin_within(self.longest_file(), block.file, offset, block.first_ns);
-        next.append(&block.memory.as_slice(block.len)[block.len - tail..]);
-        next.whole = next.len;
-        self.submit(block);
-        match &mut self.note {
-            Some((_, waits)) => *waits = Some(next),
-            None => self.current = Some(next),
-        }
+        let partial = file.continue_in(next, repeated, &[]);
+        self.submit(partial);
         true
     }
 }
@@ -767,10 +622,9 @@ impl<E: Encoder> Consumer for BlockSink<E> {
     }
 
     fn filter_changed(&mut self, filter: &str) {
-        if !self.encoder.set_filter(filter) {
-            return;
+        if self.encoder.set_filter(filter) {
+            self.file.add_notes(|it| it.set_filter(filter));
         }
-        self.pending_notes().set_filter(filter);
     }
 
     #[inline]
@@ -779,7 +633,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if self.limit.is_some() {
             self.publish_written_bytes();
         }
-        if self.totals.last_ns.saturating_sub(self.since_ns) >= self.shape.held_ns {
+        if (self.file.open()).is_some_and(|it| it.held_ns() >= self.shape.held_ns) {
             self.send_early();
         }
     }
@@ -803,6 +657,6 @@ impl<E: Encoder> Consumer for BlockSink<E> {
 
 impl<E: Encoder> Drop for BlockSink<E> {
     fn drop(&mut self) {
-        self.end_file();
+        self.end_file(false);
     }
 }

@@ -17,7 +17,7 @@ use crate::block::{ALIGN, Block, Full};
 use crossbeam_channel::{Receiver, Sender};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use std::{
-    io::Write,
+    io::{self, Write},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -38,6 +38,27 @@ fn max_packed_len(len: usize) -> usize {
     (len + len / 64 + 1024).next_multiple_of(ALIGN) + ALIGN
 }
 
+/// Failure to compress a block.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompressError {
+    /// The configured compression is `none`.
+    #[error("no compression is requested")]
+    NotRequested,
+    /// The compressor cannot be created.
+    #[error(transparent)]
+    Create(#[from] ResourceError),
+    /// The zstd library refuses the block, with the name of its error.
+    #[error("{0}")]
+    Zstd(&'static str),
+    /// The LZ4 encoder fails.
+    #[error(transparent)]
+    Lz4(io::Error),
+    /// The memory for the result is too short for the named part.
+    #[error("no room {0}")]
+    NoRoom(&'static str),
+}
+
 /// Compressor of one write block at a time, which reuses its memory.
 enum Packer {
     Zstd(CCtx<'static>),
@@ -51,7 +72,7 @@ impl Packer {
             Compress::Zstd(level) => {
                 let refused = |what: &str| ResourceError::System {
                     what: format!("zstd: {what}"),
-                    source: std::io::ErrorKind::OutOfMemory.into(),
+                    source: io::ErrorKind::OutOfMemory.into(),
                 };
                 let mut context = CCtx::try_create()
                     .ok_or_else(|| refused("cannot create a compression context"))?;
@@ -80,21 +101,23 @@ impl Packer {
     /// Compresses `raw` into one zstd or LZ4 frame in `out` and returns that frame's length. An
     /// empty `raw` gives no frame: a capture file may end with an empty block, and the LZ4 encoder
     /// ends a frame that it has not begun if it got no bytes.
-    fn pack(&mut self, raw: &[u8], out: &mut [u8]) -> Result<usize, String> {
+    fn pack(&mut self, raw: &[u8], out: &mut [u8]) -> Result<usize, CompressError> {
         if raw.is_empty() {
             return Ok(0);
         }
         match self {
             Self::Zstd(context) => context
                 .compress2(out, raw)
-                .map_err(|e| zstd_safe::get_error_name(e).to_owned()),
+                .map_err(|e| CompressError::Zstd(zstd_safe::get_error_name(e))),
             Self::Lz4(encoder) => {
                 encoder.get_mut().clear();
-                encoder.write_all(raw).map_err(|e| e.to_string())?;
-                encoder.try_finish().map_err(|e| e.to_string())?;
+                encoder.write_all(raw).map_err(CompressError::Lz4)?;
+                let finished = encoder.try_finish();
+                finished.map_err(|e| CompressError::Lz4(e.into()))?;
                 let frame = encoder.get_ref();
-                let to = out.get_mut(..frame.len()).ok_or("no room for a frame")?;
-                to.copy_from_slice(frame);
+                let to = out.get_mut(..frame.len());
+                to.ok_or(CompressError::NoRoom("for a frame"))?
+                    .copy_from_slice(frame);
                 Ok(frame.len())
             }
         }
@@ -103,14 +126,16 @@ impl Packer {
 
 /// Pads `out` behind `len` bytes to the next disk sector with a skippable zstd or LZ4 frame and
 /// returns the new length.
-fn pad_to_sector(out: &mut [u8], len: usize) -> Result<usize, String> {
+fn pad_to_sector(out: &mut [u8], len: usize) -> Result<usize, CompressError> {
     if len.is_multiple_of(ALIGN) {
         return Ok(len);
     }
     let end = (len + SKIPPABLE_HEAD).next_multiple_of(ALIGN);
-    let padding = out.get_mut(len..end).ok_or("no room to pad a sector")?;
+    let no_room = CompressError::NoRoom("to pad a sector");
+    let padding = out.get_mut(len..end).ok_or(no_room)?;
     let (head, body) = padding.split_at_mut(SKIPPABLE_HEAD);
-    let skipped = u32::try_from(body.len()).map_err(|e| e.to_string())?;
+    // Less than two sectors.
+    let skipped = body.len() as u32;
     head[..4].copy_from_slice(&SKIPPABLE.to_le_bytes());
     head[4..].copy_from_slice(&skipped.to_le_bytes());
     body.fill(0);
@@ -127,9 +152,8 @@ pub fn compress_blocks(
     compress: Compress,
     content: &[u8],
     block: usize,
-) -> Result<(u64, Duration), String> {
-    let packer = Packer::new(compress).map_err(|e| e.to_string())?;
-    let mut packer = packer.ok_or("no compression is requested")?;
+) -> Result<(u64, Duration), CompressError> {
+    let mut packer = Packer::new(compress)?.ok_or(CompressError::NotRequested)?;
     let mut out = vec![0; max_packed_len(block)];
     let mut len = 0;
     let start = Instant::now();
@@ -251,7 +275,11 @@ fn run(mut packer: Packer, channels: &PackerChannels) {
     }
 }
 
-fn pack_block(packer: &mut Packer, block: &Block, packed: &mut Block) -> Result<usize, String> {
+fn pack_block(
+    packer: &mut Packer,
+    block: &Block,
+    packed: &mut Block,
+) -> Result<usize, CompressError> {
     let out = packed.memory.as_mut_slice();
     let len = packer.pack(block.memory.as_slice(block.len), out)?;
     // A file's last frame needs no padding.

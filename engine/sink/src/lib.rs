@@ -10,7 +10,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `block` | block sink of a queue: encodes records into blocks |
-//! | `write` | the writer thread, open files, io_uring, the closer |
+//! | `sink_file` | states of a sink's capture file: closed, open, open with notes |
+//! | `write` | the writer thread, open files, the policy for errors of the disk, io_uring, the closer |
 //! | `post` | processing of finished files: retention, hooks, encryption, indexes |
 //! | `reorder` | `output.order = "time"`: merges the queues' records by time stamp, before the writer |
 //! | `requests` | requests to sinks: rotation, marks, flushes |
@@ -35,10 +36,11 @@ mod pcapng;
 mod post;
 mod reorder;
 mod requests;
+mod sink_file;
 mod write;
 
 pub use block::BlockSink;
-pub use compress::compress_blocks;
+pub use compress::{CompressError, compress_blocks};
 pub use limit::{Reached, WriteLimit, Written};
 pub use origin::Origin;
 pub use output::{LEAST_BLOCKS, OutputPlan, Retention, Rotation, least_block};
@@ -119,6 +121,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
 
 /// Frame statistics of a capture file, written at its end.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Totals {
     /// Time stamp of the file's first frame record in nanoseconds since 1970.
     pub first_ns: u64,

@@ -33,6 +33,7 @@ pub enum Reached {
 
 /// Amount of data that a run has written: bytes and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// Number of written bytes before compression.
     pub bytes: u64,

@@ -20,26 +20,25 @@ const MOMENT: Duration = Duration::from_secs(1);
 
 /// Size and time of a finished capture file.
 #[derive(Clone, Copy, Debug)]
-pub struct FinishedFile {
+pub(crate) struct FinishedFile {
     /// Time of the last write to the finished file.
-    pub written: SystemTime,
+    pub(crate) written: SystemTime,
     /// Length of the finished file in bytes.
-    pub len: u64,
+    pub(crate) len: u64,
 }
 
 /// Space of a file system, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct DiskRoom {
+pub(crate) struct DiskRoom {
     /// Bytes of the file system available to unprivileged users (`f_bavail`).
-    pub free: u64,
+    pub(crate) free: u64,
     /// Total bytes of the file system (`f_blocks`).
-    pub size: u64,
+    pub(crate) size: u64,
 }
 
 impl DiskRoom {
     /// Reads the space of the file system that holds `dir`; `None` if statvfs(3) fails.
-    #[must_use]
-    pub fn read(dir: &Path) -> Option<Self> {
+    pub(crate) fn read(dir: &Path) -> Option<Self> {
         let disk = statvfs(dir).ok()?;
         Some(Self {
             free: disk.f_bavail.saturating_mul(disk.f_frsize),
@@ -72,8 +71,7 @@ fn rate(files: &[FinishedFile]) -> Option<f64> {
 
 /// Estimates how long capture files stay under the retention limits `keep`, from the finished files
 /// and the disk space; `None` if there are too few files.
-#[must_use]
-pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Option<Outlook> {
+pub(crate) fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Option<Outlook> {
     let bytes_per_s = rate(files)?;
     let own: u64 = files.iter().map(|it| it.len).sum();
     let reach = own.saturating_add(disk.free);

@@ -211,14 +211,25 @@ impl<E: Encoder> OrderedOutput for BlockSink<E> {
 /// Reduction steps for frames in the order of time, with deduplication across all queues.
 pub struct InOrder {
     /// Recent frames of all queues, for deduplication.
-    pub window: DedupWindow,
+    window: DedupWindow,
     /// Reduction steps that frames pass after deduplication, by queue.
-    pub stages: Vec<Box<dyn Judge>>,
+    stages: Vec<Box<dyn Judge>>,
     /// Maximum bytes of a frame that its record holds.
-    pub snaplen: usize,
+    snaplen: usize,
 }
 
 impl InOrder {
+    /// Creates the steps for frames that are not in `window`: they pass the stage of their queue,
+    /// and their records hold at most `snaplen` bytes.
+    #[must_use]
+    pub fn new(window: DedupWindow, stages: Vec<Box<dyn Judge>>, snaplen: usize) -> Self {
+        Self {
+            window,
+            stages,
+            snaplen,
+        }
+    }
+
     /// Passes a frame through all reduction steps and cuts its record to the bytes that are
     /// written.
     fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {
@@ -234,12 +245,8 @@ impl InOrder {
             bytes,
             bad: record.bad_fcs,
         });
-        let mut frame = Frame {
-            bytes: record.bytes,
-            len: record.len,
-            fcs,
-            ns: record.ns,
-        };
+        let mut frame = Frame::new(record.bytes, record.len, record.ns);
+        frame.fcs = fcs;
         let verdict = self.stages[queue].judge(&mut frame);
         let kept = frame.bytes.len().min(self.snaplen);
         // An FCS is written only behind a whole frame and within the snaplen.
@@ -585,8 +592,8 @@ impl<O: OrderedOutput> Reorderer<O> {
                 Verdict::Deduplicated => counters.add_repeated(1, bytes),
                 Verdict::SampledOut => counters.sampled_out_in_order(bytes),
                 Verdict::CutOff => counters.cut_off_in_order(bytes),
-                // The stages in `InOrder` neither filter nor write.
-                Verdict::Captured | Verdict::Filtered | Verdict::DroppedStorage => {
+                // The stages in `InOrder` neither filter nor write: the frame is late.
+                _ => {
                     counters.add_late(1, bytes);
                     self.out.count_lost(1);
                 }

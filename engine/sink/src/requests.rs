@@ -213,6 +213,7 @@ pub(super) struct PendingNotes {
 
 /// Note written with a frame record, in addition to its frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Note {
     /// Capture filter that applies from this frame record.
     Filter(Arc<str>),
@@ -232,6 +233,11 @@ impl PendingNotes {
         self.marks.extend(marks);
         let most = self.marks.len().saturating_sub(MOST_MARKS);
         self.marks.drain(..most);
+    }
+
+    /// Returns `true` if the sink's next frame record carries no notes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.filter.is_none() && self.marks.is_empty()
     }
 
     /// Returns the notes to write with the sink's next frame record.

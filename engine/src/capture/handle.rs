@@ -30,6 +30,7 @@ pub struct CaptureHandle {
 
 /// Result of a change of the capture filter: its time, and the old and the new expression.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FilterChange {
     /// Time of the filter change in nanoseconds since 1970. Each queue applies the new filter from
     /// its next batch.
@@ -111,7 +112,11 @@ impl CaptureHandle {
     /// The expression does not compile, or keeps frames that the NIC's rules, derived from the
     /// first filter, do not capture. The filter then stays unchanged.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        self.set_compiled_filter(plan::compile_filter("capture.filter", expression)?)
+        self.set_compiled_filter(plan::compile_filter(
+            &self.shared.filters,
+            "capture.filter",
+            expression,
+        )?)
     }
 
     /// Replaces the capture filter by a compiled one, like [`CaptureHandle::set_filter`] but

@@ -9,7 +9,7 @@ use crate::{
     },
     config::OnPortDown,
     device::counters::NicReader,
-    filter::FilterCell,
+    filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer,
         reduce::{FcsReport, Reduction, Stage, StageCounters},
@@ -130,6 +130,8 @@ struct SharedRun {
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<FilterCell>,
+    /// Compiler of the filters that callers set as expressions.
+    filters: FilterCompiler,
     /// Split of the capture filter between NIC and software, if the rules were derived from the
     /// filter.
     split: Option<Arc<Split>>,
@@ -408,7 +410,7 @@ impl Capture {
                 Ok((ring, ended)) => {
                     rings.push(ring);
                     if let Ended::Failed(why) = ended {
-                        aside.extend(end.merge_failure(End::Failed(why)));
+                        aside.extend(end.merge_failure(End::Failed(why.to_string())));
                     }
                 }
                 Err(_) => {

@@ -15,7 +15,7 @@ use crate::{
     rx::{Ring, RingAttr},
     verbs::{
         self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
-        WqHandle,
+        VerbsError, WqHandle,
     },
 };
 use wqcap_rss::key::RssKey;
@@ -149,7 +149,7 @@ impl Port {
             headroom: plan.ring.headroom,
             channel: plan.idle == Idle::Sleep,
             moderation: plan.moderation,
-            direct: plan.direct,
+            access: plan.access,
             numa_node: plan.device.numa_node,
         };
         Ring::create(&self.context, &self.pd, attr).map_err(|e| match e {
@@ -397,7 +397,12 @@ fn create(
     };
     match qps.iter().find(|(plan, _)| *plan == wanted.qp) {
         Some((_, qp)) => Ok(Flow::create(qp, &rule)?),
-        None => Err(Error::Device("a rule's QP has not been made".into())),
+        None => {
+            Err(
+                VerbsError::from_errno("ibv_create_flow", "a rule without its QP", libc::EINVAL)
+                    .into(),
+            )
+        }
     }
 }
 

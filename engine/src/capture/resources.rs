@@ -12,7 +12,7 @@ pub struct Resources {
     /// Process that runs the hook of finished files; `None`: this process starts the hook.
     pub hook_process: Option<Arc<HookProcess>>,
     /// Key that encrypts finished files; `None`: it is read from its source when the capture starts.
-    pub encryption_key: Option<Arc<SecretKey>>,
+    pub encryption_key: Option<SecretKey>,
     /// Times at which files were finished, shared by successive captures of a run.
     pub finish_times: FinishTimes,
     /// Prepared io_uring ring of the writer; `None`: each writer creates its own.

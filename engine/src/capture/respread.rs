@@ -33,6 +33,7 @@ const PAUSE: u32 = 5;
 
 /// Source of a new indirection table: the measured load or new shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Respread {
     /// Indirection table derived from the load of the last seconds; the shares of the queues stay.
     ByLoad,
@@ -43,6 +44,7 @@ pub enum Respread {
 
 /// Result of a change of the indirection table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Respreading {
     /// Number of indirection table entries that name another queue than before; 0: the table is
     /// unchanged.

@@ -85,7 +85,7 @@ impl Capture {
 
     fn changeable(&self) -> Result<Vec<RuleConfig>, Error> {
         self.rules().map(<[_]>::to_vec).ok_or_else(|| {
-            Error::config(
+            Error::unsupported(
                 "rule",
                 "",
                 "rules can be added and removed only with capture.mode = \"filtered\" and [[rule]]s; this run has another \

@@ -15,7 +15,7 @@ use crate::{
     analysis::observer::{Observers, ObserversAttr},
     config::{self, Format, Order, PipelineMode},
     device::counters::NicReader,
-    filter::FilterCell,
+    filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
         ToSink,
@@ -35,7 +35,7 @@ use crate::{
     verbs::AsyncEvents,
 };
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
-use wqcap_files::sealed::{SecretKey, open_with};
+use wqcap_files::sealed::SecretKey;
 
 /// State of a capture's start before the first verb is called.
 pub(super) struct Startup<'p> {
@@ -191,11 +191,7 @@ impl<'p> Startup<'p> {
                 let stage = Stage::new(Count, &reduction, Arc::default(), counters, observer());
                 Box::new(stage) as Box<dyn Judge>
             });
-            InOrder {
-                window,
-                stages: stages.collect(),
-                snaplen,
-            }
+            InOrder::new(window, stages.collect(), snaplen)
         })
     }
 
@@ -207,23 +203,19 @@ impl<'p> Startup<'p> {
             self.stages.extend(more);
         }
         let observers = self.observers()?;
-        let files = WriterConfig {
-            output: OutputPlan {
-                name: plan
-                    .output
-                    .name
-                    .bind(&Origin::here().host, &interface(plan)),
-                ..plan.output.clone()
-            },
-            snaplen: plan.snaplen as usize,
-            longest: longest(&plan.ring),
-            hook_process: self.resources.hook_process.clone(),
-            at_rest: encryption_key(plan, &self.resources)?,
-            finish_times: self.resources.finish_times.clone(),
-            ring: self.resources.write_ring.clone(),
-            limit: self.limits.writes(&self.wakeup).map(Arc::new),
-            owner: self.wakeup.clone(),
+        let name = &plan.output.name;
+        let output = OutputPlan {
+            name: name.bind(&Origin::here().host, &interface(plan)),
+            ..plan.output.clone()
         };
+        let mut files = WriterConfig::new(output, longest(&plan.ring));
+        files.snaplen = plan.snaplen as usize;
+        files.hook_process = self.resources.hook_process.clone();
+        files.at_rest = encryption_key(plan, &self.resources)?;
+        files.finish_times = self.resources.finish_times.clone();
+        files.ring = self.resources.write_ring.clone();
+        files.limit = self.limits.writes(&self.wakeup).map(Arc::new);
+        files.owner = self.wakeup.clone();
         let limit = files.limit.clone();
         let in_order = self.steps_in_order(&observers);
         if plan.output.stdout {
@@ -280,6 +272,7 @@ impl<'p> Startup<'p> {
             counters: self.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
+            filters: FilterCompiler::default(),
             split: plan.steering.split.clone().map(Arc::new),
             stages: self.stages,
             reduction: Arc::new(if self.in_order {
@@ -494,21 +487,17 @@ fn packet_source(
     Ok((Source::Packet(port), nic, Rings::Packet(rings)))
 }
 
-/// Returns the encryption key of finished capture files, and registers it for reading them in this
-/// process: the indexer needs it.
-fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<Arc<SecretKey>>, Error> {
+/// Returns the encryption key of finished capture files.
+fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<SecretKey>, Error> {
     let Some(source) = &plan.output.encrypt else {
         return Ok(None);
     };
     let key = match &resources.encryption_key {
-        Some(key) => Arc::clone(key),
-        None => Arc::new(
-            source
-                .read()
-                .map_err(|problem| Error::config(source.config_key(), source, problem))?,
-        ),
+        Some(key) => key.clone(),
+        None => source
+            .read()
+            .map_err(|problem| Error::config(source.config_key(), source, problem))?,
     };
-    open_with(SecretKey::clone(&key));
     Ok(Some(key))
 }
 

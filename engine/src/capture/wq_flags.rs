@@ -57,7 +57,7 @@ impl WqFlagsHandle {
     /// the failure are set back.
     pub fn set_cvlan_stripping(&self, on: bool) -> Result<(), Error> {
         if let Some(problem) = self.refusal.as_ref().filter(|_| on) {
-            return Err(Error::config("wq.cvlan_stripping", on, problem));
+            return Err(Error::unsupported("wq.cvlan_stripping", on, problem));
         }
         for (queue, orders) in self.orders.iter().enumerate() {
             if let Err(e) = orders.cvlan_stripping(on) {

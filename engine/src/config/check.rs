@@ -49,103 +49,75 @@ enum Unit {
     TimeOrNever,
 }
 
-const RANGES: &[KeyRange] = &[
-    range("device.port", Unit::Number, 1, 254, |it| {
-        Some(it.device.port.into())
-    }),
-    range("capture.queues", Unit::Number, 1, MAX_TABLE, |it| {
-        it.capture.queues.map(Into::into)
-    }),
-    range("capture.ring", Unit::Number, 1, MAX_RING, |it| {
-        Some(it.capture.ring.into())
-    }),
-    range("capture.buffer", Unit::Bytes, 64, MAX_FRAME, |it| {
-        Some(it.capture.buffer.0)
-    }),
-    range("capture.max_sge", Unit::Number, 1, 32, |it| {
-        Some(it.capture.max_sge.into())
-    }),
-    range("capture.snaplen", Unit::Bytes, 0, MAX_FRAME, |it| {
-        Some(it.capture.snaplen.0)
-    }),
-    range("capture.sample", Unit::Number, 1, u32::MAX as u64, |it| {
-        Some(it.capture.sample.into())
-    }),
-    range("capture.cutoff_idle", Unit::Time, SECOND / 10, DAY, |it| {
-        Some(it.capture.cutoff_idle.nanos())
-    }),
-    range("capture.cutoff_memory", Unit::Bytes, 64 * KIB, TIB, |it| {
-        Some(it.capture.cutoff_memory.0)
-    }),
-    range("pipeline.parsers_per_queue", Unit::Number, 1, 64, |it| {
-        Some(it.pipeline.parsers_per_queue.into())
-    }),
-    range("rss.table_size", Unit::Number, 1, MAX_TABLE, |it| {
-        Some(it.rss.table_size.into())
-    }),
-    range("output.buffer", Unit::Bytes, 64 * KIB, TIB, |it| {
-        it.output.buffer.map(|it| it.0)
-    }),
-    range(
-        "output.rotate_size",
-        Unit::BytesOrNever,
-        64 * KIB,
-        u64::MAX,
-        |it| Some(it.output.rotate_size.0),
-    ),
-    range(
-        "output.rotate_time",
-        Unit::TimeOrNever,
-        SECOND / 10,
-        u64::MAX,
-        |it| Some(it.output.rotate_time.nanos()),
-    ),
-    range("flows.interval", Unit::Time, SECOND, DAY, |it| {
-        it.flows.as_ref().map(|it| it.interval.nanos())
-    }),
-    range("flows.active", Unit::Time, SECOND / 10, DAY, |it| {
-        it.flows.as_ref().map(|it| it.active.nanos())
-    }),
-    range("flows.idle", Unit::Time, SECOND / 10, DAY, |it| {
-        it.flows.as_ref().map(|it| it.idle.nanos())
-    }),
-    range("flows.memory", Unit::Bytes, 64 * KIB, TIB, |it| {
-        it.flows.as_ref().map(|it| it.memory.0)
-    }),
-    range("ship.part_size", Unit::Bytes, 5 * MIB, GIB, |it| {
-        it.ship.as_ref().map(|it| it.part_size.0)
-    }),
-    range("ship.concurrency", Unit::Number, 1, 64, |it| {
-        it.ship.as_ref().map(|it| it.concurrency.into())
-    }),
-    range("ship.bandwidth", Unit::Bytes, 64 * KIB, TIB, |it| {
-        it.ship.as_ref()?.bandwidth.map(|it| it.0)
-    }),
-    range("control.srq", Unit::Number, 1, 1 << 16, |it| {
-        it.control.as_ref().map(|it| it.srq.into())
-    }),
-    range("control.srq_max", Unit::Number, 1, 1 << 16, |it| {
-        it.control.as_ref().map(|it| it.srq_max.into())
-    }),
-    range("control.srq_calm", Unit::Time, SECOND, DAY, |it| {
-        it.control.as_ref().map(|it| Span(it.srq_calm).nanos())
-    }),
-];
+/// Value of a configuration key that has a range, in the range's unit; `None`: the key is not set.
+trait Amount {
+    fn amount(self) -> Option<u64>;
+}
 
-const fn range(
-    key: &'static str,
-    unit: Unit,
-    least: u64,
-    most: u64,
-    of: fn(&Config) -> Option<u64>,
-) -> KeyRange {
-    KeyRange {
-        key,
-        unit,
-        least,
-        most,
-        of,
+macro_rules! amounts {
+    ($($type:ty: $it:ident => $amount:expr;)*) => {$(
+        impl Amount for $type {
+            fn amount(self) -> Option<u64> {
+                let $it = self;
+                Some($amount)
+            }
+        }
+    )*};
+}
+
+amounts! {
+    u8: it => it.into();
+    u16: it => it.into();
+    u32: it => it.into();
+    Size: it => it.0;
+    Span: it => it.nanos();
+    Duration: it => Span(it).nanos();
+}
+
+impl<T: Amount> Amount for Option<T> {
+    fn amount(self) -> Option<u64> {
+        self?.amount()
     }
+}
+
+macro_rules! ranges {
+    ($it:ident: $($key:literal: $unit:ident $least:expr, $most:expr => $value:expr;)*) => {
+        const RANGES: &[KeyRange] = &[$(KeyRange {
+            key: $key,
+            unit: Unit::$unit,
+            least: $least,
+            most: $most,
+            of: |$it| $value.amount(),
+        }),*];
+    };
+}
+
+ranges! {
+    it:
+    "device.port": Number 1, 254 => it.device.port;
+    "capture.queues": Number 1, MAX_TABLE => it.capture.queues;
+    "capture.ring": Number 1, MAX_RING => it.capture.ring;
+    "capture.buffer": Bytes 64, MAX_FRAME => it.capture.buffer;
+    "capture.max_sge": Number 1, 32 => it.capture.max_sge;
+    "capture.snaplen": Bytes 0, MAX_FRAME => it.capture.snaplen;
+    "capture.sample": Number 1, u32::MAX as u64 => it.capture.sample;
+    "capture.cutoff_idle": Time SECOND / 10, DAY => it.capture.cutoff_idle;
+    "capture.cutoff_memory": Bytes 64 * KIB, TIB => it.capture.cutoff_memory;
+    "pipeline.parsers_per_queue": Number 1, 64 => it.pipeline.parsers_per_queue;
+    "rss.table_size": Number 1, MAX_TABLE => it.rss.table_size;
+    "output.buffer": Bytes 64 * KIB, TIB => it.output.buffer;
+    "output.rotate_size": BytesOrNever 64 * KIB, u64::MAX => it.output.rotate_size;
+    "output.rotate_time": TimeOrNever SECOND / 10, u64::MAX => it.output.rotate_time;
+    "flows.interval": Time SECOND, DAY => it.flows.as_ref()?.interval;
+    "flows.active": Time SECOND / 10, DAY => it.flows.as_ref()?.active;
+    "flows.idle": Time SECOND / 10, DAY => it.flows.as_ref()?.idle;
+    "flows.memory": Bytes 64 * KIB, TIB => it.flows.as_ref()?.memory;
+    "ship.part_size": Bytes 5 * MIB, GIB => it.ship.as_ref()?.part_size;
+    "ship.concurrency": Number 1, 64 => it.ship.as_ref()?.concurrency;
+    "ship.bandwidth": Bytes 64 * KIB, TIB => it.ship.as_ref()?.bandwidth;
+    "control.srq": Number 1, 1 << 16 => it.control.as_ref()?.srq;
+    "control.srq_max": Number 1, 1 << 16 => it.control.as_ref()?.srq_max;
+    "control.srq_calm": Time SECOND, DAY => it.control.as_ref()?.srq_calm;
 }
 
 impl KeyRange {
@@ -223,12 +195,18 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
     if device.on_loss == OnLoss::Retry && output.is_stdout() && output.format == Format::Pcap {
         let problem = "output.stdout with output.format = \"pcap\" cannot continue after a loss, since a pcap stream has one \
                        header; choose pcapng, which begins a new section";
-        found.push(Problem::new("device.on_loss", "\"retry\"", problem));
+        found.push(
+            Problem::new("device.on_loss", "\"retry\"", problem).involving(&[
+                "output.stdout",
+                "output.format",
+                "output.dir",
+            ]),
+        );
     }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
         let problem = format!("device.name = {name:?} is also set; set only one of the two keys");
         let value = format!("{netdev:?}");
-        found.push(Problem::new("device.netdev", value, problem));
+        found.push(Problem::new("device.netdev", value, problem).involving(&["device.name"]));
     }
 }
 
@@ -244,7 +222,7 @@ fn capture(Config { capture, rule, .. }: &Config, found: &mut Vec<Problem>) {
             "capture.mode = \"{}\" uses no [[rule]] sections; set capture.mode = \"filtered\", or remove them",
             capture.mode
         );
-        found.push(Problem::new("rule 1", "", problem));
+        found.push(Problem::new("rule 1", "", problem).involving(&["capture.mode"]));
     }
     for (number, rule) in (1..).zip(rule) {
         for (field, most, of) in RULE_FIELDS {
@@ -288,14 +266,16 @@ fn rss(Config { rss, capture, .. }: &Config, found: &mut Vec<Problem>) {
         let problem = format!(
             "the indirection table has fewer entries than capture.queues = {queues}: some queues would never get a frame"
         );
-        found.push(Problem::new("rss.table_size", rss.table_size, problem));
+        let problem = Problem::new("rss.table_size", rss.table_size, problem);
+        found.push(problem.involving(&["capture.queues"]));
     }
     weights(&rss.weights, capture.queues, found);
 }
 
 fn weights(weights: &[u32], queues: Option<u16>, found: &mut Vec<Problem>) {
     let mut refuse = |problem: String| {
-        found.push(Problem::new("rss.weights", format!("{weights:?}"), problem));
+        let problem = Problem::new("rss.weights", format!("{weights:?}"), problem);
+        found.push(problem.involving(&["capture.queues"]));
     };
     if weights.is_empty() {
         return;
@@ -316,16 +296,19 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     let output = &config.output;
     if output.dir.as_os_str().is_empty() && output.format != Format::None {
         let problem = "name a directory, or set output.format = \"none\" to count frames only";
-        found.push(Problem::new("output.dir", "\"\"", problem));
+        found.push(Problem::new("output.dir", "\"\"", problem).involving(&["output.format"]));
     } else if output.index_dir == output.dir {
         let value = format!("{:?}", output.index_dir);
         let problem = "output.dir holds capture files only: name another directory";
-        found.push(Problem::new("output.index_dir", value, problem));
+        found.push(Problem::new("output.index_dir", value, problem).involving(&["output.dir"]));
     }
     if !output.encrypt_key.as_os_str().is_empty() && !output.encrypt_key_command.is_empty() {
         let value = format!("{:?}", output.encrypt_key_command);
         let problem = "output.encrypt_key names the key already; leave one of the two out";
-        found.push(Problem::new("output.encrypt_key_command", value, problem));
+        found.push(
+            Problem::new("output.encrypt_key_command", value, problem)
+                .involving(&["output.encrypt_key"]),
+        );
     }
     let comment = output.comment.len();
     if comment > MOST_COMMENT {
@@ -335,7 +318,7 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     }
     if let Some(problem) = name(output) {
         let value = format!("{:?}", output.name);
-        found.push(Problem::new("output.name", value, problem));
+        found.push(Problem::new("output.name", value, problem).involving(&["output.order"]));
     }
     if output.is_stdout() {
         stdout(output, found);
@@ -345,7 +328,9 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
             "the maximum size of the SRQ must be at least control.srq = {}",
             control.srq
         );
-        found.push(Problem::new("control.srq_max", control.srq_max, problem));
+        found.push(
+            Problem::new("control.srq_max", control.srq_max, problem).involving(&["control.srq"]),
+        );
     }
 }
 
@@ -353,18 +338,18 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     if let Some(it) = config.anonymize.as_ref().filter(|_| config.ship.is_none()) {
         let value = format!("{:?}", it.key.clone().unwrap_or_default());
         let problem = "[anonymize] changes only the files that [ship] sends, never a capture's own: set [ship], or leave [anonymize] out";
-        found.push(Problem::new("anonymize.key", value, problem));
+        found.push(Problem::new("anonymize.key", value, problem).involving(&["ship"]));
     }
     let Some(ship) = &config.ship else { return };
     if config.output.name != OutputConfig::default().name {
         let value = format!("{:?}", config.output.name);
         let problem =
             "[ship] recognizes capture files by their default names; leave output.name out";
-        found.push(Problem::new("output.name", value, problem));
+        found.push(Problem::new("output.name", value, problem).involving(&["ship"]));
     }
     if let Some(source) = config.output.key_source() {
         let problem = "wqcap ship does not open encrypted files: leave this key or [ship] out, and let the store encrypt";
-        found.push(Problem::new(source.config_key(), source, problem));
+        found.push(Problem::new(source.config_key(), source, problem).involving(&["ship"]));
     }
     for (key, dir) in [
         ("output.dir", &config.output.dir),
@@ -373,7 +358,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
         if *dir == ship.journal {
             let value = format!("{:?}", ship.journal);
             let problem = format!("the directory is also that of {key}; name another directory");
-            found.push(Problem::new("ship.journal", value, problem));
+            found.push(Problem::new("ship.journal", value, problem).involving(&[key]));
         }
     }
 }
@@ -381,7 +366,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
 fn name(output: &OutputConfig) -> Option<String> {
     let template = match output.name.parse::<NameTemplate>() {
         Ok(template) => template,
-        Err(problem) => return Some(problem),
+        Err(e) => return Some(e.to_string()),
     };
     let per_queue = !output.is_ordered();
     (per_queue && !template.distinguishes_queues()).then(|| {
@@ -392,45 +377,24 @@ fn name(output: &OutputConfig) -> Option<String> {
 /// Checks that no configuration key that needs files is set together with `output.stdout`.
 fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     let files = OutputConfig::default();
-    let keys = [
-        (
-            "output.rotate_size",
-            output.rotate_size != files.rotate_size,
-        ),
-        (
-            "output.rotate_time",
-            output.rotate_time != files.rotate_time,
-        ),
-        (
-            "output.rotate_frames",
-            output.rotate_frames != files.rotate_frames,
-        ),
-        ("output.name", output.name != files.name),
-        ("output.keep", output.keep != files.keep),
-        ("output.keep_files", output.keep_files != files.keep_files),
-        ("output.keep_age", output.keep_age != files.keep_age),
-        ("output.keep_free", output.keep_free != files.keep_free),
-        ("output.compress", output.compress != files.compress),
-        ("output.index_dir", output.index_dir != files.index_dir),
-        ("output.hook", output.hook != files.hook),
-        (
-            "output.encrypt_key",
-            output.encrypt_key != files.encrypt_key,
-        ),
-        (
-            "output.encrypt_key_command",
-            output.encrypt_key_command != files.encrypt_key_command,
-        ),
-    ];
+    macro_rules! changed {
+        ($($key:ident)*) => {
+            [$((concat!("output.", stringify!($key)), output.$key != files.$key)),*]
+        };
+    }
+    let keys = changed! {
+        rotate_size rotate_time rotate_frames name keep keep_files keep_age
+        keep_free compress index_dir hook encrypt_key encrypt_key_command
+    };
     if output.format == Format::None {
         let problem = "output.format = \"none\" only counts frames; choose pcap or pcapng";
-        found.push(Problem::new("output.stdout", true, problem));
+        found.push(Problem::new("output.stdout", true, problem).involving(&["output.format"]));
     }
     for (key, _) in keys.iter().filter(|(_, set)| *set) {
         let problem = format!(
             "{key} applies only to files, and stdout is not a file; leave one of the two keys out"
         );
-        found.push(Problem::new("output.stdout", true, problem));
+        found.push(Problem::new("output.stdout", true, problem).involving(&[*key]));
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Host names are resolved when the endpoint starts, not when the configuration is read.
 
+use super::ConfigValueError;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, io,
@@ -61,9 +62,9 @@ impl From<Listen> for String {
 }
 
 impl TryFrom<String> for Listen {
-    type Error = String;
+    type Error = ConfigValueError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, ConfigValueError> {
         let read = || {
             if let Ok(address) = text.parse::<SocketAddr>() {
                 return Some(address.into());
@@ -76,9 +77,7 @@ impl TryFrom<String> for Listen {
                 port: port.parse().ok()?,
             })
         };
-        read().ok_or_else(|| {
-            format!("{text:?} is not an address; write ADDRESS:PORT or HOST:PORT, such as \"127.0.0.1:9464\"")
-        })
+        read().ok_or(ConfigValueError::NotAnEndpoint(text))
     }
 }
 
@@ -86,7 +85,7 @@ impl TryFrom<String> for Listen {
 mod tests {
     use super::*;
 
-    fn listen(text: &str) -> Result<Listen, String> {
+    fn listen(text: &str) -> Result<Listen, ConfigValueError> {
         text.to_owned().try_into()
     }
 

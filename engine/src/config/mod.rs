@@ -17,6 +17,7 @@ mod reference;
 mod rule;
 mod sections;
 mod ship;
+mod value_error;
 
 pub use listen::Listen;
 pub use problem::{ConfigError, Problem, TextPosition};
@@ -27,10 +28,11 @@ pub use sections::{
     OutputConfig, PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
 };
 pub use ship::{Sensor, ShipPackets};
+pub use value_error::ConfigValueError;
 pub use wqcap_core::settings::{
     Access, Backend, Clock, Compress, ControlConfig, CqeCompression, Direction, FileMode, Format,
     HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive,
-    SampleBy, Sandbox, Size, Span, Timestamps, Vlan,
+    SampleBy, Sandbox, SettingError, Size, Span, Timestamps, Vlan,
 };
 pub use wqcap_frame::Slice;
 

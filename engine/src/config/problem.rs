@@ -5,15 +5,17 @@ use std::fmt;
 /// One problem of a configuration: its place, the key, the value and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
-    /// Line and column of the problem in the configuration file; `None`: it has no single place, or
-    /// is not in the file.
-    pub place: Option<TextPosition>,
+    pub(super) place: Option<TextPosition>,
     /// Dotted name of the wrong configuration key or section; empty: the text is not TOML.
-    pub key: String,
+    pub(crate) key: String,
     /// Configuration value as given; empty: the key itself is wrong.
-    pub value: String,
+    pub(crate) value: Box<str>,
     /// Limit that the configuration value violates, and the remedy.
-    pub problem: String,
+    pub(super) problem: Box<str>,
+    /// Key or section that was probably meant; `None` if the key is known, or similar to none.
+    pub(super) suggested: Option<Box<str>>,
+    /// Other configuration keys and sections whose values the problem depends on.
+    pub(super) involved: Box<[&'static str]>,
 }
 
 /// Line and column in a configuration text, both counted from 1.
@@ -31,15 +33,36 @@ impl Problem {
         Self {
             place: None,
             key: key.into(),
-            value: value.to_string(),
-            problem: problem.to_string(),
+            value: value.to_string().into(),
+            problem: problem.to_string().into(),
+            suggested: None,
+            involved: Box::default(),
         }
     }
 
-    /// Returns `true` if the problem concerns a configuration key below `key`, or its text mentions
-    /// `key`.
+    /// Adds other configuration keys and sections whose values the problem depends on. If one of
+    /// them is wrong, the problem may only follow from it.
+    #[must_use]
+    pub fn involving(mut self, keys: &[&'static str]) -> Self {
+        self.involved = keys.into();
+        self
+    }
+
+    /// Returns the line and column of the problem in the configuration file; `None`: it has no
+    /// single place, or is not in the file.
+    #[must_use]
+    pub fn place(&self) -> Option<TextPosition> {
+        self.place
+    }
+
+    /// Returns `true` if the problem depends on the value of the configuration key or section
+    /// `key`, or of a key below it.
     pub(super) fn is_about(&self, key: &str) -> bool {
-        [&self.key, &self.problem].iter().any(|it| it.contains(key))
+        let below = |it: &str| {
+            it.strip_prefix(key)
+                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        };
+        below(&self.key) || self.involved.iter().any(|it| below(it))
     }
 }
 
@@ -62,8 +85,15 @@ impl fmt::Display for Problem {
 /// All problems of a configuration, in the order of the file.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
-    /// Configuration problems in the order of the file; never empty.
-    pub problems: Vec<Problem>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl ConfigError {
+    /// Returns the configuration problems in the order of the file; never none.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -109,6 +139,22 @@ mod tests {
             ("colour", None),
         ] {
             assert_eq!(meant(typed, known), is, "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_about_its_key_the_section_and_the_keys_that_it_depends_on() {
+        let it = Problem::new("rss.weights", "[1]", "no").involving(&["capture.queues"]);
+        for (key, is) in [
+            ("rss.weights", true),
+            ("rss", true),
+            ("capture.queues", true),
+            ("capture", true),
+            ("capture.queue", false),
+            ("rss.weights.x", false),
+            ("output", false),
+        ] {
+            assert_eq!(it.is_about(key), is, "{key}");
         }
     }
 

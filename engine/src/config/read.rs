@@ -25,10 +25,8 @@ const LISTS: [&str; 2] = ["rule", "cutoff"];
 /// Configuration read from valid keys, with the problems of all other keys.
 #[derive(Debug)]
 pub struct ParsedConfig {
-    /// Configuration in which wrong keys have their defaults.
-    pub config: Config,
-    /// All problems of the configuration found so far.
-    pub problems: Vec<Problem>,
+    config: Config,
+    problems: Vec<Problem>,
     /// Configuration keys whose values are uncertain: wrong keys, and the keys suggested in their
     /// place.
     doubtful: Vec<String>,
@@ -37,6 +35,18 @@ pub struct ParsedConfig {
 }
 
 impl ParsedConfig {
+    /// Returns the configuration, in which wrong keys have their defaults.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns all problems of the configuration found so far.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
     /// Returns the configuration if it has no problems.
     ///
     /// # Errors
@@ -61,7 +71,7 @@ impl ParsedConfig {
             }
         }
         let new = self.problems[known..].iter().flat_map(doubtful);
-        self.doubtful.extend(new.filter(|it| !it.is_empty()));
+        self.doubtful.extend(new);
         // Problems of the file in its order, then all others.
         self.problems
             .sort_by_key(|it| (it.place.is_none(), it.place));
@@ -109,11 +119,10 @@ pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfi
 
 /// Returns the configuration keys that a problem makes uncertain: the wrong key and the suggested
 /// one.
-fn doubtful(problem: &Problem) -> Vec<String> {
-    let guess = problem.problem.strip_suffix('?');
-    let guess = guess.and_then(|it| it.rsplit_once("did you mean "));
-    let guess = guess.map(|(_, it)| it.trim_matches(['[', ']']).to_owned());
-    [problem.key.clone()].into_iter().chain(guess).collect()
+fn doubtful(problem: &Problem) -> impl Iterator<Item = String> {
+    let key = Some(&problem.key).filter(|it| !it.is_empty());
+    let suggested = problem.suggested.as_deref().map(str::to_owned);
+    key.cloned().into_iter().chain(suggested)
 }
 
 /// Parses the configuration text, and returns its values with the line and column of each key.
@@ -260,7 +269,7 @@ fn attempt(section: &str, value: Value) -> Result<(), Misfit> {
 
 /// Returns the names of all configuration sections, or the keys of one. They come from serde's
 /// error for an unknown key.
-fn known(section: Option<&str>) -> &'static [&'static str] {
+pub(super) fn known(section: Option<&str>) -> &'static [&'static str] {
     let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
     let asked = match section {
         None => Config::deserialize(Candidate(&Value::Table(nothing()))).map(drop),
@@ -282,15 +291,19 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
         other => ("key", other.to_string()),
     };
     let sections = known(None);
-    let guess = match (kind, home_of(name)) {
-        ("key", Some(key)) => Some(key),
-        _ => meant(name, sections.iter().copied()).map(|it| format!("[{it}]")),
+    let home = home_of(name).filter(|_| kind == "key");
+    let section = || meant(name, sections.iter().copied());
+    let (rest, suggested) = match home {
+        Some(key) => (format!("did you mean {key}?"), Some(key)),
+        None => match section() {
+            Some(it) => (format!("did you mean [{it}]?"), Some(it.to_owned())),
+            None => (format!("the sections are {}", sections.join(", ")), None),
+        },
     };
-    let rest = guess.map_or_else(
-        || format!("the sections are {}", sections.join(", ")),
-        |it| format!("did you mean {it}?"),
-    );
-    Problem::new(name, given, format!("unknown {kind}; {rest}"))
+    Problem {
+        suggested: suggested.map(Into::into),
+        ..Problem::new(name, given, format!("unknown {kind}; {rest}"))
+    }
 }
 
 /// Returns the dotted name of a configuration key called `key` in any section.
@@ -307,16 +320,24 @@ fn unknown_key(
     value: &Value,
     known_here: &[&'static str],
 ) -> Problem {
+    // Keys of list entries are named without the entry.
     let here = meant(key, known_here.iter().copied());
-    let here = here.map(|it| match LISTS.contains(&section) {
-        true => it.to_owned(),
-        false => format!("{section}.{it}"),
+    let here = here.map(|it| match name.strip_suffix(key) {
+        Some(entry) if LISTS.contains(&section) => (it.to_owned(), format!("{entry}{it}")),
+        _ => (format!("{section}.{it}"), format!("{section}.{it}")),
     });
-    let problem = match home_of(key).or(here) {
-        Some(guess) => format!("unknown key; did you mean {guess}?"),
-        None => format!("unknown key; the keys here are {}", known_here.join(", ")),
+    let home = home_of(key).map(|it| (it.clone(), it));
+    let (problem, suggested) = match home.or(here) {
+        Some((shown, full)) => (format!("unknown key; did you mean {shown}?"), Some(full)),
+        None => {
+            let keys = known_here.join(", ");
+            (format!("unknown key; the keys here are {keys}"), None)
+        }
     };
-    Problem::new(name, value, problem)
+    Problem {
+        suggested: suggested.map(Into::into),
+        ..Problem::new(name, value, problem)
+    }
 }
 
 /// Returns a problem for each configuration key that has no effect next to `output.format =
@@ -378,7 +399,7 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
         Some(it) if key.starts_with(&format!("{}.", it.key)) && it.key.contains('.') => {
             refused(format!("unknown key; {} {}", it.key, it.problem))
         }
-        Some(it) => refused(it.problem),
+        Some(it) => refused(it.problem.into()),
         None => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! `[[rule]]`: hardware rules that select the frames for `mode = "filtered"`.
 
+use super::ConfigValueError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
@@ -65,9 +66,9 @@ pub enum RuleAction {
 pub struct Mac(pub [u8; 6]);
 
 impl FromStr for Mac {
-    type Err = String;
+    type Err = ConfigValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ConfigValueError> {
         let mut bytes = [0; 6];
         let mut parts = text.split([':', '-']);
         for byte in &mut bytes {
@@ -75,13 +76,11 @@ impl FromStr for Mac {
                 .next()
                 .filter(|p| p.len() == 2)
                 .and_then(|p| u8::from_str_radix(p, 16).ok());
-            *byte = part.ok_or_else(|| {
-                format!("{text:?} is not a MAC address; write \"01:80:c2:00:00:0e\"")
-            })?;
+            *byte = part.ok_or_else(|| ConfigValueError::NotAMac(text.to_owned()))?;
         }
         match parts.next() {
             None => Ok(Self(bytes)),
-            Some(_) => Err(format!("{text:?} is too long for a MAC address")),
+            Some(_) => Err(ConfigValueError::MacTooLong(text.to_owned())),
         }
     }
 }
@@ -104,11 +103,10 @@ pub struct Net {
 }
 
 impl FromStr for Net {
-    type Err = String;
+    type Err = ConfigValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad =
-            || format!("{text:?} is not an address; write \"10.0.0.0/8\" or \"2001:db8::/32\"");
+    fn from_str(text: &str) -> Result<Self, ConfigValueError> {
+        let bad = || ConfigValueError::NotANet(text.to_owned());
         let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
         let address: IpAddr = address.parse().map_err(|_| bad())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
@@ -118,16 +116,18 @@ impl FromStr for Net {
             prefix.parse().map_err(|_| bad())?
         };
         if prefix > most {
-            return Err(format!(
-                "{text:?}: the prefix of an address has at most {most} bits"
-            ));
+            let text = text.to_owned();
+            return Err(ConfigValueError::PrefixTooLong { text, most });
         }
         let net = Self { address, prefix };
-        if net.masked() != address {
-            return Err(format!(
-                "{text:?} has address bits beyond its prefix; write {}/{prefix}",
-                net.masked()
-            ));
+        let masked = net.masked();
+        if masked != address {
+            let text = text.to_owned();
+            return Err(ConfigValueError::BitsBeyondPrefix {
+                text,
+                masked,
+                prefix,
+            });
         }
         Ok(net)
     }
@@ -186,17 +186,16 @@ impl Proto {
 }
 
 impl FromStr for Proto {
-    type Err = String;
+    type Err = ConfigValueError;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, ConfigValueError> {
         let known = Self::NAMES.iter().find(|(n, _)| *n == name);
-        known.map(|(_, number)| Self(*number)).ok_or_else(|| {
-            let names: Vec<_> = Self::NAMES.iter().map(|(n, _)| *n).collect();
-            format!(
-                "{name:?} is not a protocol; write one of {}, or a number",
-                names.join(", ")
-            )
-        })
+        known
+            .map(|(_, number)| Self(*number))
+            .ok_or_else(|| ConfigValueError::NotAProtocol {
+                text: name.to_owned(),
+                known: Self::NAMES.iter().map(|(n, _)| *n).collect(),
+            })
     }
 }
 
@@ -223,9 +222,9 @@ impl Serialize for Proto {
 macro_rules! as_text {
     ($($name:ident)*) => {$(
         impl TryFrom<String> for $name {
-            type Error = String;
+            type Error = ConfigValueError;
 
-            fn try_from(text: String) -> Result<Self, String> {
+            fn try_from(text: String) -> Result<Self, ConfigValueError> {
                 text.parse()
             }
         }
@@ -257,6 +256,7 @@ mod tests {
             "10.0.0.1/8"
                 .parse::<Net>()
                 .unwrap_err()
+                .to_string()
                 .contains("write 10.0.0.0/8")
         );
         for bad in ["", "10.0.0.0/", "10.0.0.0/33", "x/8", "::/129"] {

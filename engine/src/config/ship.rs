@@ -1,6 +1,7 @@
 //! Values of `ship.sensor`, the name of a capture in a store, and `ship.packets`, the selection of
 //! files that are sent.
 
+use super::ConfigValueError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -21,18 +22,16 @@ impl Sensor {
 }
 
 impl TryFrom<String> for Sensor {
-    type Error = String;
+    type Error = ConfigValueError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, ConfigValueError> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let fits = (1..=Self::MAX_LEN).contains(&text.len());
         if fits && !text.starts_with('.') && text.chars().all(is_plain) {
             return Ok(Self(text));
         }
-        Err(format!(
-            "{text:?} is not a sensor's name; write at most {} letters, digits, \"-\", \"_\" or \".\", and no \".\" at the start",
-            Self::MAX_LEN
-        ))
+        let most = Self::MAX_LEN;
+        Err(ConfigValueError::NotASensor { text, most })
     }
 }
 
@@ -62,13 +61,13 @@ pub enum ShipPackets {
 }
 
 impl TryFrom<String> for ShipPackets {
-    type Error = String;
+    type Error = ConfigValueError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, ConfigValueError> {
         match text.trim() {
             "all" => Ok(Self::All),
             "none" => Ok(Self::None),
-            "" => Err("is empty; write \"all\", \"none\" or a filter".into()),
+            "" => Err(ConfigValueError::NoPackets),
             _ => Ok(Self::Of(text)),
         }
     }

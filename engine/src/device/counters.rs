@@ -5,19 +5,17 @@
 //! `rx_discards_phy` and similar counters are ethtool statistics of the port's network interface.
 //! The driver counts timeouts of delay drop in debugfs. A counter that cannot be read is
 //! `"unreadable"`, never 0.
-#![allow(unsafe_code)]
 
 use crate::{
     device::{
         delay_drop::{self, TIMEOUTS},
+        interface::NetInterface,
         read_number,
     },
     stats::{Counter, NicCounters, Unreadable},
 };
 use std::{
     collections::BTreeMap,
-    io,
-    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -254,7 +252,7 @@ impl NicReader {
         }
         let ethtool = netdev
             .as_deref()
-            .and_then(|n| statistics(n).ok())
+            .and_then(|name| NetInterface::open(name).and_then(|it| it.statistics()).ok())
             .unwrap_or_default();
         all.insert(NETDEV[0], ethtool.get(NETDEV[0]).copied());
         all.extend(
@@ -263,78 +261,6 @@ impl NicReader {
                 .filter_map(|n| Some((*n, Some(*ethtool.get(*n)?)))),
         );
         all
-    }
-}
-
-/// Length of the names in an ethtool string set, in bytes (`ETH_GSTRING_LEN` in linux/ethtool.h).
-const NAME: usize = 32;
-/// Identifier of the ethtool string set of statistics (`ETH_SS_STATS`).
-const SS_STATS: u32 = 1;
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSTATS: u32 = 0x1d;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
-const SIOCETHTOOL: libc::c_ulong = 0x8946;
-
-/// Reads the ethtool statistics of a network interface, by name.
-fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0")
-        .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
-    let names = names(&socket, netdev, SS_STATS)?;
-    // struct ethtool_stats: cmd, n_stats, then a u64 for each.
-    let mut values = vec![0u32; 2 + names.len() * 2];
-    (values[0], values[1]) = (ETHTOOL_GSTATS, u32::try_from(names.len()).unwrap_or(0));
-    command(&socket, netdev, &mut values)?;
-    let value = |w: &[u32]| {
-        let [a, b, c, d] = w[0].to_ne_bytes();
-        let [e, f, g, h] = w[1].to_ne_bytes();
-        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-    };
-    let values = values[2..].chunks_exact(2).map(value);
-    Ok(names.into_iter().zip(values).collect())
-}
-
-/// Reads the names in one ethtool string set of a network interface.
-pub(super) fn names(
-    socket: &std::net::UdpSocket,
-    netdev: &str,
-    set: u32,
-) -> io::Result<Vec<String>> {
-    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each requested set.
-    let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << set, 0, 0, 0];
-    command(socket, netdev, &mut info)?;
-    let count = if info[2] == 0 { 0 } else { info[4] as usize };
-    // struct ethtool_gstrings: cmd, string_set, len, then the names.
-    let mut names = vec![0u32; 3 + count * NAME / 4];
-    (names[0], names[1], names[2]) = (ETHTOOL_GSTRINGS, set, u32::try_from(count).unwrap_or(0));
-    command(socket, netdev, &mut names)?;
-    let text: Vec<u8> = names[3..].iter().flat_map(|w| w.to_ne_bytes()).collect();
-    let name = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or(bytes)).into_owned()
-    };
-    Ok(text.chunks_exact(NAME).map(name).collect())
-}
-
-/// Executes an ethtool command on a network interface. `words` is the command's structure, which
-/// the kernel reads and writes.
-pub(super) fn command(
-    socket: &std::net::UdpSocket,
-    netdev: &str,
-    words: &mut [u32],
-) -> io::Result<()> {
-    // SAFETY: a zeroed ifreq is valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if netdev.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(netdev.bytes()) {
-        *to = libc::c_char::from_ne_bytes([from]);
-    }
-    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: a live socket; the kernel reads and writes the structure in `words`, whose counts were set to fit it.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
     }
 }
 

@@ -12,6 +12,7 @@ pub const TIMEOUTS: &str = "num_timeout_events";
 
 /// Delay drop state of a device, shared by all its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct DelayDrop {
     /// Maximum time that delay drop holds frames in the NIC, in microseconds.
     pub timeout_us: u64,

@@ -1,17 +1,24 @@
-//! Settings of a network interface that a test changes and restores: the up state, and features of
-//! `ethtool -K`.
+//! Statistics of a network interface (`ethtool -S`), and settings that a test changes and restores:
+//! the up state, and features of `ethtool -K`.
 //!
 //! May import: nothing beyond this folder.
 
 #![allow(unsafe_code)]
 
-use super::counters::{command, names};
-use std::{fs, io, net::UdpSocket, os::fd::AsRawFd};
+use std::{collections::BTreeMap, fs, io, net::UdpSocket, os::fd::AsRawFd};
 
+/// Length of the names in an ethtool string set, in bytes (`ETH_GSTRING_LEN` in linux/ethtool.h).
+const NAME: usize = 32;
+/// Identifier of the ethtool string set of statistics (`ETH_SS_STATS`).
+const SS_STATS: u32 = 1;
 /// Identifier of the ethtool string set of features (`ETH_SS_FEATURES` in linux/ethtool.h).
 const SS_FEATURES: u32 = 4;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// Number of 32-bit words of `struct ethtool_get_features_block`.
 const GET_BLOCK: usize = 4;
 /// Number of 32-bit words of `struct ethtool_set_features_block`.
@@ -27,6 +34,7 @@ pub struct NetInterface {
 
 /// State of a network interface's feature, as `ethtool -k` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Feature {
     /// `true` if the interface's feature is active.
     pub on: bool,
@@ -97,7 +105,7 @@ impl NetInterface {
         let Some(at) = at else { return Ok(None) };
         let mut get = vec![0; 2 + words * GET_BLOCK];
         (get[0], get[1]) = (ETHTOOL_GFEATURES, u32::try_from(words).unwrap_or(0));
-        command(&self.socket, &self.name, &mut get)?;
+        self.ethtool(&mut get)?;
         let [available, _, active, never] =
             [0, 1, 2, 3].map(|word| get[2 + at / 32 * GET_BLOCK + word] >> (at % 32) & 1 == 1);
         Ok(Some(Feature {
@@ -118,13 +126,58 @@ impl NetInterface {
         let block = 2 + at / 32 * SET_BLOCK;
         set[block] = 1 << (at % 32);
         set[block + 1] = u32::from(on) << (at % 32);
-        command(&self.socket, &self.name, &mut set)
+        self.ethtool(&mut set)
+    }
+
+    /// Reads the ethtool statistics of the network interface, by name.
+    ///
+    /// # Errors
+    /// The interface has no statistics.
+    pub fn statistics(&self) -> io::Result<BTreeMap<String, u64>> {
+        let names = self.names(SS_STATS)?;
+        // struct ethtool_stats: cmd, n_stats, then a u64 for each.
+        let mut values = vec![0u32; 2 + names.len() * 2];
+        (values[0], values[1]) = (ETHTOOL_GSTATS, u32::try_from(names.len()).unwrap_or(0));
+        self.ethtool(&mut values)?;
+        let value = |w: &[u32]| {
+            let [a, b, c, d] = w[0].to_ne_bytes();
+            let [e, f, g, h] = w[1].to_ne_bytes();
+            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        };
+        let values = values[2..].chunks_exact(2).map(value);
+        Ok(names.into_iter().zip(values).collect())
+    }
+
+    /// Reads the names in one ethtool string set of the network interface.
+    fn names(&self, set: u32) -> io::Result<Vec<String>> {
+        // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each requested
+        // set.
+        let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << set, 0, 0, 0];
+        self.ethtool(&mut info)?;
+        let count = if info[2] == 0 { 0 } else { info[4] as usize };
+        // struct ethtool_gstrings: cmd, string_set, len, then the names.
+        let mut names = vec![0u32; 3 + count * NAME / 4];
+        (names[0], names[1], names[2]) = (ETHTOOL_GSTRINGS, set, u32::try_from(count).unwrap_or(0));
+        self.ethtool(&mut names)?;
+        let text: Vec<u8> = names[3..].iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let name = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or(bytes)).into_owned()
+        };
+        Ok(text.chunks_exact(NAME).map(name).collect())
+    }
+
+    /// Executes an ethtool command on the network interface. `words` is the command's structure,
+    /// which the kernel reads and writes; its counts fit it.
+    fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
+        let mut request = self.request()?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        self.ioctl(SIOCETHTOOL, &mut request)
     }
 
     /// Returns the number of 32-bit words that hold a bit for each interface feature, and the bit
     /// of the feature `name` if it exists.
     fn feature_bit(&self, name: &str) -> io::Result<(usize, Option<usize>)> {
-        let names = names(&self.socket, &self.name, SS_FEATURES)?;
+        let names = self.names(SS_FEATURES)?;
         let at = names.iter().position(|it| it == name);
         Ok((names.len().div_ceil(32), at))
     }
@@ -144,7 +197,8 @@ impl NetInterface {
 
     /// Executes an ioctl(2) request about the network interface on its socket.
     fn ioctl(&self, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-        // SAFETY: a live socket, and a request that takes a `struct ifreq`, which outlives the call.
+        // SAFETY: a live socket, and a request that takes a `struct ifreq`, which outlives the call, as does what it
+        // points to.
         let done =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), what, std::ptr::from_mut(request)) };
         if done == 0 {

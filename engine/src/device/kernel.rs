@@ -4,6 +4,7 @@
 //! Source of the files: `Documentation/ABI/testing/sysfs-class-net` of the kernel.
 
 use super::{DeviceCaps, DeviceFacts, PortFacts, port_topology::PortTopology, read, read_number};
+use crate::verbs::RingAccess;
 use serde::Serialize;
 use std::{fs, path::Path};
 
@@ -69,7 +70,7 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
             mtu: read_number(sys.join("mtu")),
             place: PortTopology::of_interface(&sys),
         }],
-        direct: false,
+        access: RingAccess::Verbs,
         software: false,
         steals: false,
         missing: Vec::new(),

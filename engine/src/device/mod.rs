@@ -18,7 +18,7 @@ use crate::{
     Error,
     config::{Backend, DeviceConfig},
     device::{delay_drop::DelayDrop, port_topology::PortTopology},
-    verbs::{self, Context, MiniFormat, StridingCaps, TunnelOffloads, sys as ffi},
+    verbs::{self, Context, MiniFormat, RingAccess, StridingCaps, TunnelOffloads, sys as ffi},
 };
 use kernel::KernelFacts;
 use serde::Serialize;
@@ -51,9 +51,9 @@ pub struct DeviceFacts {
     pub delay_drop: Option<DelayDrop>,
     /// Ports of the RDMA device in the order of their numbers (port 1 first).
     pub ports: Vec<PortFacts>,
-    /// `true` if the device's receive rings can be accessed in their own memory (libmlx5's direct
-    /// verbs).
-    pub direct: bool,
+    /// Fastest method of access to the device's receive rings.
+    #[serde(rename = "direct")]
+    pub access: RingAccess,
     /// `true` for the software NIC, which copies the frames that it captures: the kernel still
     /// receives them.
     pub software: bool,
@@ -226,7 +226,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         // The kernel reports -1 on a machine with one node.
         numa_node: sysfs(name, "device/numa_node").and_then(|t| t.parse().ok()),
         delay_drop: DelayDrop::read(Path::new("/sys"), name),
-        direct: verbs::is_direct(context),
+        access: RingAccess::fastest(context),
         software: sysfs(name, "device/model/wire").is_some(),
         steals: sysfs(name, "device/model/steals").as_deref() == Some("1"),
         missing,

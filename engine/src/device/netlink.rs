@@ -209,7 +209,7 @@ fn read_answers(datagram: &[u8], mut each: impl FnMut(&NetlinkAttributes<'_>)) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wqcap_tests::skip;
+    use wqcap_testkit::skip;
 
     /// Returns a netlink message in the kernel's layout, with attributes padded to 4 bytes.
     fn message(kind: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {

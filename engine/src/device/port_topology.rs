@@ -13,6 +13,7 @@ use std::{fs, path::Path};
 
 /// Functions, e-switch and bond that a port shares its hardware with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct PortTopology {
     /// `true` if the port's PCI function is a virtual function.
     pub is_vf: bool,

@@ -4,7 +4,7 @@
 use crate::{
     config::Config,
     device::{DeviceCaps, DeviceFacts, PortFacts, port_topology::PortTopology},
-    verbs::{MiniFormat, StridingCaps, TunnelOffloads},
+    verbs::{MiniFormat, RingAccess, StridingCaps, TunnelOffloads},
 };
 
 /// Returns an RDMA device with every capability, under the name and with the port that `config`
@@ -28,7 +28,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         caps: caps(),
         delay_drop: None,
         ports: vec![port],
-        direct: true,
+        access: RingAccess::Mlx5,
         // This machine is not reached over its port.
         software: true,
         steals: false,

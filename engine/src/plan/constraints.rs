@@ -4,7 +4,7 @@ use crate::{
     Error,
     config::{self, Config},
     device::{DeviceCaps, DeviceFacts},
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, RingCaps, SCATTER_FCS},
 };
 
 /// Configured receive buffers of a ring with one WR for each frame.
@@ -123,16 +123,22 @@ pub(super) fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error
 
 /// Checks that `rss.respread` is used with several queues and without `rss.inner`.
 pub(super) fn respreadable(config: &Config, queues: usize) -> Result<(), Error> {
-    let problem = if !config.rss.respread {
+    let (problem, other) = if !config.rss.respread {
         return Ok(());
     } else if config.rss.inner {
-        "with rss.inner the load of inner flows on each queue is unknown; set rss.respread = false or rss.inner = false"
+        (
+            "with rss.inner the load of inner flows on each queue is unknown; set rss.respread = false or rss.inner = false",
+            "rss.inner",
+        )
     } else if queues < 2 {
-        "there is only one queue; set capture.queues = 2 or more"
+        (
+            "there is only one queue; set capture.queues = 2 or more",
+            "capture.queues",
+        )
     } else {
         return Ok(());
     };
-    Err(Error::config("rss.respread", true, problem))
+    Err(Error::config("rss.respread", true, problem).involving(&[other]))
 }
 
 /// Checks that frames reach `capture.verify_fcs` with their FCS and with every byte that the FCS
@@ -146,14 +152,16 @@ pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
             "capture.verify_fcs",
             true,
             "the NIC does not deliver the FCS; set wq.scatter_fcs = true",
-        ));
+        )
+        .involving(&["wq.scatter_fcs"]));
     }
     if config.wq.cvlan_stripping && config.output.vlan == config::Vlan::Lost {
         return Err(Error::config(
             "capture.verify_fcs",
             true,
             "the FCS belongs to the frame with its VLAN tag; set output.vlan = \"restore\", or wq.cvlan_stripping = false",
-        ));
+        )
+        .involving(&["output.vlan", "wq.cvlan_stripping"]));
     }
     Ok(())
 }
@@ -165,7 +173,7 @@ pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
 pub(super) fn restores_vlan(
     config: &Config,
     caps: &DeviceCaps,
-    direct: bool,
+    rings: RingCaps,
     notes: &mut Vec<String>,
 ) -> Result<bool, Error> {
     if config.output.vlan == config::Vlan::Lost {
@@ -177,13 +185,14 @@ pub(super) fn restores_vlan(
         }
         return Ok(false);
     }
-    if config.wq.cvlan_stripping && !direct {
+    if config.wq.cvlan_stripping && !rings.stripped_tags {
         return Err(Error::config(
             "wq.cvlan_stripping",
             true,
             "the verbs do not report which frames lost a tag, so the tag cannot be restored; set \
              wq.cvlan_stripping = false, output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs",
-        ));
+        )
+        .involving(&["output.vlan", "capture.access"]));
     }
-    Ok(direct && caps.cvlan_stripping)
+    Ok(rings.stripped_tags && caps.cvlan_stripping)
 }

@@ -70,16 +70,19 @@ pub(super) fn fits(
     // Bytes that the other parts leave for the largest one.
     let left_for = |part: u64| there.saturating_sub(all - part);
     let shares = [
-        (rings, counted(count, "queue")),
-        (buffers, "output.buffer".into()),
-        (flows, "flows.memory".into()),
-        (names, "flows.names".into()),
-        (dedup, "capture.dedup".into()),
-        (cutoff, "capture.cutoff_memory".into()),
+        (buffers, "output.buffer"),
+        (flows, "flows.memory"),
+        (names, "flows.names"),
+        (dedup, "capture.dedup"),
+        (cutoff, "capture.cutoff_memory"),
     ];
-    let shares = shares.iter().filter(|(bytes, _)| *bytes > 0);
-    let shares: Vec<_> = shares
-        .map(|(bytes, what)| format!("{} for {what}", about(*bytes)))
+    let shares = shares.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let (bytes, mut keys): (Vec<_>, Vec<_>) = shares.unzip();
+    let queues = counted(count, "queue");
+    let of_rings = [(rings, queues.as_str())].into_iter().filter(|_| rings > 0);
+    let shares: Vec<_> = of_rings
+        .chain(bytes.into_iter().zip(keys.iter().copied()))
+        .map(|(bytes, what)| format!("{} for {what}", about(bytes)))
         .collect();
     let describe = |remedy: String| {
         format!(
@@ -102,10 +105,11 @@ pub(super) fn fits(
         let problem = describe(format!(
             "set capture.ring = {fits} or less, or fewer capture.queues"
         ));
-        return Err(Error::config("capture.ring", config.capture.ring, problem));
+        keys.push("capture.queues");
+        return Err(Error::config("capture.ring", config.capture.ring, problem).involving(&keys));
     }
     let problem = describe(format!("set at most {}", mebibytes(left_for(part))));
-    Err(Error::config(key, format!("\"{}\"", Size(part)), problem))
+    Err(Error::config(key, format!("\"{}\"", Size(part)), problem).involving(&keys))
 }
 
 /// Formats a number of bytes as text in whole MiB or tenths of a GiB.

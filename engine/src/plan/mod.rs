@@ -31,13 +31,14 @@ use crate::{
     analysis::flows::FlowsPlan,
     config::{self, Config},
     device::DeviceFacts,
+    filter::FilterCompiler,
     pipeline::reduce::Reduction,
     rx::{
         StampSource,
         clock::{SharedConversion, StampForm},
     },
     sink::OutputPlan,
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
+    verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, RingAccess, SCATTER_FCS},
 };
 use found::PlanErrors;
 use serde::{Serialize, Serializer};
@@ -97,8 +98,9 @@ pub struct Plan {
     pub stamps: Stamps,
     /// `true` if the device stamps completions in UTC instead of ticks.
     pub real_time: bool,
-    /// `true` if receive rings are accessed in their own memory, `false` if through the verbs.
-    pub direct: bool,
+    /// Method of access to the receive rings.
+    #[serde(rename = "direct")]
+    pub access: RingAccess,
     /// `true` if VLAN tags that the NIC strips are put back into the frames.
     pub restore_vlan: bool,
     /// Behaviour of a receive loop while its queue is empty.
@@ -120,6 +122,7 @@ pub struct Plan {
 
 /// Threads that process received frames, and their behaviour under load.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
 pub struct PipelinePlan {
     /// Pipeline mode: `inline` or `fanout`.
     pub mode: config::PipelineMode,
@@ -178,25 +181,44 @@ impl Plan {
     /// The configuration asks for something that the device or the machine cannot do. The error
     /// lists every such setting with its key, its value and the limit.
     pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
+        Self::with_filters(config, devices, &FilterCompiler::default())
+    }
+
+    /// Plans a capture run like [`Plan::new`]. `filters` compiles its filters; a caller that plans
+    /// repeatedly keeps it, because libpcap may need seconds for a long filter.
+    ///
+    /// # Errors
+    /// See [`Plan::new`].
+    pub fn with_filters(
+        config: &Config,
+        devices: &[DeviceFacts],
+        filters: &FilterCompiler,
+    ) -> Result<Self, Error> {
         let mut found = PlanErrors::default();
-        match Self::settle(config, devices, &mut found) {
+        match Self::settle(config, devices, filters, &mut found) {
             Some(plan) if found.is_empty() => Ok(plan),
             _ => Err(found.into()),
         }
     }
 
-    /// Checks the configuration as far as it does not depend on the RDMA device.
+    /// Checks the configuration as far as it does not depend on the RDMA device. `filters` compiles
+    /// its filters.
     ///
     /// # Errors
     /// The configuration asks for something that [`Plan::new`] refuses on every device.
-    pub fn check_without_device(config: &Config) -> Result<(), Error> {
-        Self::new(config, &[any_device::capable_of_all(config)]).map(drop)
+    pub fn check_without_device(config: &Config, filters: &FilterCompiler) -> Result<(), Error> {
+        Self::with_filters(config, &[any_device::capable_of_all(config)], filters).map(drop)
     }
 
     /// Resolves all settings of a run and adds each error to `found`. A plan is valid only if
     /// `found` stays empty.
-    fn settle(config: &Config, devices: &[DeviceFacts], found: &mut PlanErrors) -> Option<Self> {
-        let reduction = found.keep(reduction::reduction(config));
+    fn settle(
+        config: &Config,
+        devices: &[DeviceFacts],
+        filters: &FilterCompiler,
+        found: &mut PlanErrors,
+    ) -> Option<Self> {
+        let reduction = found.keep(reduction::with_filters(config, filters));
         found.keep(constraints::verifiable(config));
         let key = config.rss.key.parse();
         let key = key.map_err(|e: wqcap_rss::key::KeyError| {
@@ -204,7 +226,7 @@ impl Plan {
         });
         let key = found.keep(key);
         let Some(device) = found.keep(target::device(config, devices)) else {
-            found.keep(Self::check_without_device(config));
+            found.keep(Self::check_without_device(config, filters));
             return None;
         };
         let backend = found.keep(target::backend(config, device));
@@ -224,7 +246,11 @@ impl Plan {
         let near = queues::near(device.numa_node, &allowed);
         let buffers = found.keep(constraints::buffers(config, device));
         let wq_flags = found.keep(constraints::wq_flags(config, device));
-        let direct = backend == Some(config::Backend::Mlx5);
+        let access = match backend {
+            Some(config::Backend::Mlx5) => device.access,
+            _ => RingAccess::Verbs,
+        };
+        let rings = access.caps();
         found.keep(constraints::tunnels(config, device));
         let queues = found.keep(queues::queues(config, device, &allowed, &near, &mut notes))?;
         let table = found.keep(queues::table(config, queues.len(), caps.max_table));
@@ -233,9 +259,9 @@ impl Plan {
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
         let steering = match &device.kernel {
             Some(_) => Some(Steering::default()),
-            None => found.keep(Steering::from_config(config, count)),
+            None => found.keep(Steering::with_filters(config, count, filters)),
         };
-        let restore_vlan = found.keep(constraints::restores_vlan(config, caps, direct, &mut notes));
+        let restore_vlan = found.keep(constraints::restores_vlan(config, caps, rings, &mut notes));
         found.keep(constraints::respreadable(config, queues.len()));
         if let Some(port) = port.filter(|_| device.kernel.is_none()) {
             found.keep(target::stolen(config, device, port, &mut notes));
@@ -248,7 +274,7 @@ impl Plan {
                 config,
                 device,
                 buffers,
-                direct,
+                rings,
                 restore_vlan,
             ))?,
         };
@@ -261,7 +287,7 @@ impl Plan {
         let buffer = config.output.buffer.unwrap_or(buffer);
         let there = memory::of_machine();
         found.keep(memory::fits(config, &ring, &queues, buffer, there));
-        let compression = receive::compression(config, device, &ring, direct, stamps);
+        let compression = receive::compression(config, device, &ring, rings, stamps);
         let compression = found.keep(compression);
         let longest = longest(&ring);
         let output = output::output(config, &queues, buffer, longest, &mut notes);
@@ -302,9 +328,9 @@ impl Plan {
             // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.
             // Disciplining the stamps to the system clock needs readings of the clock that makes
             // them, and the driver shows another clock (see `Form::RealTime`).
-            real_time: stamps == Stamps::HardwareNic && caps.real_time && direct,
+            real_time: stamps == Stamps::HardwareNic && caps.real_time && rings.real_time,
             stamps,
-            direct,
+            access,
             depth: steering::depth(config),
             respread: config.rss.respread,
             restore_vlan,

@@ -41,7 +41,8 @@ fn check_merge_buffer(
              capture.queues, or output.order = \"queue\"",
             counted(queues, "queue")
         ),
-    ))
+    )
+    .involving(&["capture.queues", "output.order"]))
 }
 
 /// Creates the output plan for frames of at most `longest` bytes, once the queues have their cores.
@@ -100,8 +101,8 @@ pub(super) fn output(
 /// Parses the configured template of capture file names. A configuration that was read has a valid
 /// one.
 fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
-    let template = output.name.parse();
-    template.map_err(|e: String| Error::config("output.name", &output.name, e))
+    let template = output.name.parse::<NameTemplate>();
+    template.map_err(|e| Error::config("output.name", &output.name, e))
 }
 
 /// Returns the cores that compress capture files: those that this process may use and that have no
@@ -168,7 +169,8 @@ pub(super) fn flows(
             "flows.dir",
             format!("{:?}", flows.dir),
             "output.dir holds capture files only; name another directory",
-        ));
+        )
+        .involving(&["output.dir"]));
     }
     let stages = stages.max(1) as u64;
     Ok(FlowsPlan {

@@ -13,6 +13,7 @@ use wqcap_rss::table::{IndirectionTable, TableError};
 
 /// Plan of a receive queue: an `ibv_wq` with its CQ, polled on one core.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct QueuePlan {
     /// Index of the receive queue, counted from 0; part of the capture file's name.
     pub index: u16,
@@ -188,7 +189,8 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
                 counted(queues, "queue"),
                 weights.len()
             ),
-        ));
+        )
+        .involving(&["capture.queues"]));
     }
     let queues = u16::try_from(queues).unwrap_or(u16::MAX);
     let table = IndirectionTable::new(size, queues, weights).map_err(|e| match e {

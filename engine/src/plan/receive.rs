@@ -11,7 +11,7 @@ use crate::{
     config::{self, Config, CqeCompression},
     device::{DeviceCaps, DeviceFacts},
     plan::Stamps,
-    verbs::{MiniFormat, Striding, StridingCaps},
+    verbs::{MiniFormat, RingCaps, Striding, StridingCaps},
 };
 use serde::Serialize;
 use std::ops::RangeInclusive;
@@ -28,6 +28,7 @@ const LONGEST: u32 = 0xffff;
 
 /// Receive memory of a queue: WRs, buffers and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct QueueMemory {
     /// Number of WRs of the receive queue.
     #[serde(rename = "ring")]
@@ -53,37 +54,46 @@ impl QueueMemory {
         config: &Config,
         device: &DeviceFacts,
         frame: ReceiveBuffers,
-        direct: bool,
+        rings: RingCaps,
         restore_vlan: bool,
     ) -> Result<Self, Error> {
         let wanted = config.capture.receive;
         let can = match &device.caps.striding {
-            _ if wanted == config::Receive::Frame => Err(String::new()),
-            _ if !direct => Err(
+            _ if wanted == config::Receive::Frame => Err((String::new(), &[][..])),
+            _ if !rings.striding => Err((
                 "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into(),
-            ),
-            None => Err(format!(
-                "the device {} lacks striding WQs for raw packets (MLX5DV_CONTEXT_MASK_STRIDING_RQ)",
-                device.name
+                &["capture.access"][..],
             )),
-            Some(_) if u64::from(frame.bytes) * u64::from(frame.max_sge) > LONGEST.into() => Err(format!(
-                "capture.buffer x capture.max_sge is more than the {LONGEST} bytes that a completion of a striding WQ can \
-                 report; set a smaller capture.buffer"
+            None => Err((
+                format!(
+                    "the device {} lacks striding WQs for raw packets (MLX5DV_CONTEXT_MASK_STRIDING_RQ)",
+                    device.name
+                ),
+                &[][..],
             )),
-            Some(_) if config.wq.cvlan_stripping && restore_vlan => Err(
+            Some(_) if u64::from(frame.bytes) * u64::from(frame.max_sge) > LONGEST.into() => Err((
+                format!(
+                    "capture.buffer x capture.max_sge is more than the {LONGEST} bytes that a completion of a striding WQ can \
+                     report; set a smaller capture.buffer"
+                ),
+                &["capture.buffer", "capture.max_sge"][..],
+            )),
+            Some(_) if config.wq.cvlan_stripping && restore_vlan => Err((
                 "VLAN tags that the NIC strips cannot be restored in a striding WQ; set wq.cvlan_stripping = false or \
                  output.vlan = \"lost\""
                     .into(),
-            ),
+                &["wq.cvlan_stripping", "output.vlan"][..],
+            )),
             Some(can) => Ok(can),
         };
         match can {
             Ok(can) => striding(config, &device.caps, can, frame),
-            Err(reason) if wanted == config::Receive::Striding => Err(Error::config(
+            Err((reason, others)) if wanted == config::Receive::Striding => Err(Error::config(
                 "capture.receive",
                 wanted,
                 format!("{reason}; alternatively, set capture.receive = \"auto\""),
-            )),
+            )
+            .involving(others)),
             Err(_) => match device.caps.max_wq_wr {
                 Some(most) if frame.wrs > most => Err(Error::config(
                     "capture.ring",
@@ -210,7 +220,8 @@ fn striding(
                  bytes; set capture.strides = {}",
                 longest.div_ceil(stride).next_power_of_two()
             ),
-        ));
+        )
+        .involving(&["capture.buffer", "capture.max_sge"]));
     }
     let wrs = (memory / buffer).max(LEAST_WRS);
     // libmlx5 rounds the number of WRs up to a power of two. WRs beyond the requested number would
@@ -232,7 +243,8 @@ fn striding(
                 most_wrs,
                 1u64 << fits.max(1).ilog2(),
             ),
-        ));
+        )
+        .involving(&["capture.stride", "capture.receive"]));
     }
     let narrow = |it: u64| u32::try_from(it).unwrap_or(u32::MAX);
     Ok(QueueMemory {
@@ -255,7 +267,7 @@ pub(super) fn compression(
     config: &Config,
     device: &DeviceFacts,
     memory: &QueueMemory,
-    direct: bool,
+    rings: RingCaps,
     stamps: Stamps,
 ) -> Result<Option<MiniFormat>, Error> {
     let wanted = config.capture.cqe_compression;
@@ -271,7 +283,7 @@ pub(super) fn compression(
         _ if stamps != Stamps::Software => {
             "compressed completions have no time stamps of the NIC; set capture.timestamps = \"software\"".into()
         }
-        _ if !direct => {
+        _ if !rings.compression => {
             "rings must be accessed directly; set capture.access = \"auto\" on a device with direct verbs".into()
         }
         _ if !device.caps.mini_cqes.contains(&format) => {
@@ -284,7 +296,8 @@ pub(super) fn compression(
             "capture.cqe_compression",
             wanted,
             format!("{reason}; alternatively, set capture.cqe_compression = \"auto\""),
-        )),
+        )
+        .involving(&["capture.timestamps", "capture.access"])),
         _ => Ok(None),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         limits::{CutoffPlan, FlowLimit},
     },
     config::{Config, CutoffConfig},
-    filter::{self, Filter},
+    filter::{self, Filter, FilterCompiler},
     frame::dedup,
     pipeline::reduce::Reduction,
 };
@@ -17,12 +17,19 @@ use crate::{
 /// # Errors
 /// `capture.filter` or the filter of a `[[cutoff]]` does not compile.
 pub fn reduction(config: &Config) -> Result<Reduction, Error> {
+    with_filters(config, &FilterCompiler::default())
+}
+
+/// Derives the reduction like [`reduction`]; `filters` compiles the configuration's filters.
+pub(super) fn with_filters(config: &Config, filters: &FilterCompiler) -> Result<Reduction, Error> {
     let capture = &config.capture;
     let dedup_ns = capture.dedup.nanos();
-    let limits = (1..).zip(&config.cutoff).map(|(n, it)| limit(n, it));
+    let limits = (1..)
+        .zip(&config.cutoff)
+        .map(|(n, it)| limit(n, it, filters));
     let limits = limits.collect::<Result<Vec<_>, _>>()?;
     Ok(Reduction {
-        filter: compile_filter("capture.filter", &capture.filter)?,
+        filter: compile_filter(filters, "capture.filter", &capture.filter)?,
         dedup_ns,
         dedup_ignore: capture.dedup_ignore.clone(),
         dedup_memory: match dedup_ns {
@@ -56,9 +63,13 @@ pub(super) fn divide_cutoff(
 }
 
 /// Returns the flow limit of the `[[cutoff]]` with this number, counted from 1.
-fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
+fn limit(
+    number: usize,
+    config: &CutoffConfig,
+    filters: &FilterCompiler,
+) -> Result<FlowLimit, Error> {
     Ok(FlowLimit {
-        filter: compile_filter(&format!("cutoff {number}: filter"), &config.filter)?,
+        filter: compile_filter(filters, &format!("cutoff {number}: filter"), &config.filter)?,
         bytes: config.bytes.map(|it| it.0),
         packets: config.packets,
     })
@@ -68,7 +79,12 @@ fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
 ///
 /// # Errors
 /// The filter does not compile; the error names the key.
-pub fn compile_filter(key: &str, expression: &str) -> Result<Filter, Error> {
-    Filter::compile(expression)
+pub fn compile_filter(
+    filters: &FilterCompiler,
+    key: &str,
+    expression: &str,
+) -> Result<Filter, Error> {
+    filters
+        .compile(expression)
         .map_err(|e| Error::config(key, filter::quoted_expression(expression), e))
 }

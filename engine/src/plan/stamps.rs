@@ -9,6 +9,7 @@ use serde::Serialize;
 /// Source of the frames' time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Stamps {
     /// Time stamps of the NIC's clock, disciplined to the system clock.
     HardwareSystem,

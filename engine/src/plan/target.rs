@@ -5,6 +5,7 @@ use crate::{
     Error,
     config::{self, Config},
     device::{DeviceFacts, PortFacts, management},
+    verbs::RingAccess,
 };
 
 /// Returns the RDMA device that the configuration selects.
@@ -12,18 +13,12 @@ pub(super) fn device<'d>(
     config: &Config,
     devices: &'d [DeviceFacts],
 ) -> Result<&'d DeviceFacts, Error> {
-    let names = || {
-        devices
-            .iter()
-            .map(|d| d.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
     let known = || {
-        if devices.is_empty() {
+        let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
+        if names.is_empty() {
             "there is no RDMA device".to_owned()
         } else {
-            format!("this machine has {}", names())
+            format!("this machine has {}", names.join(", "))
         }
     };
     let device = match (&config.device.name, &config.device.netdev) {
@@ -42,28 +37,21 @@ pub(super) fn device<'d>(
                 )
             })?,
         (None, None) => match devices {
-            [] => {
-                return Err(Error::Device(
-                    "there is no RDMA device on this machine".into(),
-                ));
-            }
+            [] => return Err(Error::NoDevice),
             [one] => one,
             _ => {
-                return Err(Error::Device(format!(
-                    "there are several RDMA devices ({}): set device.name or device.netdev",
-                    names()
-                )));
+                let names = devices.iter().map(|it| it.name.clone()).collect();
+                return Err(Error::SeveralDevices(names));
             }
         },
     };
     if device.missing.is_empty() {
         Ok(device)
     } else {
-        Err(Error::Device(format!(
-            "the RDMA device {} cannot capture: it lacks {}",
-            device.name,
-            device.missing.join(", ")
-        )))
+        Err(Error::Incapable {
+            device: device.name.clone(),
+            missing: device.missing.clone(),
+        })
     }
 }
 
@@ -109,7 +97,8 @@ pub(super) fn stolen(
     let permitted = config.capture.steal_management;
     let refused = |problem: String| {
         let problem = format!("{problem}; use {instead} or set capture.steal_management = true");
-        Err(Error::config("capture.mode", "\"steal\"", problem))
+        let error = Error::config("capture.mode", "\"steal\"", problem);
+        Err(error.involving(&["capture.steal_management"]))
     };
     let Some(netdev) = &port.netdev else {
         let (name, number) = (&device.name, port.number);
@@ -162,11 +151,13 @@ pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::B
         (Backend::AfPacket, None) => refused(format!(
             "{name} is an RDMA device; name its network interface in device.netdev"
         )),
-        (Backend::Mlx5, None) if !device.direct => refused(format!(
+        (Backend::Mlx5, None) if device.access != RingAccess::Mlx5 => refused(format!(
             "{name} has no direct verbs of libmlx5; set \"verbs\""
         )),
         (Backend::Mlx5, None) => Ok(Backend::Mlx5),
-        (Backend::Auto, None) if device.direct && config.capture.access == Access::Auto => {
+        (Backend::Auto, None)
+            if device.access == RingAccess::Mlx5 && config.capture.access == Access::Auto =>
+        {
             Ok(Backend::Mlx5)
         }
         (Backend::Auto | Backend::Verbs, None) => Ok(Backend::Verbs),

@@ -40,10 +40,11 @@ fn device() -> DeviceFacts {
             mtu: Some(1500),
             place: PortTopology::default(),
         }],
-        direct: true,
+        access: RingAccess::Mlx5,
         software: false,
         steals: false,
         missing: Vec::new(),
+        kernel: None,
     }
 }
 
@@ -126,7 +127,7 @@ fn unsupported_settings_are_refused_with_key_value_and_limit() {
         ),
         (
             "[capture]\nreceive = \"striding\"",
-            |it| it.direct = false,
+            |it| it.access = RingAccess::Verbs,
             &["capture.receive", "capture.access"],
         ),
         (
@@ -212,7 +213,7 @@ fn unsupported_settings_are_refused_with_key_value_and_limit() {
         ),
         (
             "[wq]\ncvlan_stripping = true",
-            |it| it.direct = false,
+            |it| it.access = RingAccess::Verbs,
             &["wq.cvlan_stripping", "output.vlan"],
         ),
         (

@@ -2,12 +2,14 @@
 //! snapshots, and the queue of commands for its owner.
 
 use super::{
-    CurrentPlan, QueuedOrder,
+    CurrentPlan, HostError, commands,
     compilations::Compilations,
     failed,
+    machine::Occurrence,
     mark::{Mark, mark},
     present::SupervisorState,
-    replaced, same, transitions,
+    replaced, same,
+    transitions::{self, Event},
 };
 use serde_json::{Value, json};
 use std::{
@@ -24,14 +26,13 @@ use wqcap_control::{
 use wqcap_core::{
     stats::{NicCounters, QueueLedger},
     sync::wakeup::Wakeup,
-    time::system_ns,
 };
 use wqcap_engine::{
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
     device::{self, DeviceFacts},
-    filter::Filter,
+    filter::{Filter, FilterCompiler},
     plan::{self, Plan},
     sink::{PinnedFiles, RetentionGauge},
 };
@@ -61,7 +62,7 @@ pub trait Presenter: Send + Sync {
     ///
     /// # Errors
     /// Reason why the level cannot be changed.
-    fn set_log_level(&self, _level: LogLevel) -> Result<(), String> {
+    fn set_log_level(&self, _level: LogLevel) -> Result<(), HostError> {
         Err("this program cannot change its log level".into())
     }
 }
@@ -77,7 +78,7 @@ pub struct CaptureBackend {
     /// NIC loss counters, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
-    orders: SyncSender<QueuedOrder>,
+    orders: SyncSender<Occurrence>,
     /// Thread for changes of the capture whose filter must be compiled first.
     compilations: Compilations,
     /// Wakeup of the capture's owner, used after an order is queued.
@@ -88,7 +89,7 @@ pub struct CaptureBackend {
 /// State of the capture as other threads see it.
 pub(super) enum CaptureView {
     /// Running or drained capture, with its handles.
-    Capturing(CaptureState, Handles),
+    Capturing(CaptureState, Box<Handles>),
     /// Capture that has ended: it is stopped, or its device is lost and searched for.
     Ended(CaptureState, Box<FinalValues>),
 }
@@ -102,7 +103,7 @@ impl CaptureView {
 
     fn handles(&self) -> Option<Handles> {
         match self {
-            Self::Capturing(_, handles) => Some(handles.clone()),
+            Self::Capturing(_, handles) => Some(Handles::clone(handles)),
             Self::Ended(..) => None,
         }
     }
@@ -110,10 +111,13 @@ impl CaptureView {
     /// Returns the handles of the running capture, or a refusal with the reason why it cannot be
     /// changed.
     fn changeable(&self) -> Result<Handles, Refusal> {
-        self.handles().ok_or_else(|| {
-            let why = transitions::refusal(self.state()).unwrap_or("the capture has ended");
-            Refusal::new(RefusalCode::State, why)
-        })
+        self.handles().ok_or_else(|| self.refusal())
+    }
+
+    /// Returns the refusal of a change of a capture that has ended.
+    fn refusal(&self) -> Refusal {
+        let why = transitions::refusal(self.state()).unwrap_or("the capture has ended");
+        Refusal::new(RefusalCode::State, why)
     }
 }
 
@@ -169,7 +173,7 @@ impl CaptureBackend {
     pub(super) fn new(
         config: &Config,
         plan: &Plan,
-        orders: SyncSender<QueuedOrder>,
+        orders: SyncSender<Occurrence>,
         owner: Wakeup,
         presenter: Box<dyn Presenter>,
     ) -> Self {
@@ -192,18 +196,17 @@ impl CaptureBackend {
         }
     }
 
-    /// Publishes the start of a capture of `plan` to other threads.
-    pub(super) fn set_running(&self, capture: &Capture, plan: &Plan) {
+    /// Takes over the plan and the NIC counters of a capture that has started.
+    pub(super) fn begin_capture(&self, capture: &Capture, plan: &Plan) {
         lock(&self.present).set_running(capture, plan);
         lock(&self.statistics).take();
         // Initial NIC counters; from now on the owner reads them once per second.
         lock(&self.nic).clone_from(&capture.snapshot().nic);
-        self.publish_capture(capture, CaptureState::Running);
     }
 
     /// Publishes a running or drained capture to other threads.
     pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
-        *self.live() = CaptureView::Capturing(state, capture.into());
+        *self.live() = CaptureView::Capturing(state, Box::new(capture.into()));
     }
 
     /// Stores the NIC counters that the capture's owner has read.
@@ -227,9 +230,9 @@ impl CaptureBackend {
         *self.live() = CaptureView::Ended(state, Box::new(stopped));
     }
 
-    /// Returns the state of the capture: running, drained, stopped or lost.
-    pub(super) fn state(&self) -> CaptureState {
-        self.live().state()
+    /// Returns the refusal of a change while no capture exists.
+    pub(super) fn refusal(&self) -> Refusal {
+        self.live().refusal()
     }
 
     /// Copies what can change while the capture runs: flow rules, indirection table, WQ flags,
@@ -264,30 +267,32 @@ impl CaptureBackend {
     }
 
     /// Compiles a capture filter and then applies it.
-    fn change_filter(&self, expression: &str, reply: ChangeReply) {
-        let (live, expression) = (Arc::clone(&self.live), expression.to_owned());
-        let change = move || {
+    pub(super) fn change_filter(&self, expression: String, reply: ChangeReply) {
+        let live = Arc::clone(&self.live);
+        let change = move |filters: &FilterCompiler| {
             lock(&live).changeable()?;
-            let filter = compiled(&expression)?;
+            let filter = compiled(filters, &expression)?;
             // The capture may have ended or been replaced while libpcap compiled.
             let handles = lock(&live).changeable()?;
             set_filter(&handles.capture, filter)
         };
-        self.after_compilation(reply, move |reply| reply.send(change()));
+        self.after_compilation(reply, move |reply, filters| reply.send(change(filters)));
     }
 
     /// Compiles the capture filter of a reloaded configuration, which the capture's owner then
     /// applies.
     pub(super) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
         let (orders, owner) = (self.orders.clone(), self.owner.clone());
-        self.after_compilation(reply, move |reply| {
-            match compiled(&config.capture.filter) {
+        self.after_compilation(reply, move |reply, filters| {
+            match compiled(filters, &config.capture.filter) {
                 Ok(filter) => {
-                    // A full queue means that the owner is ending, as in `change`.
-                    let _ = orders.try_send(QueuedOrder::Apply {
-                        config: Box::new(config),
-                        filter,
-                        reply,
+                    // A full queue means that the owner is ending, as in `queue`.
+                    let _ = orders.try_send(Occurrence {
+                        event: Event::Reloaded,
+                        work: Some(Box::new(|supervisor, capture| {
+                            supervisor.apply_reload(config, filter, capture)
+                        })),
+                        reply: Some(reply),
                     });
                     owner.wake();
                 }
@@ -296,18 +301,43 @@ impl CaptureBackend {
         });
     }
 
+    /// Sets a mark, once its filter is compiled.
+    pub(super) fn mark(&self, wanted: Mark, reply: ChangeReply) {
+        let dir = lock(&self.present).plan.output.dir.clone();
+        let requests = self.handles().and_then(|it| it.capture.requests().cloned());
+        self.after_compilation(reply, move |reply, filters| {
+            mark(&wanted, dir, requests, filters, reply);
+        });
+    }
+
+    /// Queues a command that is an event for the capture's owner.
+    pub(super) fn order(&self, event: Event, reply: ChangeReply) {
+        self.queue(Occurrence {
+            event,
+            work: None,
+            reply: Some(reply),
+        });
+    }
+
+    /// Queues an order for the capture's owner, and wakes it.
+    pub(super) fn queue(&self, order: Occurrence) {
+        // A full queue means that the owner is ending. Dropping the order answers the request.
+        let _ = self.orders.try_send(order);
+        self.owner.wake();
+    }
+
     /// Executes a change of the capture on the thread that waits for libpcap.
-    pub(super) fn after_compilation(
+    fn after_compilation(
         &self,
         reply: ChangeReply,
-        change: impl FnOnce(ChangeReply) + Send + 'static,
+        change: impl FnOnce(ChangeReply, &FilterCompiler) + Send + 'static,
     ) {
         let held = Arc::new(Mutex::new(Some(reply)));
         let take = |held: &Mutex<Option<ChangeReply>>| lock(held).take();
         let of_change = Arc::clone(&held);
-        let accepted = self.compilations.carry_out(move || {
+        let accepted = self.compilations.carry_out(move |filters| {
             if let Some(reply) = take(&of_change) {
-                change(reply);
+                change(reply, filters);
             }
         });
         if let Err(refusal) = accepted
@@ -392,9 +422,10 @@ impl CaptureBackend {
 }
 
 impl CaptureBackend {
-    fn set_log_level(&self, level: LogLevel) -> Result<Changed, Refusal> {
+    pub(super) fn set_log_level(&self, level: LogLevel) -> Result<Changed, Refusal> {
         let before = self.presenter.log_level();
-        self.presenter.set_log_level(level).map_err(failed)?;
+        let set = self.presenter.set_log_level(level);
+        set.map_err(|e| failed(e.to_string()))?;
         let now = format!("log: {level}");
         Ok(if before == level.to_string() {
             same(&now)
@@ -477,42 +508,12 @@ impl Backend for CaptureBackend {
     }
 
     fn change(&self, command: &Command, reply: ChangeReply) {
-        match command {
-            Command::Log { level } => reply.send(self.set_log_level(*level)),
-            Command::Filter { expression } => self.change_filter(expression, reply),
-            Command::Mark {
-                text,
-                before_ms,
-                after_ms,
-                filter,
-            } => {
-                let wanted = Mark {
-                    text: text.clone(),
-                    now: system_ns(),
-                    before_ms: *before_ms,
-                    after_ms: *after_ms,
-                    filter: filter.clone(),
-                };
-                let dir = lock(&self.present).plan.output.dir.clone();
-                let requests = self.handles().and_then(|it| it.capture.requests().cloned());
-                self.after_compilation(reply, move |reply| mark(&wanted, dir, requests, reply));
-            }
-            command => {
-                let order = QueuedOrder::Command {
-                    command: command.clone(),
-                    reply,
-                };
-                // A full queue means that the owner is ending. Dropping the order answers the
-                // request.
-                let _ = self.orders.try_send(order);
-                self.owner.wake();
-            }
-        }
+        commands::route(self, command.clone(), reply);
     }
 }
 
-fn compiled(expression: &str) -> Result<Filter, Refusal> {
-    plan::compile_filter("capture.filter", expression)
+fn compiled(filters: &FilterCompiler, expression: &str) -> Result<Filter, Refusal> {
+    plan::compile_filter(filters, "capture.filter", expression)
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 

@@ -1,9 +1,22 @@
-//! Commands that change a running capture, executed by its owner.
+//! Control commands that change something: [`route`] lists every command, and says what carries it
+//! out. Changes of the capture are executed by its owner.
 
-use super::{Supervisor, changed, failed, replaced, same};
+use super::{
+    Supervisor,
+    backend::CaptureBackend,
+    changed, failed,
+    machine::{Occurrence, Outcome},
+    mark::Mark,
+    replaced, same,
+    transitions::Event,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use wqcap_control::protocol::{CaptureState, Changed, Command, Refusal, RefusalCode};
+use wqcap_control::{
+    protocol::{Command, Refusal, RefusalCode},
+    server::ChangeReply,
+};
+use wqcap_core::time::system_ns;
 use wqcap_engine::{
     Error,
     capture::{Capture, Respread},
@@ -11,63 +24,87 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-type Outcome = Result<Changed, Refusal>;
+/// Change that an order carries. The capture's owner executes it, with the capture and its plan if
+/// there is one.
+pub(super) type Work =
+    Box<dyn FnOnce(&mut Supervisor, Option<(&mut Capture, &Plan)>) -> Outcome + Send>;
 
-impl Supervisor {
-    pub(super) fn change(
-        &mut self,
-        command: &Command,
-        capture: &mut Capture,
-        plan: &Plan,
-    ) -> Outcome {
-        let outcome = match command {
-            Command::Rotate => rotate(capture),
-            Command::WqFlags {
-                cvlan_stripping,
-                scatter_fcs,
-            } => wq_flags(capture, plan, *cvlan_stripping, *scatter_fcs),
-            Command::Respread { weights } => respread(capture, weights).inspect(|_| {
-                if !weights.is_empty() {
-                    self.backend.set_weights(weights);
-                }
-            }),
-            Command::RuleAdd { rule } => add_rule(capture, rule),
-            Command::RuleRemove { rule } => remove_rule(capture, rule),
-            // Other commands are handled by the control service, or change the supervisor's state.
-            Command::Start
-            | Command::Drain
-            | Command::Reload
-            | Command::Status
-            | Command::Stats
-            | Command::Devices
-            | Command::Plan
-            | Command::Subscribe { .. }
-            | Command::Filter { .. }
-            | Command::Log { .. }
-            | Command::Mark { .. }
-            | Command::Stop
-            | Command::Shutdown => Err(failed("internal error: unroutable command".into())),
-        };
-        // A respread that failed half way has moved rules nevertheless.
-        self.backend.follow(capture);
-        outcome
+/// Carries out a command, or queues it for the capture's owner.
+pub(super) fn route(backend: &CaptureBackend, command: Command, reply: ChangeReply) {
+    match command {
+        Command::Start => backend.order(Event::Start, reply),
+        Command::Stop => backend.order(Event::Stop, reply),
+        Command::Drain => backend.order(Event::Drain, reply),
+        Command::Reload => backend.order(Event::Reload, reply),
+        Command::Shutdown => backend.order(Event::Shutdown, reply),
+        Command::Rotate => order_change(backend, reply, |_, capture, _| rotate(capture)),
+        Command::WqFlags {
+            cvlan_stripping,
+            scatter_fcs,
+        } => order_change(backend, reply, move |_, capture, plan| {
+            wq_flags(capture, plan, cvlan_stripping, scatter_fcs)
+        }),
+        Command::Respread { weights } => {
+            order_change(backend, reply, move |supervisor, capture, _| {
+                respread(capture, &weights).inspect(|_| {
+                    if !weights.is_empty() {
+                        supervisor.backend.set_weights(&weights);
+                    }
+                })
+            });
+        }
+        Command::RuleAdd { rule } => {
+            order_change(backend, reply, move |_, capture, _| {
+                add_rule(capture, &rule)
+            });
+        }
+        Command::RuleRemove { rule } => {
+            order_change(backend, reply, move |_, capture, _| {
+                remove_rule(capture, &rule)
+            });
+        }
+        Command::Log { level } => reply.send(backend.set_log_level(level)),
+        Command::Filter { expression } => backend.change_filter(expression, reply),
+        Command::Mark {
+            text,
+            before_ms,
+            after_ms,
+            filter,
+        } => {
+            let mark = Mark {
+                text,
+                now: system_ns(),
+                before_ms,
+                after_ms,
+                filter,
+            };
+            backend.mark(mark, reply);
+        }
+        // The control service answers queries itself.
+        Command::Status
+        | Command::Stats
+        | Command::Devices
+        | Command::Plan
+        | Command::Subscribe { .. } => {
+            reply.send(Err(failed("internal error: unroutable command".into())));
+        }
     }
+}
 
-    /// Installs the capture's flow rules again after a drain.
-    pub(super) fn resume(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
-        capture.resume(plan).map_err(|e| failed(e.to_string()))?;
-        self.backend.publish_capture(capture, CaptureState::Running);
-        Ok(replaced(CaptureState::Drained, "running"))
-    }
-
-    pub(super) fn drain(&self, capture: &mut Capture) -> Changed {
-        capture.pause();
-        self.backend.publish_capture(capture, CaptureState::Drained);
-        replaced(
-            CaptureState::Running,
-            "no more frames are received, and files are completed; `start` receives frames again",
-        )
-    }
+/// Queues a change of the capture for its owner.
+fn order_change(
+    backend: &CaptureBackend,
+    reply: ChangeReply,
+    change: impl FnOnce(&mut Supervisor, &mut Capture, &Plan) -> Outcome + Send + 'static,
+) {
+    backend.queue(Occurrence {
+        event: Event::Change,
+        work: Some(Box::new(|supervisor, capture| match capture {
+            Some((capture, plan)) => change(supervisor, capture, plan),
+            None => Err(supervisor.backend.refusal()),
+        })),
+        reply: Some(reply),
+    });
 }
 
 fn rotate(capture: &Capture) -> Outcome {
@@ -185,9 +222,7 @@ fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
 /// correct from failures.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
-        Error::Config(it) if it.key == "rule" || it.key.starts_with("wq.") => {
-            RefusalCode::Unsupported
-        }
+        Error::Unsupported(_) => RefusalCode::Unsupported,
         Error::Config(_) | Error::Several(_) => RefusalCode::Malformed,
         _ => RefusalCode::Failed,
     };

@@ -10,11 +10,12 @@ use std::sync::{
 };
 use wqcap_control::protocol::{Refusal, RefusalCode};
 use wqcap_core::sync::thread::spawn;
+use wqcap_engine::filter::FilterCompiler;
 
 /// Maximum number of changes that wait for the compilation of their capture filter.
 const MOST_WAITING: usize = 64;
 
-type Change = Box<dyn FnOnce() + Send>;
+type Change = Box<dyn FnOnce(&FilterCompiler) + Send>;
 
 /// Sender to the thread that executes changes with a filter to compile. The thread starts with the
 /// first change and ends when the sender is dropped.
@@ -22,11 +23,14 @@ type Change = Box<dyn FnOnce() + Send>;
 pub(super) struct Compilations(Mutex<Option<SyncSender<Change>>>);
 
 impl Compilations {
-    /// Executes a change of the capture on the thread that compiles filters.
+    /// Executes a change of the capture on the thread that compiles filters, with its compiler.
     ///
     /// # Errors
     /// Too many changes wait, or the thread cannot be started.
-    pub(super) fn carry_out(&self, change: impl FnOnce() + Send + 'static) -> Result<(), Refusal> {
+    pub(super) fn carry_out(
+        &self,
+        change: impl FnOnce(&FilterCompiler) + Send + 'static,
+    ) -> Result<(), Refusal> {
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*changes {
             Some(sender) => sender,
@@ -53,7 +57,10 @@ impl Compilations {
 
 fn start() -> Result<SyncSender<Change>, Refusal> {
     let (sender, changes) = sync_channel::<Change>(MOST_WAITING);
-    let work = move || changes.into_iter().for_each(|change| change());
+    let work = move || {
+        let filters = FilterCompiler::default();
+        changes.into_iter().for_each(|change| change(&filters));
+    };
     spawn("wqcap-changes", work)
         .map(|_| sender)
         .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))

@@ -1,7 +1,8 @@
 //! Recovery of a lost device with `device.on_loss = "retry"`: delays between attempts, and the new
 //! capture.
 
-use std::time::Duration;
+use super::{Host, HostError, machine::Run};
+use std::time::{Duration, Instant};
 use wqcap_core::sync::wakeup::Wakeup;
 use wqcap_engine::{
     Error,
@@ -43,32 +44,94 @@ impl Backoff {
     }
 }
 
-/// Starts a capture that continues from the report `earlier`, on the device that `found` was
-/// planned for. The device may have another name or firmware; all other settings are those of
-/// `before`.
-///
-/// # Errors
-/// The network interface is not present yet, or a verb fails. The call may be repeated.
+/// Search for a lost device, with the capture run that continues once it is back.
+pub(super) struct DeviceSearch {
+    /// Report of the capture that lost its device, and of those that it continued.
+    pub(super) report: Report,
+    pub(super) run: Run,
+    /// Number of failed attempts to find the device.
+    pub(super) tries: u32,
+    /// Delay before the next attempt, and the time at which it ends.
+    wait: Duration,
+    due: Instant,
+}
+
+impl DeviceSearch {
+    /// Creates the search for the device that the capture with this `report` has lost.
+    pub(super) fn new(report: Report, mut run: Run) -> Self {
+        run.backoff.record_run(run.ready.elapsed());
+        let wait = run.backoff.next();
+        Self {
+            report,
+            run,
+            tries: 0,
+            wait,
+            due: Instant::now() + wait,
+        }
+    }
+
+    /// Returns the name of the lost device.
+    pub(super) fn device(&self) -> &str {
+        &self.run.plan.device.name
+    }
+
+    /// Returns the time until the next attempt to find the device.
+    pub(super) fn left(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Logs that the device is lost.
+    pub(super) fn log_loss(&self) {
+        let (name, wait) = (self.device(), self.wait);
+        tracing::warn!("{name}: the device is lost; wqcap searches for it again in {wait:?}");
+    }
+
+    /// Logs a failed attempt to find the device, and sets the time of the next one.
+    pub(super) fn record_failure(&mut self, why: &RecoveryError) {
+        self.tries += 1;
+        self.wait = self.run.backoff.next();
+        let (name, wait) = (self.device(), self.wait);
+        tracing::warn!(
+            "{name}: the device is not back yet: {why}; wqcap searches for it again in {wait:?}"
+        );
+        self.due = Instant::now() + wait;
+    }
+}
+
+/// Error of an attempt to continue a capture on a lost device. The attempt may be repeated.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecoveryError {
+    /// The host finds no device, or the device does not support the configuration.
+    #[error(transparent)]
+    Device(#[from] HostError),
+    /// The device has no network interface yet, and had one before.
+    #[error("the network interface {0} of the device is not present")]
+    NoInterface(String),
+    /// The capture cannot be started on the device.
+    #[error(transparent)]
+    Capture(#[from] Error),
+}
+
+/// Starts a capture that continues from the report of a search, on the device that `host` finds.
+/// The device may have another name or firmware; all other settings are those of the run.
 pub(super) fn continue_capture(
-    before: &Plan,
-    found: Plan,
+    host: &mut impl Host,
+    search: &DeviceSearch,
     resources: &Resources,
     limits: Limits,
-    earlier: &Report,
     wakeup: &Wakeup,
-) -> Result<(Capture, Plan), String> {
+) -> Result<(Capture, Plan), RecoveryError> {
+    let found = host.find_device()?;
+    let before = &search.run.plan;
     if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
-        return Err(format!(
-            "the network interface {netdev} of the device is not present"
-        ));
+        return Err(RecoveryError::NoInterface(netdev.clone()));
     }
     let plan = Plan {
         device: found.device,
         netdev: found.netdev,
         ..before.clone()
     };
-    let capture = Capture::continue_from(&plan, resources, limits, earlier, wakeup);
-    let capture = capture.map_err(|e: Error| e.to_string())?;
+    let capture = Capture::continue_from(&plan, resources, limits, &search.report, wakeup)?;
     Ok((capture, plan))
 }
 

@@ -14,7 +14,7 @@ use wqcap_control::{
 };
 use wqcap_core::sync::thread::spawn;
 use wqcap_engine::{
-    filter::{Filter, quoted_expression},
+    filter::{FilterCompiler, quoted_expression},
     sink::SinkRequests,
 };
 use wqcap_files::pin::{Pin, PinError, PinFolder};
@@ -35,7 +35,7 @@ pub(super) struct Mark {
 
 impl Mark {
     /// Returns a pin of the files in the mark's time range.
-    fn pin(&self) -> Result<Pin, Refusal> {
+    fn pin(&self, filters: &FilterCompiler) -> Result<Pin, Refusal> {
         let refused = |problem: String| Refusal::new(RefusalCode::Malformed, problem);
         if self.text.len() > LONGEST {
             return Err(refused(format!(
@@ -44,7 +44,8 @@ impl Mark {
             )));
         }
         let expression = &self.filter;
-        Filter::compile(expression)
+        filters
+            .compile(expression)
             .map_err(|e| refused(format!("filter = {}: {e}", quoted_expression(expression))))?;
         let now = self.now;
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
@@ -60,11 +61,12 @@ impl Mark {
 }
 
 /// Sets a mark. `dir` is the directory of the capture files; `None`: the run writes no files.
-/// `requests` leads to the sinks of the running capture.
+/// `requests` leads to the sinks of the running capture; `filters` checks the mark's filter.
 pub(super) fn mark(
     mark: &Mark,
     dir: Option<PathBuf>,
     requests: Option<Arc<SinkRequests>>,
+    filters: &FilterCompiler,
     reply: ChangeReply,
 ) {
     let Some(dir) = dir else {
@@ -73,7 +75,7 @@ pub(super) fn mark(
             "this run writes no files to mark; set output.dir and output.format",
         )));
     };
-    let pin = match mark.pin() {
+    let pin = match mark.pin(filters) {
         Ok(pin) => pin,
         Err(refusal) => return reply.send(Err(refusal)),
     };

@@ -15,15 +15,37 @@ use wqcap_engine::{
 /// Present configuration and plan of the capture, with the changes since the start of the process.
 #[derive(Clone, Debug, Serialize)]
 pub struct CurrentPlan {
-    /// State of the capture: running, drained, stopped, or its device lost.
-    pub state: CaptureState,
-    /// Configuration of the capture with every default written out.
-    pub config: Config,
-    /// Plan made from the capture's configuration.
-    pub plan: Plan,
-    /// Changes since the start of the process, by configuration key; `table` for the indirection
-    /// table.
-    pub changed: BTreeMap<String, ValueChange>,
+    state: CaptureState,
+    config: Config,
+    plan: Plan,
+    changed: BTreeMap<String, ValueChange>,
+}
+
+impl CurrentPlan {
+    /// Returns the state of the capture: running, drained, stopped, or its device lost.
+    #[must_use]
+    pub fn state(&self) -> CaptureState {
+        self.state
+    }
+
+    /// Returns the configuration of the capture with every default written out.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the plan made from the capture's configuration.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Returns the changes since the start of the process, by configuration key; `table` for the
+    /// indirection table.
+    #[must_use]
+    pub fn changed(&self) -> &BTreeMap<String, ValueChange> {
+        &self.changed
+    }
 }
 
 /// Old and new value of a changed configuration key.

@@ -2,7 +2,6 @@
 
 use super::{
     Host, Supervisor, backend::set_filter, commands, failed, present::differences, replaced, same,
-    transitions,
 };
 use serde_json::json;
 use wqcap_control::{
@@ -17,7 +16,7 @@ impl Supervisor {
     /// Reads the configuration again. Once its capture filter is compiled,
     /// [`Supervisor::apply_reload`] applies it.
     pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
-        let read = host.load_config().map_err(failed);
+        let read = host.load_config().map_err(|e| failed(e.to_string()));
         match read.and_then(|new| self.refuse_unchangeable(&new).map(|()| new)) {
             Ok(new) => self.backend.compile_for_reload(new, reply),
             Err(refusal) => reply.send(Err(refusal)),
@@ -38,14 +37,10 @@ impl Supervisor {
             return if json!(new) == json!(self.config) {
                 Ok(same("nothing differs"))
             } else {
-                let why = transitions::refusal(self.backend.state()).unwrap_or_default();
-                Err(Refusal::new(RefusalCode::State, why))
+                Err(self.backend.refusal())
             };
         };
-        let outcome = self.apply(new, filter, capture, plan);
-        // A respread that failed half way has moved rules nevertheless.
-        self.backend.follow(capture);
-        outcome
+        self.apply(new, filter, capture, plan)
     }
 
     /// Applies the differences of a reloaded configuration to the running capture, and to the plan

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a request is set before the capture's owner is woken.
 
-use super::{Supervisor, changed};
+use super::{Supervisor, changed, machine::LiveCapture};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -153,11 +153,10 @@ impl Flushing {
 
 impl Supervisor {
     /// Handles requests of signals that leave the capture running.
-    pub(super) fn attend_to_signals(
-        &mut self,
-        capture: &mut Capture,
-        flushing: &mut Option<Flushing>,
-    ) {
+    pub(super) fn attend_to_signals(&self, live: &mut LiveCapture) {
+        let LiveCapture {
+            capture, flushing, ..
+        } = live;
         if self.signals.continued.swap(false, Ordering::Relaxed)
             && let Some(stopped) = capture.take_stopped_time()
         {
@@ -168,12 +167,7 @@ impl Supervisor {
             tracing::warn!("{note}");
             capture.note(note);
         }
-        if flushing
-            .as_ref()
-            .is_some_and(|it| it.report_if_over(capture))
-        {
-            *flushing = None;
-        }
+        flushing.take_if(|it| it.report_if_over(capture));
         if flushing.is_none()
             && let Some(who) = self.signals.flush.take()
         {

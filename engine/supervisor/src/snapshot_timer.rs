@@ -18,12 +18,29 @@ pub(super) struct SnapshotTimer {
 
 /// Two consecutive snapshots of a capture's counters: rates are computed from their difference.
 pub struct Interval {
-    /// Previous snapshot of the capture's counters; `None`: `now` is the first.
-    pub before: Option<Arc<Snapshot>>,
-    /// Latest snapshot of the capture's counters.
-    pub now: Arc<Snapshot>,
-    /// Time at which the latest snapshot was taken.
-    pub at: Instant,
+    before: Option<Arc<Snapshot>>,
+    now: Arc<Snapshot>,
+    at: Instant,
+}
+
+impl Interval {
+    /// Returns the previous snapshot of the capture's counters; `None`: the latest is the first.
+    #[must_use]
+    pub fn before(&self) -> Option<&Snapshot> {
+        self.before.as_deref()
+    }
+
+    /// Returns the latest snapshot of the capture's counters.
+    #[must_use]
+    pub fn now(&self) -> &Snapshot {
+        &self.now
+    }
+
+    /// Returns the time at which the latest snapshot was taken.
+    #[must_use]
+    pub fn at(&self) -> Instant {
+        self.at
+    }
 }
 
 impl SnapshotTimer {

@@ -1,13 +1,14 @@
 //! State machine of the supervisor as a table: the action of each event in each state, and the next
 //! state.
 //!
-//! This module is pure: it only returns actions. The test at the end checks every event in every
-//! state.
+//! This module is pure: it only returns actions, which [`machine`](super::machine) executes. The
+//! test at the end checks every event in every state.
 
 use wqcap_control::protocol::CaptureState;
 
 /// Event that a supervisor handles: a command, a signal, or a change of the capture or its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// The control command `start`.
     Start,
@@ -19,6 +20,8 @@ pub enum Event {
     Shutdown,
     /// The control command `reload`, or SIGHUP.
     Reload,
+    /// The configuration was read again, and its capture filter is compiled.
+    Reloaded,
     /// A control command that changes the running capture: `rotate`, `rule`, `wq-flags`,
     /// `respread`.
     Change,
@@ -28,22 +31,24 @@ pub enum Event {
     CaptureEnded,
     /// The RDMA device is lost, and `device.on_loss = "retry"`.
     DeviceLost,
-    /// The RDMA device is back, and a new capture continues from the report of the last one.
-    DeviceBack,
+    /// The next attempt to find the lost RDMA device is due.
+    AttemptDue,
     /// A limit of the run was reached while the device was lost.
     LimitReached,
+    /// A capture that a command stopped has ended with a failure.
+    StopFailed,
 }
 
 /// Action of the supervisor on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// Answers a command that the requested state is already present.
     Same(&'static str),
     /// Refuses the control command with this reason.
     Refuse(&'static str),
-    /// Executes the command's change of the running capture.
+    /// Executes the change that the order carries.
     Change,
-    /// Reads the configuration again and applies the keys that a running capture can change.
+    /// Reads the configuration again. Once its filter is compiled, [`Event::Reloaded`] follows.
     Reload,
     /// Removes the capture's flow rules and completes its files.
     Pause,
@@ -55,10 +60,19 @@ pub enum Action {
     Finish,
     /// Ends the search for the lost device; the report is that of the capture that lost it.
     GiveUp,
-    /// Continues with the capture on the recovered device.
-    GoOn,
+    /// Starts a capture on the lost device that continues from the report of the last one.
+    Recover,
+    /// Ends the supervisor while nothing is captured.
+    End,
     /// Does nothing: the event cannot happen in the supervisor's state, or has no effect.
     Ignore,
+}
+
+impl Action {
+    /// Returns `true` if the action can fail. If it does, the state stays as it is.
+    pub(super) const fn can_fail(self) -> bool {
+        matches!(self, Self::Resume | Self::StartCapture | Self::Recover)
+    }
 }
 
 const RUNNING: &str = "the capture is running";
@@ -67,10 +81,13 @@ const STOPPED: &str = "the capture is stopped";
 const LOST: &str = "the device is lost; the capture continues automatically once it is back";
 const NOTHING_RUNS: &str = "nothing is captured; `start` starts a capture";
 
-/// Returns the supervisor's action on `event` in `state` and the next state; `None`: the supervisor
-/// ends.
+/// Returns the supervisor's action on `event` in `state` and the state after it; `None`: the
+/// supervisor ends.
 #[must_use]
-pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<CaptureState>) {
+pub(super) const fn transition(
+    state: CaptureState,
+    event: Event,
+) -> (Action, Option<CaptureState>) {
     use Action as A;
     use CaptureState::{Drained, Lost, Running, Stopped};
     use Event as E;
@@ -91,25 +108,27 @@ pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<Ca
         (Stopped, E::Start) => (A::StartCapture, Some(Running)),
         (Stopped, E::Stop) => (A::Same(STOPPED), Some(Stopped)),
         (Stopped, E::Drain | E::Change) => (A::Refuse(NOTHING_RUNS), Some(Stopped)),
-        (Stopped, E::Shutdown | E::Signal) => (A::Ignore, None),
+        (Stopped, E::Shutdown | E::Signal | E::StopFailed) => (A::End, None),
 
         (Lost, E::Start) => (A::Same(LOST), Some(Lost)),
         (Lost, E::Drain | E::Change) => (A::Refuse(LOST), Some(Lost)),
         (Lost, E::Stop) => (A::GiveUp, Some(Stopped)),
         (Lost, E::Shutdown | E::Signal | E::LimitReached) => (A::GiveUp, None),
-        (Lost, E::DeviceBack) => (A::GoOn, Some(Running)),
+        (Lost, E::AttemptDue) => (A::Recover, Some(Running)),
 
         (_, E::Reload) => (A::Reload, Some(state)),
+        // Without a capture only a configuration that changes nothing is accepted.
+        (_, E::Reloaded) => (A::Change, Some(state)),
 
-        (Running | Drained, E::DeviceBack | E::LimitReached)
-        | (Stopped, E::CaptureEnded | E::DeviceLost | E::DeviceBack | E::LimitReached)
-        | (Lost, E::CaptureEnded | E::DeviceLost) => (A::Ignore, Some(state)),
+        (Running | Drained, E::AttemptDue | E::LimitReached | E::StopFailed)
+        | (Stopped, E::CaptureEnded | E::DeviceLost | E::AttemptDue | E::LimitReached)
+        | (Lost, E::CaptureEnded | E::DeviceLost | E::StopFailed) => (A::Ignore, Some(state)),
     }
 }
 
 /// Returns why a command that needs a capture is refused in `state`; `None`: there is a capture.
 #[must_use]
-pub const fn refusal(state: CaptureState) -> Option<&'static str> {
+pub(super) const fn refusal(state: CaptureState) -> Option<&'static str> {
     match transition(state, Event::Change) {
         (Action::Refuse(why), _) => Some(why),
         _ => None,
@@ -121,23 +140,25 @@ mod tests {
     use super::*;
     use CaptureState::{Drained, Lost, Running, Stopped};
 
-    const EVENTS: [Event; 11] = [
+    const EVENTS: [Event; 13] = [
         Event::Start,
         Event::Drain,
         Event::Stop,
         Event::Shutdown,
         Event::Reload,
+        Event::Reloaded,
         Event::Change,
         Event::Signal,
         Event::CaptureEnded,
         Event::DeviceLost,
-        Event::DeviceBack,
+        Event::AttemptDue,
         Event::LimitReached,
+        Event::StopFailed,
     ];
 
     /// Action and next state for each of [`EVENTS`], by the supervisor's state; `end`: the
     /// supervisor ends.
-    const EXPECTED: [(CaptureState, [&str; 11]); 4] = [
+    const EXPECTED: [(CaptureState, [&str; 13]); 4] = [
         (
             Running,
             [
@@ -147,9 +168,11 @@ mod tests {
                 "finish end",
                 "reload running",
                 "change running",
+                "change running",
                 "finish end",
                 "finish end",
                 "finish lost",
+                "ignore running",
                 "ignore running",
                 "ignore running",
             ],
@@ -163,9 +186,11 @@ mod tests {
                 "finish end",
                 "reload drained",
                 "change drained",
+                "change drained",
                 "finish end",
                 "finish end",
                 "finish stopped",
+                "ignore drained",
                 "ignore drained",
                 "ignore drained",
             ],
@@ -176,14 +201,16 @@ mod tests {
                 "startcapture running",
                 "refuse stopped",
                 "same stopped",
-                "ignore end",
+                "end end",
                 "reload stopped",
+                "change stopped",
                 "refuse stopped",
-                "ignore end",
+                "end end",
                 "ignore stopped",
                 "ignore stopped",
                 "ignore stopped",
                 "ignore stopped",
+                "end end",
             ],
         ),
         (
@@ -194,12 +221,14 @@ mod tests {
                 "giveup stopped",
                 "giveup end",
                 "reload lost",
+                "change lost",
                 "refuse lost",
                 "giveup end",
                 "ignore lost",
                 "ignore lost",
-                "goon running",
+                "recover running",
                 "giveup end",
+                "ignore lost",
             ],
         ),
     ];
@@ -213,6 +242,33 @@ mod tests {
                 let action = action.split('(').next().unwrap_or_default();
                 let next = next.map_or("end".into(), |it| format!("{it:?}").to_lowercase());
                 assert_eq!(format!("{action} {next}"), expected, "{state:?} {event:?}");
+            }
+        }
+    }
+
+    /// A phase of the machine has the objects that its actions need, and no others.
+    #[test]
+    fn an_action_is_requested_only_in_states_that_have_its_objects() {
+        for (state, _) in EXPECTED {
+            for event in EVENTS {
+                let (action, next) = transition(state, event);
+                let (from, to): (&[_], &[_]) = match action {
+                    Action::Same(_) | Action::Refuse(_) | Action::Ignore => {
+                        (&[state], &[Some(state)])
+                    }
+                    Action::Change | Action::Reload => (&[state], &[Some(state)]),
+                    Action::Pause => (&[Running], &[Some(Drained)]),
+                    Action::Resume => (&[Drained], &[Some(Running)]),
+                    Action::StartCapture => (&[Stopped], &[Some(Running)]),
+                    Action::Finish => (&[Running, Drained], &[Some(Lost), Some(Stopped), None]),
+                    Action::GiveUp => (&[Lost], &[Some(Stopped), None]),
+                    Action::Recover => (&[Lost], &[Some(Running)]),
+                    Action::End => (&[Stopped], &[None]),
+                };
+                assert!(
+                    from.contains(&state) && to.contains(&next),
+                    "{state:?} {event:?}"
+                );
             }
         }
     }

@@ -8,7 +8,7 @@ use wqcap_engine::{
     verbs::{FlowSpec, Masked},
 };
 use wqcap_rss::{FrameClass, L3, L4};
-use wqcap_tests::{captures::Captures, frames::filters::EXPRESSIONS, skip};
+use wqcap_testkit::{captures::Captures, frames::filters::EXPRESSIONS, skip};
 
 fn matches<T: Copy>(asked: Masked<T>, there: T) -> bool
 where

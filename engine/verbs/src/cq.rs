@@ -69,6 +69,7 @@ impl Drop for Channel {
 
 /// Kind of time stamps that the device writes into completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CompletionStamps {
     /// No time stamps in completions.
     #[default]
@@ -97,6 +98,7 @@ pub struct Moderation {
 /// (`mlx5dv_cqe_comp_res_format`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum MiniFormat {
     /// Mini CQEs with the RX hash. For WQs whose WRs take one frame each, because their WQEs
     /// complete in order.
@@ -177,6 +179,7 @@ impl Drop for CqInner {
 
 /// Completion of a WR, copied out of the CQ.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// `wr_id` of the completed WR.
     pub wr_id: u64,

@@ -10,6 +10,7 @@ use wqcap_core::error::ResourceError;
 /// Error of this crate: a failed verb with its object and errno, an unknown RDMA device or address,
 /// or a failed memory allocation.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerbsError {
     /// Error of a failed verb, with its object and errno.
     #[error("{verb}({object}): {source}{}", hint(verb, source).map(|h| format!("; {h}")).unwrap_or_default())]

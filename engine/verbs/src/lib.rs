@@ -91,7 +91,7 @@ pub use device::{
     allow_release_of_lost_objects, names,
 };
 pub use direct::{
-    Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, is_direct,
+    Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, RingAccess, RingCaps,
 };
 pub use error::VerbsError;
 pub use message::{

@@ -2,24 +2,41 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, NulError};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::device::counters;
 use crate::process::real::{errno, raw, set_errno};
-use crate::settings::{self, Settings};
-use crate::sysfs::{address, presence, run_dir, tree};
+use crate::settings::{self, ModelSettingsError, Settings};
+use crate::sysfs::run_dir::{self, RunDirError};
+use crate::sysfs::{address, presence, tree};
 
 use super::overlay::Overlay;
 
 const RUN_DIR: &CStr = c"MLX5_MODEL_DIR";
 
+/// Reason why the model cannot start.
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error(transparent)]
+    Settings(#[from] ModelSettingsError),
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    #[error("cannot map the port counters of the run directory: {0}")]
+    Counters(io::Error),
+    #[error("the run directory's path contains a zero byte")]
+    ZeroByte(#[from] NulError),
+    #[error("cannot set MLX5_MODEL_DIR: {0}")]
+    Environment(io::Error),
+}
+
 /// Reads the model's settings and starts the model. Runs before `main`.
 extern "C" fn load() {
     // The runtime of a sanitizer or a shell may read errno before main, so errno is restored.
     let errno = errno();
-    if let Err(error) = Settings::from_env().and_then(|settings| start(settings::set(settings))) {
+    let settings = Settings::from_env().map_err(LoadError::from);
+    if let Err(error) = settings.and_then(|settings| start(settings::set(settings))) {
         eprintln!("mlx5-model: {error}");
         // Exit instead of running on another device than was asked for. The exit handlers are
         // skipped, because the program has not started yet.
@@ -30,11 +47,10 @@ extern "C" fn load() {
 }
 
 /// Joins or creates the run directory, maps the port counters and activates the shims.
-fn start(settings: &'static Settings) -> Result<(), String> {
+fn start(settings: &'static Settings) -> Result<(), LoadError> {
     if settings.devices.is_empty() {
         return Ok(());
     }
-    let describe = |failed: &str, error: io::Error| format!("{failed}: {error}");
     let inherited = run_dir::inherited();
     let is_first = inherited.is_none();
     let dir = match inherited {
@@ -42,8 +58,7 @@ fn start(settings: &'static Settings) -> Result<(), String> {
         None => run_dir::create(|dir| tree::write(dir, settings))?,
     };
     presence::attach(&dir);
-    counters::attach(&dir.join("counters"))
-        .map_err(|error| describe("cannot map the port counters of the run directory", error))?;
+    counters::attach(&dir.join("counters")).map_err(LoadError::Counters)?;
     let mut virtual_netdevs = Vec::new();
     for (index, device) in settings.devices.iter().enumerate() {
         for (port, number) in device.ports.iter().zip(1..) {
@@ -62,15 +77,11 @@ fn start(settings: &'static Settings) -> Result<(), String> {
             }
         }
     }
-    let dir = CString::new(dir.into_os_string().into_vec())
-        .map_err(|_| "the run directory's path contains a zero byte")?;
+    let dir = CString::new(dir.into_os_string().into_vec())?;
     // Uses the C library's own setenv: the one that shells export is not ready before main.
     // SAFETY: both are C strings, and no other thread runs before main.
     if unsafe { raw::setenv(RUN_DIR.as_ptr(), dir.as_ptr(), 1) } != 0 {
-        return Err(describe(
-            "cannot set MLX5_MODEL_DIR",
-            io::Error::last_os_error(),
-        ));
+        return Err(LoadError::Environment(io::Error::last_os_error()));
     }
     // SAFETY: the handler is a plain function of a library that stays loaded.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };

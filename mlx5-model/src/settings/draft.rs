@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::wire::WireSpec;
 
 use super::device::{DeviceSettings, DeviceTopology, NicCaps, PortSettings};
+use super::error::ModelSettingsError;
 use super::fault::Fault;
 use super::value::mac;
 
@@ -38,7 +39,7 @@ pub struct DeviceDraft {
 impl DeviceDraft {
     /// Completes the settings of device `index`. Fails if a port has no valid wire or a fault names
     /// a missing port.
-    pub fn finish(mut self, index: usize) -> Result<DeviceSettings, String> {
+    pub fn finish(mut self, index: usize) -> Result<DeviceSettings, ModelSettingsError> {
         let ports = self
             .port
             .into_iter()
@@ -53,11 +54,11 @@ impl DeviceDraft {
             .iter()
             .find(|fault| usize::from(fault.port) > ports.len())
         {
-            return Err(format!(
-                "mlx5_{index}.fault: port {} does not exist, the device has {} port(s); raise mlx5_{index}.ports",
-                fault.port,
-                ports.len()
-            ));
+            return Err(ModelSettingsError::NoFaultPort {
+                device: index,
+                port: fault.port,
+                ports: ports.len(),
+            });
         }
         Ok(DeviceSettings {
             // Names as in the driver (`mlx5_ib_stage_init_init`).
@@ -78,15 +79,15 @@ impl DeviceDraft {
 impl PortDraft {
     /// Completes the settings of port `port` (from 1). MAC address and MTU default to those of the
     /// network interface under the port.
-    fn finish(self, device: usize, port: usize) -> Result<PortSettings, String> {
-        let text = self.wire.ok_or_else(|| {
-            format!(
-                "mlx5_{device} port {port} has no wire; set mlx5_{device}.port{port}.wire=<wire>"
-            )
+    fn finish(self, device: usize, port: usize) -> Result<PortSettings, ModelSettingsError> {
+        let text = self
+            .wire
+            .ok_or(ModelSettingsError::NoWire { device, port })?;
+        let wire: WireSpec = text.parse().map_err(|source| ModelSettingsError::Wire {
+            device,
+            port,
+            source: Box::new(source),
         })?;
-        let wire: WireSpec = text
-            .parse()
-            .map_err(|error| format!("mlx5_{device} port {port}: {error}"))?;
         let named = self.netdev.or_else(|| wire.netdev().map(str::to_owned));
         let attribute = |name: &str, what: &str| {
             let text = std::fs::read_to_string(format!("/sys/class/net/{name}/{what}")).ok()?;

@@ -8,6 +8,38 @@ use std::str::FromStr;
 
 use super::value::within;
 
+/// Invalid text of a fault; it quotes the wrong part and states what is valid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultSyntaxError {
+    #[error("the fault \"{0}\" has no trigger; append @frames=N, @ms=N or @file=PATH")]
+    NoTrigger(String),
+    #[error("\"@{0}\" is not a trigger; write @frames=N, @ms=N or @file=PATH")]
+    NotATrigger(String),
+    #[error(
+        "\"{0}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, clock_jump and clock_busy"
+    )]
+    NotAFault(String),
+    /// Number out of its range; the limits are in text, because their types differ.
+    #[error("{name}={text} is not a number from {low} to {high}")]
+    OutOfRange {
+        name: &'static str,
+        text: String,
+        low: String,
+        high: String,
+    },
+    #[error("\"{option}\" of {kind} is not an option of a fault; write the option as NAME=VALUE")]
+    NotAnOption { option: String, kind: String },
+    #[error("{kind} requires {name}=N")]
+    Missing { kind: String, name: &'static str },
+    #[error("the fault {0} takes the option for or the option until, but not both")]
+    TwoEnds(String),
+    #[error(
+        "{kind} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, clock_jump takes ns, and all take port"
+    )]
+    UnknownOption { kind: String, name: String },
+}
+
 const NS_PER_MS: u64 = 1_000_000;
 /// Longest duration of a fault and latest time of its trigger, in milliseconds: one day. A larger
 /// value is taken for a wrong unit.
@@ -91,26 +123,22 @@ impl Fault {
 
 /// Parses the faults of a device, separated by `;`. An error quotes the wrong part of the text and
 /// states what is valid.
-pub fn parse(value: &str) -> Result<Vec<Fault>, String> {
+pub fn parse(value: &str) -> Result<Vec<Fault>, FaultSyntaxError> {
     value
         .split(';')
         .map(|fault| parse_one(fault.trim()))
         .collect()
 }
 
-fn parse_one(text: &str) -> Result<Fault, String> {
-    let (what, when) = text.rsplit_once('@').ok_or_else(|| {
-        format!("the fault \"{text}\" has no trigger; append @frames=N, @ms=N or @file=PATH")
-    })?;
+fn parse_one(text: &str) -> Result<Fault, FaultSyntaxError> {
+    let (what, when) = text
+        .rsplit_once('@')
+        .ok_or_else(|| FaultSyntaxError::NoTrigger(text.to_owned()))?;
     let trigger = match when.split_once('=') {
         Some(("frames", count)) => Trigger::Frames(number("frames", count, 0, u64::MAX)?),
         Some(("ms", ms)) => Trigger::Ns(number("ms", ms, 0, MAX_MS)? * NS_PER_MS),
         Some(("file", path)) => Trigger::File(static_path(path)),
-        _ => {
-            return Err(format!(
-                "\"@{when}\" is not a trigger; write @frames=N, @ms=N or @file=PATH"
-            ));
-        }
+        _ => return Err(FaultSyntaxError::NotATrigger(when.to_owned())),
     };
     let (kind, options) = what
         .split_once(':')
@@ -129,11 +157,7 @@ fn parse_one(text: &str) -> Result<Fault, String> {
         },
         "clock_jump" => Effect::ClockJump(options.required("ns", -MAX_JUMP_NS, MAX_JUMP_NS)?),
         "clock_busy" => Effect::ClockBusy(options.required("for", 1, MAX_MS)? * NS_PER_MS),
-        _ => {
-            return Err(format!(
-                "\"{kind}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, clock_jump and clock_busy"
-            ));
-        }
+        _ => return Err(FaultSyntaxError::NotAFault(kind.to_owned())),
     };
     let port = options.take("port", 1, 2)?.unwrap_or(1);
     options.finish()?;
@@ -151,13 +175,17 @@ fn static_path(text: &str) -> &'static Path {
 }
 
 fn number<T: FromStr + PartialOrd + Display + Copy>(
-    name: &str,
+    name: &'static str,
     text: &str,
     low: T,
     high: T,
-) -> Result<T, String> {
-    within(text, low, high)
-        .map_err(|_| format!("{name}={text} is not a number from {low} to {high}"))
+) -> Result<T, FaultSyntaxError> {
+    within(text, low, high).map_err(|_| FaultSyntaxError::OutOfRange {
+        name,
+        text: text.to_owned(),
+        low: low.to_string(),
+        high: high.to_string(),
+    })
 }
 
 /// The `k=v` options of a fault's text, each of which may be given once.
@@ -167,12 +195,16 @@ struct FaultOptions<'a> {
 }
 
 impl<'a> FaultOptions<'a> {
-    fn parse(kind: &'a str, text: Option<&'a str>) -> Result<Self, String> {
+    fn parse(kind: &'a str, text: Option<&'a str>) -> Result<Self, FaultSyntaxError> {
         let mut given = Vec::new();
         for option in text.into_iter().flat_map(|text| text.split(',')) {
-            let (name, value) = option.split_once('=').ok_or_else(|| {
-                format!("\"{option}\" of {kind} is not an option of a fault; write the option as NAME=VALUE")
-            })?;
+            let (name, value) =
+                option
+                    .split_once('=')
+                    .ok_or_else(|| FaultSyntaxError::NotAnOption {
+                        option: option.to_owned(),
+                        kind: kind.to_owned(),
+                    })?;
             given.push((name.trim(), value.trim()));
         }
         Ok(Self { kind, given })
@@ -180,10 +212,10 @@ impl<'a> FaultOptions<'a> {
 
     fn take<T: FromStr + PartialOrd + Display + Copy>(
         &mut self,
-        name: &str,
+        name: &'static str,
         low: T,
         high: T,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, FaultSyntaxError> {
         match self.given.iter().position(|(given, _)| *given == name) {
             Some(at) => number(name, self.given.remove(at).1, low, high).map(Some),
             None => Ok(None),
@@ -192,44 +224,43 @@ impl<'a> FaultOptions<'a> {
 
     fn required<T: FromStr + PartialOrd + Display + Copy>(
         &mut self,
-        name: &str,
+        name: &'static str,
         low: T,
         high: T,
-    ) -> Result<T, String> {
-        let kind = self.kind;
-        self.take(name, low, high)?
-            .ok_or_else(|| format!("{kind} requires {name}=N"))
+    ) -> Result<T, FaultSyntaxError> {
+        let missing = FaultSyntaxError::Missing {
+            kind: self.kind.to_owned(),
+            name,
+        };
+        self.take(name, low, high)?.ok_or(missing)
     }
 
-    fn queue(&mut self) -> Result<u32, String> {
+    fn queue(&mut self) -> Result<u32, FaultSyntaxError> {
         Ok(self.take("queue", 0, u32::MAX)?.unwrap_or(0))
     }
 
-    fn duration(&mut self) -> Result<Option<u64>, String> {
+    fn duration(&mut self) -> Result<Option<u64>, FaultSyntaxError> {
         Ok(self.take("for", 1, MAX_MS)?.map(|ms: u64| ms * NS_PER_MS))
     }
 
-    fn end(&mut self) -> Result<FaultEnd, String> {
+    fn end(&mut self) -> Result<FaultEnd, FaultSyntaxError> {
         let file = self.given.iter().position(|(given, _)| *given == "until");
         let file = file.map(|at| static_path(self.given.remove(at).1));
         match (self.duration()?, file) {
             (None, None) => Ok(FaultEnd::Never),
             (Some(ns), None) => Ok(FaultEnd::AfterNs(ns)),
             (None, Some(path)) => Ok(FaultEnd::File(path)),
-            (Some(_), Some(_)) => Err(format!(
-                "the fault {} takes the option for or the option until, but not both",
-                self.kind
-            )),
+            (Some(_), Some(_)) => Err(FaultSyntaxError::TwoEnds(self.kind.to_owned())),
         }
     }
 
-    fn finish(self) -> Result<(), String> {
+    fn finish(self) -> Result<(), FaultSyntaxError> {
         match self.given.first() {
             None => Ok(()),
-            Some((name, _)) => Err(format!(
-                "{} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, clock_jump takes ns, and all take port",
-                self.kind
-            )),
+            Some((name, _)) => Err(FaultSyntaxError::UnknownOption {
+                kind: self.kind.to_owned(),
+                name: (*name).to_owned(),
+            }),
         }
     }
 }
@@ -352,7 +383,7 @@ mod tests {
             ("clock_busy@ms=1", "clock_busy requires for=N"),
             ("clock_jump:ns=1000000000000001@ms=1", "ns=1000000000000001"),
         ] {
-            let error = parse(text).expect_err(text);
+            let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

@@ -5,11 +5,12 @@
 
 use super::device::{RATES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
+use super::error::ModelValueError;
 use super::fault;
 use super::value::{boolean, interface_name, mac, mask, number, within};
 
-/// Result of storing the value of a setting; the error states what is wrong with the value.
-pub type Stored = Result<(), String>;
+/// Result of storing the value of a setting.
+type Stored = Result<(), ModelValueError>;
 
 /// Scope that a setting key applies to, with the function that stores its value.
 pub enum KeyScope {
@@ -29,9 +30,24 @@ pub struct SettingKey {
 }
 
 macro_rules! keys {
-    ($($scope:ident $name:ident: $takes:literal; default $default:literal; $meaning:literal; |$target:ident, $value:ident| $store:expr;)*) => {
+    ($({ $($key:tt)* })*) => {
         /// All setting keys of the model.
-        pub static KEYS: &[SettingKey] = &[$(SettingKey {
+        pub static KEYS: &[SettingKey] = &[$(key!($($key)*)),*];
+    };
+}
+
+/// Declares a setting key. A `Flag` or a `Count` stores the field of [`super::NicCaps`] of its name.
+macro_rules! key {
+    (Flag $name:ident = $default:literal; $meaning:literal) => {
+        key!(Device $name: "true, false"; default stringify!($default); $meaning;
+            |device, value| device.caps.$name = boolean(value)?)
+    };
+    (Count $name:ident: $low:literal to $high:literal = $default:literal; $meaning:literal) => {
+        key!(Device $name: concat!($low, " to ", $high); default stringify!($default); $meaning;
+            |device, value| device.caps.$name = within(value, $low, $high)?)
+    };
+    ($scope:ident $name:ident: $takes:expr; default $default:expr; $meaning:literal; |$target:ident, $value:ident| $store:expr) => {
+        SettingKey {
             name: stringify!($name),
             takes: $takes,
             default: $default,
@@ -40,153 +56,121 @@ macro_rules! keys {
                 $store;
                 Ok(())
             }),
-        }),*];
+        }
     };
 }
 
 keys! {
-    Model caps: "process, all"; default "process";
+    { Model caps: "process, all"; default "process";
         "whether RAW_PACKET QPs, flows and delay drop require the process's own Linux capabilities, or all are granted";
         |model, value| model.enforce_caps = match value {
             "process" => true,
             "all" => false,
-            _ => return Err(format!("the value \"{value}\" is not a source of Linux capabilities")),
-        };
-    Model debug: "true, false"; default "false"; "print each command on standard error";
-        |model, value| model.debug = boolean(value)?;
-    Device ports: "1 to 2"; default "1"; "number of ports";
-        |device, value| device.ports = within(value, 1, 2)?;
-    Device cpu: "a CPU number"; default "not pinned"; "CPU that the NIC's thread is pinned to";
-        |device, value| device.cpu = Some(number(value)?);
-    Device numa_node: "a node number, -1"; default "-1"; "the device's NUMA node in sysfs";
-        |device, value| device.caps.numa_node = within(value, -1, 1023)?;
-    Device vf: "true, false"; default "false"; "the device is a virtual function in sysfs";
-        |device, value| device.topology.is_vf = boolean(value)?;
-    Device vfs: "0 to 127"; default "0"; "number of virtual functions that the device has enabled in sysfs";
-        |device, value| device.topology.vfs = within(value, 0, 127)?;
-    Device lag: "true, false"; default "false";
+            _ => return Err(ModelValueError::NotACapsSource(value.to_owned())),
+        } }
+    { Model debug: "true, false"; default "false"; "print each command on standard error";
+        |model, value| model.debug = boolean(value)? }
+    { Device ports: "1 to 2"; default "1"; "number of ports";
+        |device, value| device.ports = within(value, 1, 2)? }
+    { Device cpu: "a CPU number"; default "not pinned"; "CPU that the NIC's thread is pinned to";
+        |device, value| device.cpu = Some(number(value)?) }
+    { Device numa_node: "a node number, -1"; default "-1"; "the device's NUMA node in sysfs";
+        |device, value| device.caps.numa_node = within(value, -1, 1023)? }
+    { Device vf: "true, false"; default "false"; "the device is a virtual function in sysfs";
+        |device, value| device.topology.is_vf = boolean(value)? }
+    { Device vfs: "0 to 127"; default "0"; "number of virtual functions that the device has enabled in sysfs";
+        |device, value| device.topology.vfs = within(value, 0, 127)? }
+    { Device lag: "true, false"; default "false";
         "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
-        |device, value| device.topology.lag = boolean(value)?;
-    Device switchdev: "true, false"; default "false";
+        |device, value| device.topology.lag = boolean(value)? }
+    { Device switchdev: "true, false"; default "false";
         "the e-switch is in switchdev mode: no GIDs, a representor for each virtual function, and the queue counters are in the device's hw_counters instead of the port's";
-        |device, value| device.topology.switchdev = boolean(value)?;
-    Device counter_start: "0 to 4294967295"; default "0";
+        |device, value| device.topology.switchdev = boolean(value)? }
+    { Device counter_start: "0 to 4294967295"; default "0";
         "initial value of the queue counters (hw_counters), which are 32 bits wide and wrap";
-        |device, value| device.caps.counter_start = number(value)?;
-    Device scatter_fcs: "true, false"; default "true"; "the device can deliver the FCS";
-        |device, value| device.caps.scatter_fcs = boolean(value)?;
-    Device cvlan_stripping: "true, false"; default "true"; "the device can strip the C-VLAN tag";
-        |device, value| device.caps.cvlan_stripping = boolean(value)?;
-    Device delay_drop: "true, false"; default "true"; "the device can hold the wire while a WQ is empty";
-        |device, value| device.caps.delay_drop = boolean(value)?;
-    Device delay_drop_timeout: "100 to 100000"; default "100000";
+        |device, value| device.caps.counter_start = number(value)? }
+    { Flag scatter_fcs = true; "the device can deliver the FCS" }
+    { Flag cvlan_stripping = true; "the device can strip the C-VLAN tag" }
+    { Flag delay_drop = true; "the device can hold the wire while a WQ is empty" }
+    { Device delay_drop_timeout: "100 to 100000"; default "100000";
         "maximum time for which the wire is held, in microseconds, rounded up to a multiple of 100";
-        |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100);
-    Device end_padding: "true, false"; default "true"; "the device can pad PCI writes to cache lines";
-        |device, value| device.caps.end_padding = boolean(value)?;
-    Device striding_rq: "true, false"; default "true"; "WQs can be striding: many frames share a WQE";
-        |device, value| device.caps.striding_rq = boolean(value)?;
-    Device ext_stride_num_range: "true, false"; default "false";
-        "a WQE of a striding WQ has 8 strides or more, not 512 or more";
-        |device, value| device.caps.ext_stride_num_range = boolean(value)?;
-    Device sniffer: "true, false"; default "true"; "the device accepts sniffer rules";
-        |device, value| device.caps.sniffer = boolean(value)?;
-    Device tunnel_offloads: "true, false"; default "true"; "the device can hash and match inner headers";
-        |device, value| device.caps.tunnel_offloads = boolean(value)?;
-    Device mpls: "true, false"; default "true"; "rules can match MPLS labels";
-        |device, value| device.caps.mpls = boolean(value)?;
-    Device esp: "true, false"; default "true"; "rules can match the SPI of ESP";
-        |device, value| device.caps.esp = boolean(value)?;
-    Device fragment_protocol: "true, false"; default "false";
-        "rules that name an IP protocol and no port match fragments of IPv4";
-        |device, value| device.caps.fragment_protocol = boolean(value)?;
-    Device max_ind_table_log: "0 to 13"; default "11"; "base-2 logarithm of the largest RWQ indirection table";
-        |device, value| device.caps.max_ind_table_log = within(value, 0, 13)?;
-    Device max_wq: "1 to 16777216"; default "131072"; "maximum number of WQs";
-        |device, value| device.caps.max_wq = within(value, 1, 1 << 24)?;
-    Device max_recv_wr: "1 to 32768"; default "32768"; "maximum number of WRs in a WQ or the receive queue of a QP";
-        |device, value| device.caps.max_recv_wr = within(value, 1, 32768)?;
+        |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100) }
+    { Flag end_padding = true; "the device can pad PCI writes to cache lines" }
+    { Flag striding_rq = true; "WQs can be striding: many frames share a WQE" }
+    { Flag ext_stride_num_range = false; "a WQE of a striding WQ has 8 strides or more, not 512 or more" }
+    { Flag sniffer = true; "the device accepts sniffer rules" }
+    { Flag tunnel_offloads = true; "the device can hash and match inner headers" }
+    { Flag mpls = true; "rules can match MPLS labels" }
+    { Flag esp = true; "rules can match the SPI of ESP" }
+    { Flag fragment_protocol = false; "rules that name an IP protocol and no port match fragments of IPv4" }
+    { Count max_ind_table_log: 0 to 13 = 11; "base-2 logarithm of the largest RWQ indirection table" }
+    { Count max_wq: 1 to 16777216 = 131072; "maximum number of WQs" }
+    { Count max_recv_wr: 1 to 32768 = 32768; "maximum number of WRs in a WQ or the receive queue of a QP" }
     // The driver counts 64-byte units of `log_max_qp_sz`. It assumes a WQE of 256 bytes, the
     // largest overhead of any QP type with one SGE, so the limit is a quarter
     // (mlx5_ib_calc_max_qp_wr of drivers/infiniband/hw/mlx5/main.c).
-    Device max_qp_wr: "1 to 32768"; default "8192";
-        "max_qp_wr of ibv_query_device: a quarter of the largest send queue, as Linux reports since 2025; before that 32768";
-        |device, value| device.caps.max_qp_wr = within(value, 1, 32768)?;
-    Device refuse_stale_state: "true, false"; default "false";
-        "MODIFY_WQ is refused where the driver's record of a WQ's state says RDY and the NIC has put the WQ in error";
-        |device, value| device.caps.refuse_stale_state = boolean(value)?;
-    Device unflushed_wrs: "0 to 32768"; default "0";
-        "number of WRs, the last of those posted to a WQ in error, that never complete";
-        |device, value| device.caps.unflushed_wrs = within(value, 0, 32768)?;
-    Device flush_at_reset: "true, false"; default "false"; "the WRs that unflushed_wrs leaves out complete when the WQ is reset";
-        |device, value| device.caps.flush_at_reset = boolean(value)?;
-    Device max_cqe: "1 to 4194303"; default "4194303"; "maximum number of CQEs in a CQ";
-        |device, value| device.caps.max_cqe = within(value, 1, 4_194_303)?;
-    Device cq_moderation: "true, false"; default "true"; "CQs can moderate their events";
-        |device, value| device.caps.cq_moderation = boolean(value)?;
-    Device cqe_compression: "true, false"; default "true"; "CQs of 64-byte CQEs can compress them";
-        |device, value| device.caps.cqe_compression = boolean(value)?;
-    Device cqe_compression_max: "2 to 64"; default "64"; "maximum number of completions in a title CQE and its mini CQEs";
-        |device, value| device.caps.cqe_compression_max = within(value, 2, 64)?;
-    Device cqe_compression_wraps: "true, false"; default "false";
-        "a title CQE's mini CQEs can continue at the start of the ring";
-        |device, value| device.caps.cqe_compression_wraps = boolean(value)?;
-    Device mini_cqe_stride_index: "true, false"; default "true"; "mini CQEs can carry the index of a stride";
-        |device, value| device.caps.mini_cqe_stride_index = boolean(value)?;
-    Device clock_khz: "1000 to 4000000"; default "1000000"; "nominal rate of the NIC's clock in kHz";
-        |device, value| device.caps.clock_khz = within(value, 1000, 4_000_000)?;
-    Device clock_drift: "-10000 to 10000"; default "0";
+    { Count max_qp_wr: 1 to 32768 = 8192;
+        "max_qp_wr of ibv_query_device: a quarter of the largest send queue, as Linux reports since 2025; before that 32768" }
+    { Flag refuse_stale_state = false;
+        "MODIFY_WQ is refused where the driver's record of a WQ's state says RDY and the NIC has put the WQ in error" }
+    { Count unflushed_wrs: 0 to 32768 = 0;
+        "number of WRs, the last of those posted to a WQ in error, that never complete" }
+    { Flag flush_at_reset = false; "the WRs that unflushed_wrs leaves out complete when the WQ is reset" }
+    { Count max_cqe: 1 to 4194303 = 4194303; "maximum number of CQEs in a CQ" }
+    { Flag cq_moderation = true; "CQs can moderate their events" }
+    { Flag cqe_compression = true; "CQs of 64-byte CQEs can compress them" }
+    { Count cqe_compression_max: 2 to 64 = 64; "maximum number of completions in a title CQE and its mini CQEs" }
+    { Flag cqe_compression_wraps = false; "a title CQE's mini CQEs can continue at the start of the ring" }
+    { Flag mini_cqe_stride_index = true; "mini CQEs can carry the index of a stride" }
+    { Count clock_khz: 1000 to 4000000 = 1000000; "nominal rate of the NIC's clock in kHz" }
+    { Device clock_drift: "-10000 to 10000"; default "0";
         "rate error of the NIC's clock in parts per million; a positive value runs fast";
-        |device, value| device.caps.clock_drift_ppm = within(value, -10_000, 10_000)?;
-    Device timestamp_mask: "64 bits, 0x for hexadecimal"; default "0xffffffffffffffff";
+        |device, value| device.caps.clock_drift_ppm = within(value, -10_000, 10_000)? }
+    { Device timestamp_mask: "64 bits, 0x for hexadecimal"; default "0xffffffffffffffff";
         "valid bits of a completion's timestamp; 0: the device has no timestamps";
-        |device, value| device.caps.timestamp_mask = mask(value)?;
-    Device realtime_clock: "true, false"; default "false"; "the device can stamp completions in UTC";
-        |device, value| device.caps.realtime_clock = boolean(value)?;
-    Device utc_offset: "-1000000000000000 to 1000000000000000"; default "0";
+        |device, value| device.caps.timestamp_mask = mask(value)? }
+    { Flag realtime_clock = false; "the device can stamp completions in UTC" }
+    { Device utc_offset: "-1000000000000000 to 1000000000000000"; default "0";
         "initial lead of the device's UTC clock over the NIC's clock, in nanoseconds";
-        |device, value| device.caps.utc_offset_ns = within(value, -1_000_000_000_000_000, 1_000_000_000_000_000)?;
-    Device utc_drift: "-10000 to 10000"; default "0";
+        |device, value| device.caps.utc_offset_ns = within(value, -1_000_000_000_000_000, 1_000_000_000_000_000)? }
+    { Device utc_drift: "-10000 to 10000"; default "0";
         "rate difference of the device's UTC clock to the NIC's clock in parts per million; a positive value runs fast";
-        |device, value| device.caps.utc_drift_ppm = within(value, -10_000, 10_000)?;
-    Device max_srq: "0 to 16777216"; default "65536"; "maximum number of SRQs";
-        |device, value| device.caps.max_srq = within(value, 0, 1 << 24)?;
-    Device max_srq_wr: "1 to 32767"; default "32767"; "maximum number of WRs in an SRQ";
-        |device, value| device.caps.max_srq_wr = within(value, 1, 32767)?;
-    Device max_srq_sge: "1 to 31"; default "31"; "maximum number of SGEs in an SRQ's WR";
-        |device, value| device.caps.max_srq_sge = within(value, 1, 31)?;
-    Device fault: "KIND[:k=v,...]@frames=N, @ms=N or @file=PATH; several separated by ;"; default "none";
+        |device, value| device.caps.utc_drift_ppm = within(value, -10_000, 10_000)? }
+    { Count max_srq: 0 to 16777216 = 65536; "maximum number of SRQs" }
+    { Count max_srq_wr: 1 to 32767 = 32767; "maximum number of WRs in an SRQ" }
+    { Count max_srq_sge: 1 to 31 = 31; "maximum number of SGEs in an SRQ's WR" }
+    { Device fault: "KIND[:k=v,...]@frames=N, @ms=N or @file=PATH; several separated by ;"; default "none";
         "faults to inject into the device, each with its trigger: see Faults";
-        |device, value| device.faults = fault::parse(value)?;
-    Port wire: "a wire"; default "from MLX5_MODEL_WIRES";
+        |device, value| device.faults = fault::parse(value)? }
+    { Port wire: "a wire"; default "from MLX5_MODEL_WIRES";
         "source of received frames and destination of sent ones; required for a second port";
-        |port, value| port.wire = Some(value.to_owned());
-    Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
+        |port, value| port.wire = Some(value.to_owned()) }
+    { Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
         |port, value| port.rate_gbps = match number(value)? {
             rate if RATES.iter().any(|known| known.0 == rate) => Some(rate),
-            rate => return Err(format!("{rate} Gbit/s is not a supported link rate")),
-        };
-    Port mac: "a MAC address"; default "the interface's, or 0c:42:a1:00:<device>:<port>";
+            rate => return Err(ModelValueError::NotARate(rate)),
+        } }
+    { Port mac: "a MAC address"; default "the interface's, or 0c:42:a1:00:<device>:<port>";
         "MAC address of the port's netdev";
-        |port, value| port.mac = Some(mac(value)?);
-    Port netdev: "an interface name"; default "the wire's interface, or mlx5_<N>p<port>";
+        |port, value| port.mac = Some(mac(value)?) }
+    { Port netdev: "an interface name"; default "the wire's interface, or mlx5_<N>p<port>";
         "the port's netdev in sysfs; virtual if no interface has that name";
-        |port, value| port.netdev = Some(interface_name(value)?);
-    Port mtu: "68 to 65536"; default "the interface's, or 1500"; "MTU of the port's netdev";
-        |port, value| port.mtu = Some(within(value, 68, 65536)?);
-    Port eswitch_port: "a port name such as p0 or pf0vf3"; default "none";
+        |port, value| port.netdev = Some(interface_name(value)?) }
+    { Port mtu: "68 to 65536"; default "the interface's, or 1500"; "MTU of the port's netdev";
+        |port, value| port.mtu = Some(within(value, 68, 65536)?) }
+    { Port eswitch_port: "a port name such as p0 or pf0vf3"; default "none";
         "port name of a virtual netdev on an e-switch in switchdev mode, in sysfs: an uplink or a representor";
-        |port, value| port.eswitch_port = Some(interface_name(value)?);
-    Port bond: "an interface name"; default "none"; "the bond that a virtual netdev belongs to, in sysfs";
-        |port, value| port.bond = Some(interface_name(value)?);
-    Port link_up: "true, false"; default "true"; "whether the link is up at the start";
-        |port, value| port.link_up = Some(boolean(value)?);
-    Port rx_all: "true, false"; default "false";
+        |port, value| port.eswitch_port = Some(interface_name(value)?) }
+    { Port bond: "an interface name"; default "none"; "the bond that a virtual netdev belongs to, in sysfs";
+        |port, value| port.bond = Some(interface_name(value)?) }
+    { Port link_up: "true, false"; default "true"; "whether the link is up at the start";
+        |port, value| port.link_up = Some(boolean(value)?) }
+    { Port rx_all: "true, false"; default "false";
         "frames with a wrong FCS are delivered, as after `ethtool -K IFACE rx-all on`, and not dropped by the port";
-        |port, value| port.rx_all = boolean(value)?;
-    Port gate: "a file's path"; default "none";
+        |port, value| port.rx_all = boolean(value)? }
+    { Port gate: "a file's path"; default "none";
         "a pcap or synth wire starts when this file exists";
-        |port, value| port.gate = Some(value.into());
+        |port, value| port.gate = Some(value.into()) }
 }
 
 /// Returns a device draft with every setting at its default. A setting whose default is a phrase

@@ -6,6 +6,7 @@
 
 mod device;
 mod draft;
+mod error;
 pub mod fault;
 mod keys;
 mod parse;
@@ -14,6 +15,7 @@ mod value;
 use std::sync::OnceLock;
 
 pub use device::{DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, NicCaps, PortSettings, Settings};
+pub use error::ModelSettingsError;
 pub use parse::{SET, WIRES};
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();

@@ -5,7 +5,8 @@ use std::env::{self, VarError};
 
 use super::device::{MAX_DEVICES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
-use super::keys::{KEYS, KeyScope, SettingKey, Stored, default_device, table};
+use super::error::{ModelSettingsError, ModelValueError};
+use super::keys::{KEYS, KeyScope, SettingKey, default_device};
 
 /// Environment variable with the wires, one per line: the Nth is port 1 of device `mlx5_<N-1>`.
 pub const WIRES: &str = "MLX5_MODEL_WIRES";
@@ -42,20 +43,18 @@ fn split_prefix(path: &str) -> Option<(Prefix, &str)> {
 
 impl Settings {
     /// Reads the model's settings from the environment.
-    pub fn from_env() -> Result<Settings, String> {
-        let read = |name: &str| match env::var(name) {
+    pub fn from_env() -> Result<Settings, ModelSettingsError> {
+        let read = |name: &'static str| match env::var(name) {
             Ok(value) => Ok(value),
             Err(VarError::NotPresent) => Ok(String::new()),
-            Err(VarError::NotUnicode(_)) => {
-                Err(format!("{name} is not UTF-8; set it to UTF-8 text"))
-            }
+            Err(VarError::NotUnicode(_)) => Err(ModelSettingsError::NotUtf8(name)),
         };
         Settings::parse(&read(WIRES)?, &read(SET)?)
     }
 
     /// Parses the model's settings from the values of the two environment variables. An error
     /// states the key, the value and the valid values.
-    pub fn parse(wires: &str, set: &str) -> Result<Settings, String> {
+    pub fn parse(wires: &str, set: &str) -> Result<Settings, ModelSettingsError> {
         let (wires, set) = (lines(wires), lines(set));
         let mut settings = Settings {
             enforce_caps: true,
@@ -64,16 +63,11 @@ impl Settings {
         if wires.is_empty() {
             return match set.first() {
                 None => Ok(settings),
-                Some(line) => Err(format!(
-                    "{SET} has \"{line}\", but {WIRES} is empty; add a wire to {WIRES}"
-                )),
+                Some(line) => Err(ModelSettingsError::NoWires((*line).to_owned())),
             };
         }
         if wires.len() > MAX_DEVICES {
-            return Err(format!(
-                "{WIRES} has {} wires; the limit is {MAX_DEVICES} devices; remove wires",
-                wires.len()
-            ));
+            return Err(ModelSettingsError::TooManyWires(wires.len()));
         }
         let mut assignments = set
             .iter()
@@ -119,17 +113,12 @@ struct Assignment<'a> {
 }
 
 impl<'a> Assignment<'a> {
-    fn parse(line: &'a str, devices: usize) -> Result<Self, String> {
+    fn parse(line: &'a str, devices: usize) -> Result<Self, ModelSettingsError> {
         let (path, value) = line
             .split_once('=')
-            .ok_or_else(|| format!("\"{line}\" in {SET} is not an assignment; write key=value"))?;
+            .ok_or_else(|| ModelSettingsError::NotAnAssignment(line.to_owned()))?;
         let (path, value) = (path.trim(), value.trim());
-        let unknown = || {
-            format!(
-                "unknown key \"{path}\" in {SET}; write <key> for all devices, mlx5_0.<key> for one device or mlx5_0.port1.<key> for one port, with one of these keys:{}",
-                table()
-            )
-        };
+        let unknown = || ModelSettingsError::UnknownKey(path.to_owned());
         let (prefix, name) = split_prefix(path).ok_or_else(unknown)?;
         let key = KEYS
             .iter()
@@ -138,17 +127,27 @@ impl<'a> Assignment<'a> {
         if let Prefix::Device(device) | Prefix::Port(device, _) = prefix
             && device >= devices
         {
-            return Err(format!(
-                "{path}: mlx5_{device} does not exist; {WIRES} has {devices} wire(s); add wires or name a lower device"
-            ));
+            return Err(ModelSettingsError::NoSuchDevice {
+                path: path.to_owned(),
+                device,
+                devices,
+            });
         }
+        let too_narrow = |scope, instead| {
+            Err(ModelSettingsError::TooNarrow {
+                path: path.to_owned(),
+                name: key.name,
+                scope,
+                instead,
+            })
+        };
         match (&key.scope, prefix) {
-            (KeyScope::Model(_), Prefix::Device(_) | Prefix::Port(..)) => Err(format!(
-                "{path}: \"{name}\" applies to the whole model; write {name}={value}"
-            )),
-            (KeyScope::Device(_), Prefix::Port(device, _)) => Err(format!(
-                "{path}: \"{name}\" applies to a device; write mlx5_{device}.{name}={value}"
-            )),
+            (KeyScope::Model(_), Prefix::Device(_) | Prefix::Port(..)) => {
+                too_narrow("the whole model", format!("{name}={value}"))
+            }
+            (KeyScope::Device(_), Prefix::Port(device, _)) => {
+                too_narrow("a device", format!("mlx5_{device}.{name}={value}"))
+            }
             _ => Ok(Self {
                 line,
                 prefix,
@@ -159,12 +158,15 @@ impl<'a> Assignment<'a> {
     }
 
     /// Parses the value of a settings line and stores it in every draft that the prefix selects.
-    fn apply(&self, settings: &mut Settings, drafts: &mut [DeviceDraft]) -> Stored {
-        let describe = |error: String| {
-            format!(
-                "{}: {error}; the valid values are {}",
-                self.line, self.key.takes
-            )
+    fn apply(
+        &self,
+        settings: &mut Settings,
+        drafts: &mut [DeviceDraft],
+    ) -> Result<(), ModelSettingsError> {
+        let invalid = |source: ModelValueError| ModelSettingsError::Value {
+            line: self.line.to_owned(),
+            source: source.into(),
+            takes: self.key.takes,
         };
         let (devices, port) = match self.prefix {
             Prefix::All => (0..drafts.len(), None),
@@ -172,27 +174,27 @@ impl<'a> Assignment<'a> {
             Prefix::Port(device, port) => (device..device + 1, Some(port)),
         };
         match self.key.scope {
-            KeyScope::Model(store) => store(settings, self.value).map_err(describe)?,
+            KeyScope::Model(store) => store(settings, self.value).map_err(invalid)?,
             KeyScope::Device(store) => drafts[devices]
                 .iter_mut()
                 .try_for_each(|draft| store(draft, self.value))
-                .map_err(describe)?,
+                .map_err(invalid)?,
             KeyScope::Port(store) => {
                 for index in devices {
                     let ports = &mut drafts[index].port;
                     let range = match port {
                         Some(port) if port > ports.len() => {
-                            return Err(format!(
-                                "{}: the device mlx5_{index} has only {} port(s); raise mlx5_{index}.ports",
-                                self.line,
-                                ports.len()
-                            ));
+                            return Err(ModelSettingsError::NoSuchPort {
+                                line: self.line.to_owned(),
+                                device: index,
+                                ports: ports.len(),
+                            });
                         }
                         Some(port) => port - 1..port,
                         None => 0..ports.len(),
                     };
                     for port in &mut ports[range] {
-                        store(port, self.value).map_err(describe)?;
+                        store(port, self.value).map_err(invalid)?;
                     }
                 }
             }
@@ -260,6 +262,7 @@ mod tests {
         assert_eq!(two.ports[1].mac, [2, 0, 0, 0, 0, 7]);
         assert_eq!(two.ports[1].ifname, "mlx5_0p2");
         let error = Settings::parse("loopback", "mlx5_0.ports=2").expect_err("a port has no wire");
+        let error = error.to_string();
         assert!(error.contains("mlx5_0.port2.wire"), "{error}");
     }
 
@@ -287,7 +290,7 @@ mod tests {
                 "port 2 does not exist",
             ),
         ] {
-            let error = Settings::parse("loopback", set).expect_err(set);
+            let error = Settings::parse("loopback", set).expect_err(set).to_string();
             assert!(error.contains(expected), "{set}: {error}");
         }
     }

@@ -35,9 +35,16 @@ pub fn inherited() -> Option<PathBuf> {
     (usable && join(&dir).is_ok()).then_some(dir)
 }
 
-/// Creates a run directory and calls `fill` to write the tree into it. An error names the path that
-/// failed.
-pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, String> {
+/// Run directory that cannot be created.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot create the run directory {}: {source}", dir.display())]
+pub struct RunDirError {
+    dir: PathBuf,
+    source: io::Error,
+}
+
+/// Creates a run directory and calls `fill` to write the tree into it.
+pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, RunDirError> {
     let base = base();
     sweep(&base);
     let mut dir = PathBuf::new();
@@ -52,22 +59,20 @@ pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, Str
         match DirBuilder::new().mode(0o700).create(&dir) {
             Ok(()) => break,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(cannot_create(&dir, &error)),
+            Err(source) => return Err(RunDirError { dir, source }),
         }
     }
     let created = fs::create_dir(dir.join(MEMBERS))
         .and_then(|()| join(&dir))
         .and_then(|()| fill(&dir))
         .and_then(|()| fs::write(dir.join(SETTINGS), settings_text()));
-    if let Err(error) = created {
-        let _ = fs::remove_dir_all(&dir);
-        return Err(cannot_create(&dir, &error));
+    match created {
+        Ok(()) => Ok(dir),
+        Err(source) => {
+            let _ = fs::remove_dir_all(&dir);
+            Err(RunDirError { dir, source })
+        }
     }
-    Ok(dir)
-}
-
-fn cannot_create(dir: &Path, error: &io::Error) -> String {
-    format!("cannot create the run directory {}: {error}", dir.display())
 }
 
 /// Registers this process as a member of the run directory. A fork's child calls it too, so it only

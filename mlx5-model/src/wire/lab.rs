@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::mem::size_of;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use wqcap_tests::machine::netns::until_it_sends;
+use wqcap_testkit::machine::netns::until_it_sends;
 
 /// Timeout after which a test that hangs fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,23 +30,26 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const MOMENT: Duration = Duration::from_micros(200);
 
 /// Runs `command`, a program and its arguments that are separated by spaces.
-pub(super) fn run(command: &str) -> Result<(), String> {
+pub(super) fn run(command: &str) -> io::Result<()> {
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or_default();
     let output = Command::new(program).args(words).output();
-    let output = output.map_err(|e| format!("the test needs the command `{program}`: {e}"))?;
+    let output = output.map_err(|e| {
+        let needs = format!("the test needs the command `{program}`: {e}");
+        io::Error::new(e.kind(), needs)
+    })?;
     if output.status.success() {
         return Ok(());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command}: {}", stderr.trim()))
+    Err(io::Error::other(format!("{command}: {}", stderr.trim())))
 }
 
 /// Network namespace of a test, deleted when the value is dropped.
 pub(super) struct Namespace(String);
 
 impl Namespace {
-    fn new() -> Result<Namespace, String> {
+    fn new() -> io::Result<Namespace> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // The first `ip netns add` on a machine mounts a folder for all namespaces. Two at the same
         // time cannot do that.
@@ -55,7 +58,7 @@ impl Namespace {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("wqw{}x{number}", std::process::id());
         run(&format!("ip netns add {name}"))
-            .map_err(|e| format!("the test needs network namespaces: {e}"))?;
+            .map_err(|e| io::Error::other(format!("the test needs network namespaces: {e}")))?;
         Ok(Namespace(name))
     }
 
@@ -100,10 +103,12 @@ pub(super) struct Lab {
 
 impl Lab {
     /// Creates the two network namespaces and the veth pair. An error is a reason to skip the test.
-    pub(super) fn new() -> Result<Lab, String> {
+    pub(super) fn new() -> io::Result<Lab> {
         // SAFETY: takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            return Err("the test needs root, to make network namespaces".into());
+            return Err(io::Error::other(
+                "the test needs root, to make network namespaces",
+            ));
         }
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         run(&format!(
@@ -127,7 +132,7 @@ impl Lab {
                 ))?;
             }
         }
-        until_it_sends(&near.0, "wire")?;
+        until_it_sends(&near.0, "wire").map_err(io::Error::other)?;
         Ok(Lab {
             marker: far_socket(&far),
             near,
@@ -142,7 +147,7 @@ impl Lab {
         self.near.within(|| Wire::open(&spec))
     }
 
-    pub(super) fn add_vlan(&self, tag: u16) -> Result<(), String> {
+    pub(super) fn add_vlan(&self, tag: u16) -> io::Result<()> {
         for (netns, name, end) in [(&self.near, "wire", 1), (&self.far, "far", 2)] {
             run(&format!(
                 "ip -n {netns} link add link {name} name tagged type vlan id {tag}"

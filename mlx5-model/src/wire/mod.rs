@@ -38,7 +38,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 pub use delivery::{Delivery, Receiver, WireDirection, WireDrops, WireFrame, WireState};
-pub use spec::WireSpec;
+pub use spec::{SpecError, WireSpec};
 
 use delivery::Each;
 use error::WireError;

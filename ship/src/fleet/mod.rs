@@ -1,7 +1,7 @@
 //! Survey of a store: statuses of all sensors, sensors without a status, and findings on what is
 //! missing.
 //!
-//! May import: [`crate::store`], [`crate::ledger`] and [`crate::key`].
+//! May import: `store`, `ledger` and `key`.
 //!
 //! Invariant: statuses are checked and never trusted, because they may have any content.
 
@@ -9,13 +9,13 @@
 pub(crate) mod fixtures;
 mod status;
 
-pub use status::{HELD, Instance, LastObject, SensorStatus};
-pub(crate) use status::{MOST_PROBLEMS, VERSION};
+pub(crate) use status::{HELD, MOST_PROBLEMS, VERSION};
+pub use status::{Instance, LastObject, SensorStatus, SensorStatusError};
 
 use crate::{
     key,
     ledger::DeliveryLedger,
-    store::{self, ReadStore, SMALL, StoreError},
+    store::{self, ReadStore, SMALL, StoreError, StoreOpenError},
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -36,10 +36,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Reason why an object store cannot be surveyed for its sensors.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FleetError {
     /// The object store to survey cannot be opened.
     #[error(transparent)]
-    Open(StoreError),
+    Open(#[from] StoreOpenError),
     /// The object store refuses a request of the survey or does not answer.
     #[error("{from} = {url:?}: {problem}")]
     Asked {
@@ -59,7 +60,6 @@ pub enum FleetError {
 #[derive(Clone, Debug, Serialize)]
 pub struct Fleet {
     /// Time at which the sensors were surveyed.
-    #[serde(with = "status::rfc3339")]
     pub time: Timestamp,
     /// Sensors with their statuses, sorted by name; each is followed by machines that were refused
     /// under its name.
@@ -174,8 +174,7 @@ impl SurveyFinding {
 pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let named = format!("{from} = {url:?}");
-        let store = store::open_to_read(&named, url).map_err(FleetError::Open)?;
+        let store = store::open_to_read(format!("{from} = {url:?}"), url)?;
         let surveyed = survey_store(&store, Timestamp::now(), stale).await;
         surveyed.map_err(|problem| FleetError::Asked {
             from: from.into(),
@@ -185,9 +184,21 @@ pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetErro
     })
 }
 
-/// Result of reading an object in the folder of sensor statuses. `Err`: reason why it is not a
-/// status.
-type StatusResult = Result<SensorStatus, String>;
+/// Reason why an object in the folder of sensor statuses is not a status.
+#[derive(Debug, thiserror::Error)]
+enum UnreadableStatus {
+    #[error(transparent)]
+    Content(#[from] SensorStatusError),
+    #[error("the status object has {0} bytes; the limit is {SMALL}")]
+    TooLong(u64),
+    #[error("the sensor status has the wrong key in the store; its key must be {0}")]
+    WrongKey(String),
+    #[error("{}", status::plain(&.0.to_string()))]
+    Store(StoreError),
+}
+
+/// Result of reading an object in the folder of sensor statuses.
+type StatusResult = Result<SensorStatus, UnreadableStatus>;
 
 async fn survey_store(
     store: &Arc<dyn ReadStore>,
@@ -225,27 +236,26 @@ async fn statuses(
 /// Reads an object in the folder of sensor statuses. `None`: it was deleted after it was listed.
 async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusResult)> {
     let status = match store.read(&key, Some(0..SMALL)).await {
-        Ok((_, len)) if len > SMALL => Err(format!(
-            "the status object has {len} bytes; the limit is {SMALL}"
-        )),
-        Ok((bytes, _)) => SensorStatus::parse(&bytes).and_then(|it| under_its_key(it, &key)),
+        Ok((_, len)) if len > SMALL => Err(UnreadableStatus::TooLong(len)),
+        Ok((bytes, _)) => {
+            let status = SensorStatus::parse(&bytes).map_err(UnreadableStatus::from);
+            status.and_then(|it| under_its_key(it, &key))
+        }
         Err(StoreError::NotFound(_)) => return None,
-        Err(e) => Err(status::plain(&e.to_string())),
+        Err(e) => Err(UnreadableStatus::Store(e)),
     };
     Some((key, status))
 }
 
 /// Checks that a status is stored under the key of its sensor: any writer may have put it there.
-fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
+fn under_its_key(it: SensorStatus, key: &str) -> StatusResult {
     let own = match it.refused_by {
         Some(_) => key::refused(&it.sensor, &it.by.instance),
         None => key::status(&it.sensor),
     };
     match own == key {
         true => Ok(it),
-        false => Err(format!(
-            "the sensor status has the wrong key in the store; its key must be {own}"
-        )),
+        false => Err(UnreadableStatus::WrongKey(own)),
     }
 }
 
@@ -301,12 +311,10 @@ fn judge(
                 }
                 fleet.sensors.push(facts(status, now, stale));
             }
-            Err(problem) => {
-                let object = status::plain(&object);
-                fleet
-                    .findings
-                    .push(SurveyFinding::Unreadable { object, problem });
-            }
+            Err(e) => fleet.findings.push(SurveyFinding::Unreadable {
+                object: status::plain(&object),
+                problem: e.to_string(),
+            }),
         }
     }
     // Drops refused machines that are stale, which have another name or are gone, and those that

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the layout of a sensor status.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Time for which a sensor name belongs to the instance that has put the last status.
-pub const HELD: Duration = Duration::from_secs(180);
+pub(crate) const HELD: Duration = Duration::from_secs(180);
 /// Maximum number of problems that a sensor status lists.
 pub(crate) const MOST_PROBLEMS: usize = 8;
 /// Maximum length of a text in a sensor status, in characters.
@@ -27,7 +27,6 @@ pub struct Instance {
     /// Name of the machine on which the instance runs.
     pub host: String,
     /// Time when the instance put the status.
-    #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
@@ -37,14 +36,12 @@ pub struct LastObject {
     /// Key of the shipped object in the store.
     pub key: String,
     /// Time when shipping of the object was complete.
-    #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
 impl LastObject {
     /// Makes an entry for an object whose shipping is complete now.
-    #[must_use]
-    pub fn now(key: &str) -> Self {
+    pub(crate) fn now(key: &str) -> Self {
         Self {
             key: key.into(),
             time: Timestamp::now(),
@@ -90,7 +87,7 @@ pub struct SensorStatus {
     pub last_object: Option<LastObject>,
     /// Current problems of shipping, a line each.
     pub problems: Vec<String>,
-    /// Previous owner of the sensor name; its last status was older than [`HELD`].
+    /// Previous owner of the sensor name; its last status was older than 180 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over: Option<Instance>,
     /// Owner of the sensor name, because of which this instance may not ship.
@@ -98,19 +95,27 @@ pub struct SensorStatus {
     pub refused_by: Option<Instance>,
 }
 
+/// Reason why the content of an object is not a sensor status.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SensorStatusError {
+    /// The content is not JSON, or lacks values of a sensor status.
+    #[error("the object is not a sensor status ({0})")]
+    Json(#[from] serde_json::Error),
+    /// The sensor status has the layout of another version.
+    #[error("the sensor status has version {0}; this wqcap reads version {VERSION}")]
+    Version(u32),
+}
+
 impl SensorStatus {
     /// Parses the content of a status object in the store.
     ///
     /// # Errors
     /// The content is not a status, or has another version.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let it = serde_json::from_slice::<Self>(text);
-        let mut it = it.map_err(|e| format!("the object is not a sensor status ({e})"))?;
+    pub fn parse(text: &[u8]) -> Result<Self, SensorStatusError> {
+        let mut it = serde_json::from_slice::<Self>(text)?;
         if it.version != VERSION {
-            let version = it.version;
-            return Err(format!(
-                "the sensor status has version {version}; this wqcap reads version {VERSION}"
-            ));
+            return Err(SensorStatusError::Version(it.version));
         }
         it.problems.truncate(MOST_PROBLEMS);
         it.lag_s = it.lag_s.clamp(0.0, LONGEST_LAG);
@@ -126,14 +131,12 @@ impl SensorStatus {
 
     /// Returns `true` if the sensor status still holds the sensor name at `now`. A status whose
     /// clock is wrong by more than [`HELD`] does not hold it.
-    #[must_use]
-    pub fn holds(&self, now: Timestamp) -> bool {
+    pub(crate) fn holds(&self, now: Timestamp) -> bool {
         now.duration_since(self.by.time).unsigned_abs() < HELD
     }
 
     /// Returns `true` if anything but time and lag has changed since the sensor status `before`.
-    #[must_use]
-    pub fn has_news_since(&self, before: &Self) -> bool {
+    pub(crate) fn has_news_since(&self, before: &Self) -> bool {
         let at_its_time = Self {
             by: before.by.clone(),
             lag_s: before.lag_s,
@@ -150,21 +153,6 @@ pub(super) fn plain(text: &str) -> String {
     shown.take(LONGEST).collect()
 }
 
-/// Serialization of the times of a sensor status in JSON, in UTC.
-pub(super) mod rfc3339 {
-    use jiff::Timestamp;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(time)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
-        let text = String::deserialize(from)?;
-        text.parse().map_err(D::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,7 +165,7 @@ mod tests {
         it.taken_over = Some(it.by.clone());
         it.last_object = Some(LastObject::now("packets/x.pcap"));
         let text = serde_json::to_vec(&it).expect("JSON");
-        assert_eq!(SensorStatus::parse(&text), Ok(it.clone()));
+        assert_eq!(SensorStatus::parse(&text).expect("a status"), it);
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         assert_eq!(json["host"], "here");
         assert!(json["time"].as_str().is_some_and(|it| it.ends_with('Z')));

@@ -1,7 +1,7 @@
 //! Files of a journal. Each is replaced atomically, so that it has either the old or the new
 //! content.
 
-use super::JournalError;
+use super::{JournalError, JournalFileError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs,
@@ -9,11 +9,11 @@ use std::{
     path::Path,
 };
 use wqcap_files::{
+    folder::open::{MOST_RECORD, create_or_empty, read_regular},
     folder::{
         delivery::{DeliveryRecord, RECORD, VERSION},
         sync_folder,
     },
-    open::{MOST_RECORD, create_or_empty, read_regular},
 };
 
 pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalError> {
@@ -22,9 +22,7 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalErro
     }
     Err(JournalError::Unsound {
         path: path.into(),
-        problem: format!(
-            "the journal file has version {version}; this wqcap reads version {VERSION}"
-        ),
+        problem: JournalFileError::Version(version),
     })
 }
 
@@ -60,7 +58,7 @@ pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, J
     };
     let value = serde_json::from_slice(&text).map_err(|e| JournalError::Unsound {
         path: path.into(),
-        problem: format!("the file is not a record of this journal ({e})"),
+        problem: e.into(),
     })?;
     Ok(Some(value))
 }

@@ -4,9 +4,11 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
+use wqcap_files::folder::delivery::VERSION;
 
 /// Reason why a delivery journal cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JournalError {
     /// A file of the delivery journal cannot be read or written.
     #[error("ship.journal: {}: {source}", .path.display())]
@@ -24,21 +26,23 @@ pub enum JournalError {
     Unsound {
         /// Path of the invalid journal file.
         path: PathBuf,
-        /// Description of what is invalid in the journal file.
-        problem: String,
+        /// Reason why the journal file is invalid.
+        #[source]
+        problem: JournalFileError,
     },
     /// The delivery journal belongs to another sensor or store.
     #[error(
-        "ship.journal = {:?}: the journal belongs to {of}; name another directory for {wanted}",
-        .dir.display()
+        "ship.journal = {:?}: the journal belongs to the sensor {:?} and the store {:?}; name another directory for the \
+         sensor {:?} and the store {:?}",
+        .dir.display(), .of.0, .of.1, .wanted.0, .wanted.1
     )]
     Foreign {
         /// Folder of the journal that belongs to another sensor or store.
         dir: PathBuf,
         /// Sensor and store that the journal belongs to.
-        of: String,
+        of: (String, String),
         /// Sensor and store of the process that opens the journal.
-        wanted: String,
+        wanted: (String, String),
     },
     /// Another `wqcap ship` process uses the delivery journal.
     #[error(
@@ -49,6 +53,18 @@ pub enum JournalError {
         /// Folder of the journal in use.
         dir: PathBuf,
     },
+}
+
+/// Reason why a file of a journal has invalid content.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalFileError {
+    /// The file has the layout of another version.
+    #[error("the journal file has version {0}; this wqcap reads version {VERSION}")]
+    Version(u32),
+    /// The file is not JSON, or lacks values of a record.
+    #[error("the file is not a record of this journal ({0})")]
+    Json(#[from] serde_json::Error),
 }
 
 impl JournalError {

@@ -23,7 +23,7 @@ mod disk;
 mod error;
 
 pub(crate) use dirs::DirStamp;
-pub use error::JournalError;
+pub use error::{JournalError, JournalFileError};
 pub use wqcap_files::folder::delivery::{ContentKind, DeliveryRecord, DeliveryState, FileId};
 
 use crate::ledger::{DeliveryLedger, FrameState};
@@ -37,12 +37,12 @@ use std::{
     path::{Path, PathBuf},
 };
 use wqcap_files::{
+    folder::open::{MOST_TABLE, read_regular},
     folder::{
         delivery::{SUMS, VERSION},
         expired::{ExpiredFile, ListPosition},
         sync_folder,
     },
-    open::{MOST_TABLE, read_regular},
     pin::FolderLock,
 };
 
@@ -51,7 +51,7 @@ use wqcap_files::{
 const BLOCKS: &str = ".parquet";
 
 /// Content of the journal's `ledger.json`: sums over deleted files, and the owner of the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct JournalSums {
     version: u32,
     sensor: String,
@@ -123,23 +123,14 @@ impl Journal {
             version: VERSION,
             sensor: sensor.into(),
             store: store.into(),
-            instance: String::new(),
-            frames: DeliveryLedger::default(),
-            expired_files: 0,
-            expired_flow_files: 0,
-            expired_uncounted_files: 0,
-            expired_read: ListPosition::default(),
-            folded: None,
+            ..JournalSums::default()
         });
         check_version(&path, sums.version)?;
         if (sums.sensor.as_str(), sums.store.as_str()) != (sensor, store) {
-            let named = |sensor: &str, store: &str| {
-                format!("the sensor {sensor:?} and the store {store:?}")
-            };
             return Err(JournalError::Foreign {
                 dir: dir.into(),
-                of: named(&sums.sensor, &sums.store),
-                wanted: named(sensor, store),
+                of: (sums.sensor, sums.store),
+                wanted: (sensor.into(), store.into()),
             });
         }
         let mut records = BTreeMap::new();
@@ -158,7 +149,6 @@ impl Journal {
 
     /// Returns the journal's random identifier. Processes that use the same journal are the same
     /// instance of a sensor.
-    #[must_use]
     pub fn instance(&self) -> &str {
         &self.sums.instance
     }
@@ -169,13 +159,11 @@ impl Journal {
     }
 
     /// Returns the journal's delivery record of the file `id`.
-    #[must_use]
     pub fn get(&self, id: &FileId) -> Option<&DeliveryRecord> {
         self.records.get(id)
     }
 
     /// Returns the ledger of the delivery states of all captured frames.
-    #[must_use]
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
         for record in self.records.values() {
@@ -186,14 +174,12 @@ impl Journal {
 
     /// Returns the numbers of capture files and of flow, DNS and DHCP files that were deleted
     /// before they were sent.
-    #[must_use]
     pub fn expired_files(&self) -> (u64, u64) {
         (self.sums.expired_files, self.sums.expired_flow_files)
     }
 
     /// Returns the number of expired capture files whose frames were not counted: they are not in
     /// the ledger.
-    #[must_use]
     pub fn expired_uncounted_files(&self) -> u64 {
         self.sums.expired_uncounted_files
     }

@@ -21,19 +21,57 @@ pub(super) struct Columns {
     rows: usize,
 }
 
-fn parquet_error(e: ParquetError) -> String {
-    format!("the file cannot be read as Parquet: {e}")
+/// Reason why a Parquet file or one of its columns cannot be read. It does not name the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParquetColumnError {
+    /// The file is not a Parquet file, or its metadata is damaged.
+    #[error("the file cannot be read as Parquet: {0}")]
+    File(#[source] ParquetError),
+    /// The Parquet file has more rows than the limit.
+    #[error("the Parquet file has {0} rows; the limit is {MOST_ROWS}")]
+    TooManyRows(usize),
+    /// No column of the Parquet file has the name.
+    #[error("the Parquet file has no column {0}")]
+    Absent(String),
+    /// Several columns of the Parquet file have the name.
+    #[error("the Parquet file has several columns with the name {0}")]
+    Ambiguous(String),
+    /// The column has lists of values.
+    #[error("column {0} is a list; it must be a plain value")]
+    List(String),
+    /// The physical type of the column is not the one that the reader needs.
+    #[error("column {0} has the type {1}; {2}")]
+    PhysicalType(String, Type, &'static str),
+    /// The column has numbers that count something else, such as times.
+    #[error("column {0} has the type {1} ({2}); cast it to BIGINT")]
+    ConvertedType(String, Type, ConvertedType),
+    /// A number of the column is negative.
+    #[error("column {0}: {1} is below 0")]
+    Negative(String, i64),
+    /// The column has a null where a value is needed.
+    #[error("column {0}: is null")]
+    Null(String),
+    /// The column cannot be decoded.
+    #[error("column {0}: {1}")]
+    Decode(String, #[source] ParquetError),
+    /// The decoder panicked on the values of the column.
+    #[error("the values of column {0} are damaged")]
+    Damaged(String),
+    /// The number of values of the column is not the number of rows of the Parquet file.
+    #[error("column {0} has {1} values for {2} rows")]
+    Length(String, usize, usize),
 }
 
+use ParquetColumnError as Fault;
+
 impl Columns {
-    pub(super) fn new(file: Bytes) -> Result<Self, String> {
-        let reader = SerializedFileReader::new(file).map_err(parquet_error)?;
+    pub(super) fn new(file: Bytes) -> Result<Self, Fault> {
+        let reader = SerializedFileReader::new(file).map_err(Fault::File)?;
         let rows = reader.metadata().file_metadata().num_rows();
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
         if rows > MOST_ROWS {
-            return Err(format!(
-                "the Parquet file has {rows} rows; the limit is {MOST_ROWS}"
-            ));
+            return Err(Fault::TooManyRows(rows));
         }
         Ok(Self { reader, rows })
     }
@@ -57,7 +95,7 @@ impl Columns {
     }
 
     /// Reads a Parquet column of whole numbers of at least 0, one per row; `None`: null.
-    pub(super) fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, String> {
+    pub(super) fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, Fault> {
         let place = self.place(name)?;
         let column = self.schema().column(place);
         let is_other = matches!(
@@ -70,11 +108,12 @@ impl Columns {
                 | ConvertedType::TIMESTAMP_MICROS
         );
         let is_unsigned = column.converted_type() == ConvertedType::UINT_32;
-        let negative = |n: i64| format!("column {name}: {n} is below 0");
+        let negative = |n: i64| Fault::Negative(name.into(), n);
         match column.physical_type() {
-            kind if is_other => Err(format!(
-                "column {name} has the type {kind} ({}); cast it to BIGINT",
-                column.converted_type()
+            kind if is_other => Err(Fault::ConvertedType(
+                name.into(),
+                kind,
+                column.converted_type(),
             )),
             Type::INT64 => self.values::<Int64Type, _>(name, place, |n| {
                 u64::try_from(*n).map_err(|_| negative(*n))
@@ -85,37 +124,30 @@ impl Columns {
             Type::INT32 => self.values::<Int32Type, _>(name, place, |n| {
                 u64::try_from(*n).map_err(|_| negative((*n).into()))
             }),
-            other => Err(format!(
-                "column {name} has the type {other}; cast it to BIGINT"
-            )),
+            other => Err(Fault::PhysicalType(name.into(), other, "cast it to BIGINT")),
         }
     }
 
     /// Reads a Parquet column of texts, one per row; `None`: null.
-    pub(super) fn texts(&self, name: &str) -> Result<Vec<Option<String>>, String> {
+    pub(super) fn texts(&self, name: &str) -> Result<Vec<Option<String>>, Fault> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |text| {
-                let text = text.as_utf8();
-                text.map(str::to_owned)
-                    .map_err(|e| format!("column {name}: {e}"))
+                let text = text.as_utf8().map(str::to_owned);
+                text.map_err(|e| Fault::Decode(name.into(), e))
             }),
-            other => Err(format!(
-                "column {name} has the type {other}; it must be text"
-            )),
+            other => Err(Fault::PhysicalType(name.into(), other, "it must be text")),
         }
     }
 
     /// Reads a Parquet column of byte arrays, one per row; `None`: null.
-    pub(super) fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, String> {
+    pub(super) fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, Fault> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {
                 Ok(Bytes::copy_from_slice(it.data()))
             }),
-            other => Err(format!(
-                "column {name} has the type {other}; it must be bytes"
-            )),
+            other => Err(Fault::PhysicalType(name.into(), other, "it must be bytes")),
         }
     }
 
@@ -132,14 +164,12 @@ impl Columns {
         named.map(|(place, _)| place).collect()
     }
 
-    fn place(&self, name: &str) -> Result<usize, String> {
+    fn place(&self, name: &str) -> Result<usize, Fault> {
         match self.places(name)[..] {
             [place] if self.schema().column(place).max_rep_level() == 0 => Ok(place),
-            [_] => Err(format!("column {name} is a list; it must be a plain value")),
-            [] => Err(format!("the Parquet file has no column {name}")),
-            _ => Err(format!(
-                "the Parquet file has several columns with the name {name}"
-            )),
+            [_] => Err(Fault::List(name.into())),
+            [] => Err(Fault::Absent(name.into())),
+            _ => Err(Fault::Ambiguous(name.into())),
         }
     }
 
@@ -149,10 +179,10 @@ impl Columns {
         &self,
         name: &str,
         place: usize,
-        value: impl Fn(&T::T) -> Result<V, String>,
-    ) -> Result<Vec<Option<V>>, String> {
+        value: impl Fn(&T::T) -> Result<V, Fault>,
+    ) -> Result<Vec<Option<V>>, Fault> {
         let read = AssertUnwindSafe(|| self.decoded::<T, V>(name, place, value));
-        let damaged = |_| Err(format!("the values of column {name} are damaged"));
+        let damaged = |_| Err(Fault::Damaged(name.into()));
         panic::catch_unwind(read).unwrap_or_else(damaged)
     }
 
@@ -160,9 +190,9 @@ impl Columns {
         &self,
         name: &str,
         place: usize,
-        value: impl Fn(&T::T) -> Result<V, String>,
-    ) -> Result<Vec<Option<V>>, String> {
-        let column_error = |e: ParquetError| format!("column {name}: {e}");
+        value: impl Fn(&T::T) -> Result<V, Fault>,
+    ) -> Result<Vec<Option<V>>, Fault> {
+        let column_error = |e| Fault::Decode(name.into(), e);
         let most = self.schema().column(place).max_def_level();
         let mut all = Vec::new();
         for group in 0..self.reader.num_row_groups() {
@@ -183,14 +213,10 @@ impl Columns {
                 all.push(found.map(&value).transpose()?);
             }
         }
-        if all.len() != self.rows {
-            return Err(format!(
-                "column {name} has {} values for {} rows",
-                all.len(),
-                self.rows
-            ));
+        match all.len() == self.rows {
+            true => Ok(all),
+            false => Err(Fault::Length(name.into(), all.len(), self.rows)),
         }
-        Ok(all)
     }
 }
 
@@ -239,8 +265,11 @@ mod tests {
     fn columns_of_another_type_are_named_in_errors() {
         let columns = Columns::new(sample()).expect("Parquet");
         assert_eq!(columns.rows(), 1);
-        assert_eq!(columns.texts("T"), Ok(vec![None]));
-        assert_eq!(columns.numbers("u"), Ok(vec![Some(u32::MAX.into())]));
+        assert_eq!(columns.texts("T").expect("texts"), [None]);
+        assert_eq!(
+            columns.numbers("u").expect("numbers"),
+            [Some(u32::MAX.into())]
+        );
         for (said, part) in [
             (columns.numbers("n").map(drop), "column n: -7 is below 0"),
             (
@@ -255,7 +284,7 @@ mod tests {
             (columns.texts("n").map(drop), "column n has the type INT64"),
             (columns.texts("x").map(drop), "has no column x"),
         ] {
-            let said = said.expect_err(part);
+            let said = said.expect_err(part).to_string();
             assert!(said.contains(part), "{said}");
         }
         assert!(Columns::new("no Parquet".into()).is_err());

@@ -50,6 +50,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Progress of fetching the objects of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FetchProgress {
     /// Number of bytes received from the store.
     pub bytes: u64,

@@ -28,14 +28,17 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use columns::ParquetColumnError;
 pub use fetch::FetchProgress;
-pub use plan::{ObjectChoice, ObjectParts, PlanError, StorePlan, Unsent, plan};
-pub use ranges::RangeList;
+pub use plan::{ObjectChoice, PlanError, Unsent};
+pub use ranges::{RangeList, RangeListError, RangeRowError};
 
-use crate::store;
+use crate::store::{self, StoreError, StoreOpenError};
 use fetch::Fetcher;
+use plan::plan;
 use serde::Serialize;
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -70,6 +73,7 @@ pub struct StoreQuery {
 
 /// Result of an extraction from a store, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct StoreExtracted {
     /// Counts of the frames found, and the capture file that was written.
     #[serde(flatten)]
@@ -90,6 +94,7 @@ pub struct StoreExtracted {
 
 /// Counts of the bytes and requests with which parts of objects were fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Fetched {
     /// Number of bytes received from the store.
     pub bytes: u64,
@@ -98,6 +103,39 @@ pub struct Fetched {
     pub wanted_bytes: u64,
     /// Number of read requests to the store.
     pub requests: u64,
+}
+
+/// Reason why a query of a store wrote no file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreQueryError {
+    /// The threads that send the query's requests cannot be started.
+    #[error("cannot start the threads of the store query: {0}")]
+    Threads(#[source] io::Error),
+    /// The store of the query cannot be opened.
+    #[error(transparent)]
+    Open(#[from] StoreOpenError),
+    /// The query cannot be planned.
+    #[error("{url}: {problem}")]
+    Plan {
+        /// URL of the store.
+        url: String,
+        /// Reason why the query cannot be planned.
+        #[source]
+        problem: PlanError,
+    },
+    /// A request failed while objects were read.
+    #[error("{url}: {problem}")]
+    Fetch {
+        /// URL of the store.
+        url: String,
+        /// Error of the first request that failed.
+        #[source]
+        problem: StoreError,
+    },
+    /// The objects cannot be combined into one file, or the caller stopped the query.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
 }
 
 /// Extracts the frames of a query from a store. `watch` is called regularly with the fetch
@@ -111,14 +149,12 @@ pub fn extract(
     query: &StoreQuery,
     stop: &Arc<AtomicBool>,
     watch: impl Fn(&FetchProgress),
-) -> Result<StoreExtracted, MergeError> {
+) -> Result<StoreExtracted, StoreQueryError> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build();
-    let failed =
-        |e| MergeError::Failed(format!("cannot start the threads of the store query: {e}"));
-    let runtime = runtime.map_err(failed)?;
+    let runtime = runtime.map_err(StoreQueryError::Threads)?;
     let done = extract_on(runtime.handle(), query, stop, watch);
     // Responses that still arrive are discarded.
     runtime.shutdown_background();
@@ -130,22 +166,22 @@ fn extract_on(
     query: &StoreQuery,
     stop: &Arc<AtomicBool>,
     watch: impl Fn(&FetchProgress),
-) -> Result<StoreExtracted, MergeError> {
+) -> Result<StoreExtracted, StoreQueryError> {
     let begun = Instant::now();
     let url = &query.store;
     let store = {
         // Parts of the store's client need the runtime's context.
         let _within = runtime.enter();
-        store::open_to_read(url, url).map_err(|e| MergeError::Refused(e.to_string()))?
+        store::open_to_read(url, url)?
     };
     let terms = FlowTerms::parse(query.frames.filter.expression());
     let plan = runtime.block_on(async {
         tokio::select! {
-            planned = plan(&*store, &query.choice, &query.frames.times, &terms) => planned.map_err(|e| match e {
-                PlanError::Refused(e) => MergeError::Refused(format!("{url}: {e}")),
-                PlanError::Store(e) => MergeError::Failed(format!("{url}: {e}")),
+            planned = plan(&*store, &query.choice, &query.frames.times, &terms) => planned.map_err(|problem| {
+                let url = url.clone();
+                StoreQueryError::Plan { url, problem }
             }),
-            () = until(stop) => Err(MergeError::Stopped),
+            () = until(stop) => Err(MergeError::Stopped.into()),
         }
     })?;
     let fetcher = Fetcher::new(store, runtime.clone(), &plan.objects, Arc::clone(stop));
@@ -157,10 +193,11 @@ fn extract_on(
     let written = extract_ranges(files, plan.notes, &query.frames, may_continue);
     // Later errors are consequences of a stop or of a failure of the store.
     if stop.load(Ordering::Relaxed) && written.is_err() {
-        return Err(MergeError::Stopped);
+        return Err(MergeError::Stopped.into());
     }
-    if let (Some(e), Err(_)) = (fetcher.failure(), &written) {
-        return Err(MergeError::Failed(format!("{url}: {e}")));
+    if let (Some(problem), Err(_)) = (fetcher.failure().cloned(), &written) {
+        let url = url.clone();
+        return Err(StoreQueryError::Fetch { url, problem });
     }
     let mut written = written?;
     let mut losses = plan.losses;

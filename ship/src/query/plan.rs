@@ -4,7 +4,7 @@
 use super::{
     partitions,
     ranges::{ListedRanges, RangeList},
-    table::{ObjectPart, PartTable},
+    table::{ObjectPart, PartTable, PartTableError},
 };
 use crate::{
     key,
@@ -53,6 +53,7 @@ pub struct ObjectParts {
 
 /// Counts of matching frames that are not in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Unsent {
     /// Number of capture file parts that are not in the store.
     pub parts: u64,
@@ -82,13 +83,35 @@ pub struct StorePlan {
 
 /// Reason why a query of a store cannot be planned.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
-    /// The store does not have the objects that the query needs.
-    #[error("{0}")]
-    Refused(String),
     /// A request of the query to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store has no tables of parts.
+    #[error(
+        "the store has no blocks/: it does not have the layout of wqcap, or nothing has been shipped to it yet"
+    )]
+    NoTables,
+    /// The store has no packets of the query's time range and sensors.
+    #[error("{}", .0.nothing_found(.1))]
+    NothingFound(Box<StorePlan>, Vec<String>),
+    /// The list of ranges has an object that is not a capture file's.
+    #[error(
+        "column object: {0:?} is not the key of a packets object, such as packets/dt=2026-11-21/hour=03/sensor=NAME/START-q00.pcapng"
+    )]
+    OtherObject(String),
+    /// No listed object can be read. The text describes the first of them.
+    #[error("{0}")]
+    UnusableList(String),
+    /// All ranges of the list are in capture files that were not sent to the store.
+    #[error(
+        "all {0} listed ranges are in files that were not sent, because ship.packets excludes them"
+    )]
+    UnsentList(u64),
+    /// The list of ranges is empty.
+    #[error("the list has no ranges")]
+    EmptyList,
 }
 
 impl ObjectParts {
@@ -151,7 +174,7 @@ type ReadTable = (CaptureKey, Result<Option<PartTable>, OmittedTable>);
 enum OmittedTable {
     /// The table of parts was deleted after it was listed.
     Gone,
-    Unsound(String),
+    Unsound(PartTableError),
 }
 
 /// Reads tables of parts concurrently, in the order of `keys`.
@@ -194,8 +217,7 @@ async fn of_times(
 ) -> Result<StorePlan, PlanError> {
     let days = store.list(key::BLOCKS).await?.folders;
     if days.is_empty() {
-        let none = "the store has no blocks/: it does not have the layout of wqcap, or nothing has been shipped to it yet";
-        return Err(PlanError::Refused(none.into()));
+        return Err(PlanError::NoTables);
     }
     let hours = partitions::hours(times, lookback_ns);
     let folders = partitions::folders(&days, &hours, sensors);
@@ -229,7 +251,7 @@ async fn of_times(
         plan.objects.extend(beginning);
     }
     if plan.objects.is_empty() {
-        return Err(PlanError::Refused(plan.nothing_found(sensors)));
+        return Err(PlanError::NothingFound(plan.into(), sensors.into()));
     }
     Ok(plan)
 }
@@ -308,9 +330,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     let (mut known, mut unknown) = (Vec::new(), Vec::new());
     for (object, listed) in &list.objects {
         let Some(key) = CaptureKey::parse(object).filter(|it| it.packets() == *object) else {
-            return Err(PlanError::Refused(format!(
-                "column object: {object:?} is not the key of a packets object, such as packets/dt=2026-11-21/hour=03/sensor=NAME/START-q00.pcapng"
-            )));
+            return Err(PlanError::OtherObject(object.clone()));
         };
         match (listed.object_bytes, listed.head_bytes) {
             (Some(bytes), Some(head)) => known.push((key, listed, bytes, head)),
@@ -347,17 +367,11 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     }
     plan.objects.sort_by(|a, b| a.key.cmp(&b.key));
     if plan.objects.is_empty() {
-        let why = match plan.losses.first() {
-            Some(loss) => loss.clone(),
-            None if list.unsent > 0 => {
-                format!(
-                    "all {} listed ranges are in files that were not sent, because ship.packets excludes them",
-                    list.unsent
-                )
-            }
-            None => "the list has no ranges".into(),
-        };
-        return Err(PlanError::Refused(why));
+        return Err(match plan.losses.first() {
+            Some(loss) => PlanError::UnusableList(loss.clone()),
+            None if list.unsent > 0 => PlanError::UnsentList(list.unsent),
+            None => PlanError::EmptyList,
+        });
     }
     Ok(plan)
 }

@@ -1,8 +1,8 @@
 //! List of ranges of objects, made by a user: CSV or Parquet, as SQL engines print them.
 
-use super::columns::Columns;
+use super::columns::{Columns, ParquetColumnError};
 use bytes::Bytes;
-use csv::{ReaderBuilder, StringRecord, Trim};
+use csv::{ReaderBuilder, Trim};
 use std::{collections::BTreeMap, io::Read, ops::Range};
 
 /// First bytes of a Parquet file.
@@ -29,9 +29,67 @@ pub(super) struct ListedRanges {
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// Row of the user's list of ranges, with its position for error messages.
+/// Reason why a user's list of ranges cannot be used. It does not name the file of the list.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeListError {
+    /// A column of a Parquet file cannot be read.
+    #[error(transparent)]
+    Column(#[from] ParquetColumnError),
+    /// The text is not CSV.
+    #[error(transparent)]
+    Csv(#[from] csv::Error),
+    /// The header of the CSV file has a column several times.
+    #[error("line 1: the header has several columns with the name {0}; keep one")]
+    Ambiguous(&'static str),
+    /// The header of the CSV file has no such column.
+    #[error(
+        "line 1: the header has no column {0}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
+    )]
+    Absent(&'static str),
+    /// A row of a Parquet file is invalid; rows count from 0.
+    #[error("row {0}: {1}")]
+    Row(usize, RangeRowError),
+    /// A line of a CSV file is invalid; lines count from 1.
+    #[error("line {0}: {1}")]
+    Line(u64, RangeRowError),
+}
+
+/// Reason why a row of a user's list of ranges is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeRowError {
+    /// A needed value of the row is null.
+    #[error("column {0}: is null")]
+    Null(&'static str),
+    /// A value of the row is not a number.
+    #[error("column {0}: {1:?} is not a whole number of at least 0")]
+    Number(&'static str, String),
+    /// The range of the row is empty.
+    #[error("byte_start {} is not before byte_end {}", .0.start, .0.end)]
+    Empty(Range<u64>),
+    /// The range of the row ends after its object.
+    #[error("byte_end {end} is after object_bytes {object_bytes}")]
+    BeyondObject {
+        /// End of the range in the row.
+        end: u64,
+        /// Length of the object in the row.
+        object_bytes: u64,
+    },
+    /// Two rows disagree on their object.
+    #[error("column {name} is {now}, but an earlier row has {before} for the same object")]
+    Contradiction {
+        /// Name of the column.
+        name: &'static str,
+        /// Value of the column in the row.
+        now: u64,
+        /// Value of the column in an earlier row.
+        before: u64,
+    },
+}
+
+/// Row of the user's list of ranges.
 struct RangeRow {
-    place: String,
     object: String,
     start: u64,
     end: u64,
@@ -44,7 +102,7 @@ impl RangeList {
     ///
     /// # Errors
     /// The error names the row and the column.
-    pub fn read(list: Vec<u8>) -> Result<Self, String> {
+    pub fn read(list: Vec<u8>) -> Result<Self, RangeListError> {
         let mut it = Self::default();
         if list.starts_with(PARQUET) {
             it.add_parquet(list.into())?;
@@ -54,7 +112,7 @@ impl RangeList {
         Ok(it)
     }
 
-    fn add_parquet(&mut self, list: Bytes) -> Result<(), String> {
+    fn add_parquet(&mut self, list: Bytes) -> Result<(), RangeListError> {
         let columns = Columns::new(list)?;
         let optional = |name| match columns.has(name) {
             true => columns.numbers(name),
@@ -68,55 +126,49 @@ impl RangeList {
                 self.unsent += 1;
                 continue;
             };
-            let place = format!("row {row}");
-            let number = |name, values: &[Option<u64>]| {
-                let null = || format!("{place}: column {name}: is null");
-                values[row].ok_or_else(null)
+            let number =
+                |name, values: &[Option<u64>]| values[row].ok_or(RangeRowError::Null(name));
+            let parsed = || {
+                Ok(RangeRow {
+                    object,
+                    start: number("byte_start", &starts)?,
+                    end: number("byte_end", &ends)?,
+                    head_bytes: heads[row],
+                    object_bytes: lens[row],
+                })
             };
-            let (start, end) = (number("byte_start", &starts)?, number("byte_end", &ends)?);
-            self.add(RangeRow {
-                place,
-                object,
-                start,
-                end,
-                head_bytes: heads[row],
-                object_bytes: lens[row],
-            })?;
+            let added = parsed().and_then(|it| self.add(it));
+            added.map_err(|e| RangeListError::Row(row, e))?;
         }
         Ok(())
     }
 
-    fn add_csv(&mut self, list: impl Read) -> Result<(), String> {
+    fn add_csv(&mut self, list: impl Read) -> Result<(), RangeListError> {
         let mut reader = ReaderBuilder::new().trim(Trim::All).from_reader(list);
-        let header = reader.headers().map_err(|e| e.to_string())?.clone();
-        let place = |name: &str| {
+        let header = reader.headers()?.clone();
+        let place = |name: &'static str| {
             let named = header.iter().enumerate();
             let mut named = named.filter(|(_, it)| it.eq_ignore_ascii_case(name));
             match (named.next(), named.next()) {
                 (Some((at, _)), None) => Ok(Some(at)),
                 (None, _) => Ok(None),
-                _ => Err(format!(
-                    "line 1: the header has several columns with the name {name}; keep one"
-                )),
+                _ => Err(RangeListError::Ambiguous(name)),
             }
         };
-        let needed = |name| {
-            place(name)?.ok_or_else(|| {
-                format!(
-                    "line 1: the header has no column {name}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
-                )
-            })
-        };
+        let needed = |name| place(name)?.ok_or(RangeListError::Absent(name));
         let object = needed("object")?;
         let (start, end) = (needed("byte_start")?, needed("byte_end")?);
         let (head, len) = (place("head_bytes")?, place("object_bytes")?);
         for record in reader.records() {
-            let record = record.map_err(|e| e.to_string())?;
+            let record = record?;
             let line = record.position().map_or(0, csv::Position::line);
-            let place = format!("line {line}");
             let text = |at: usize| record.get(at).filter(|it| !NULLS.contains(it));
-            let number = |name: &str, at: usize| number(&record, &place, name, at);
-            let optional = |name: &str, at: Option<usize>| match at {
+            let number = |name, at| {
+                let text = record.get(at).unwrap_or_default();
+                text.parse()
+                    .map_err(|_| RangeRowError::Number(name, text.into()))
+            };
+            let optional = |name, at: Option<usize>| match at {
                 Some(at) if text(at).is_some() => number(name, at).map(Some),
                 _ => Ok(None),
             };
@@ -124,31 +176,29 @@ impl RangeList {
                 self.unsent += 1;
                 continue;
             };
-            self.add(RangeRow {
-                object: object.to_owned(),
-                start: number("byte_start", start)?,
-                end: number("byte_end", end)?,
-                head_bytes: optional("head_bytes", head)?,
-                object_bytes: optional("object_bytes", len)?,
-                place,
-            })?;
+            let parsed = || {
+                Ok(RangeRow {
+                    object: object.to_owned(),
+                    start: number("byte_start", start)?,
+                    end: number("byte_end", end)?,
+                    head_bytes: optional("head_bytes", head)?,
+                    object_bytes: optional("object_bytes", len)?,
+                })
+            };
+            let added = parsed().and_then(|it| self.add(it));
+            added.map_err(|e| RangeListError::Line(line, e))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, row: RangeRow) -> Result<(), String> {
-        let place = row.place;
-        if row.start >= row.end {
-            return Err(format!(
-                "{place}: byte_start {} is not before byte_end {}",
-                row.start, row.end
-            ));
+    fn add(&mut self, row: RangeRow) -> Result<(), RangeRowError> {
+        let range = row.start..row.end;
+        if range.is_empty() {
+            return Err(RangeRowError::Empty(range));
         }
-        if let Some(len) = row.object_bytes.filter(|len| *len < row.end) {
-            return Err(format!(
-                "{place}: byte_end {} is after object_bytes {len}",
-                row.end
-            ));
+        if let Some(object_bytes) = row.object_bytes.filter(|len| *len < row.end) {
+            let end = row.end;
+            return Err(RangeRowError::BeyondObject { end, object_bytes });
         }
         let listed = self.objects.entry(row.object).or_default();
         for (name, before, now) in [
@@ -157,24 +207,15 @@ impl RangeList {
         ] {
             match (*before, now) {
                 (Some(before), Some(now)) if before != now => {
-                    return Err(format!(
-                        "{place}: column {name} is {now}, but an earlier row has {before} for the same object"
-                    ));
+                    return Err(RangeRowError::Contradiction { name, now, before });
                 }
                 (_, None) => {}
                 (_, now) => *before = now,
             }
         }
-        listed.ranges.push(row.start..row.end);
+        listed.ranges.push(range);
         Ok(())
     }
-}
-
-fn number(record: &StringRecord, place: &str, name: &str, at: usize) -> Result<u64, String> {
-    let text = record.get(at).unwrap_or_default();
-    text.parse().map_err(|_| {
-        format!("{place}: column {name}: {text:?} is not a whole number of at least 0")
-    })
 }
 
 #[cfg(test)]
@@ -185,7 +226,7 @@ mod tests {
         shipper::fixtures,
     };
 
-    fn list(text: &str) -> Result<RangeList, String> {
+    fn list(text: &str) -> Result<RangeList, RangeListError> {
         RangeList::read(text.into())
     }
 
@@ -207,12 +248,12 @@ mod tests {
             }
         };
         let least = "object,byte_start,byte_end\n\"a, b\",500,900\nc,7,8\n\"a, b\",0,100\n";
-        assert_eq!(list(least), Ok(expected(None, None)));
+        assert_eq!(list(least).expect("a list"), expected(None, None));
         // Columns in any order, among others, with the quotes of ClickHouse and the line ends of
         // Windows.
         let all = "\"byte_end\",\"x\",\"OBJECT\",\"byte_start\",\"object_bytes\",\"head_bytes\"\r\n\
             900,1,\"a, b\",500,1000,24\r\n8, ,c , 7,1000,24\r\n100,1,\"a, b\",0,1000,24\r\n";
-        assert_eq!(list(all), Ok(expected(Some(24), Some(1000))));
+        assert_eq!(list(all).expect("a list"), expected(Some(24), Some(1000)));
         let nulls =
             "object,byte_start,byte_end,head_bytes\n,1,2,3\nNULL,1,2,3\n\\N,1,2,3\nx,1,2,\n";
         let found = list(nulls).expect("a list");
@@ -239,7 +280,9 @@ mod tests {
             ),
             ("x,1,2", "line: 2"),
         ] {
-            let said = list(&format!("{header}{rows}\n")).expect_err(part);
+            let said = list(&format!("{header}{rows}\n"))
+                .expect_err(part)
+                .to_string();
             assert!(said.contains(part), "{said}");
         }
         for (text, part) in [
@@ -251,18 +294,19 @@ mod tests {
             ),
             ("PAR1 and no more", "cannot be read as Parquet"),
         ] {
-            let said = list(text).expect_err(part);
+            let said = list(text).expect_err(part).to_string();
             assert!(said.contains(part), "{said}");
         }
         let said = RangeList::read(b"object,byte_start,byte_end\n\xff,1,2\n".into());
-        assert!(said.expect_err("no text").contains("record 1 "));
+        let said = said.expect_err("no text").to_string();
+        assert!(said.contains("record 1 "), "{said}");
     }
 
     #[test]
     fn a_table_of_parts_is_a_list_of_ranges() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let index = index.expect("reads").expect("made");
         let of = |key| ObjectInfo {
             key,

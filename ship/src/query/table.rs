@@ -1,6 +1,6 @@
 //! Reader of tables of parts: the columns that [`crate::blocks`] writes.
 
-use super::columns::Columns;
+use super::columns::{Columns, ParquetColumnError};
 use crate::{
     blocks::{FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS},
     flow_filter::FlowFilter,
@@ -33,17 +33,44 @@ pub(super) struct ObjectPart {
     pub(super) may_hold: bool,
 }
 
+/// Reason why a table of parts cannot be used. It does not name the table.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PartTableError {
+    #[error(transparent)]
+    Column(#[from] ParquetColumnError),
+    #[error(
+        "the table has columns of version {0}; this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
+    )]
+    Version(String),
+    #[error("column object, object_bytes or head_bytes: the table has several values")]
+    SeveralObjects,
+    #[error("column head_bytes is {head}, which is more than object_bytes {object}")]
+    Head { head: u64, object: u64 },
+    #[error(
+        "row {row}: the bytes {} to {} are outside of the object, which has {object} bytes",
+        .bytes.start, .bytes.end
+    )]
+    Part {
+        row: usize,
+        bytes: Range<u64>,
+        object: u64,
+    },
+    #[error("column {FLOW_FILTER}: a filter has {0} bytes, which is not a length of a filter")]
+    Filter(usize),
+}
+
 impl PartTable {
     /// Reads the table of an object's parts. `demanded` are the index keys that a wanted flow has.
     /// `None`: the table of a file without frames, which has no parts.
-    pub(super) fn read(table: Bytes, demanded: &[IndexKey]) -> Result<Option<Self>, String> {
+    pub(super) fn read(
+        table: Bytes,
+        demanded: &[IndexKey],
+    ) -> Result<Option<Self>, PartTableError> {
         let columns = Columns::new(table)?;
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
             && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
         {
-            return Err(format!(
-                "the table has columns of version {version}; this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
-            ));
+            return Err(PartTableError::Version(version.into()));
         }
         let objects = columns.texts("object")?;
         let [object_bytes, heads, starts, ends, firsts, lasts, frames] = [
@@ -58,7 +85,7 @@ impl PartTable {
         .map(|name| {
             let values = columns.numbers(name)?.into_iter();
             let values = values.collect::<Option<Vec<_>>>();
-            values.ok_or_else(|| format!("column {name}: is null"))
+            values.ok_or_else(|| ParquetColumnError::Null(name.into()))
         });
         let (object_bytes, heads) = (object_bytes?, heads?);
         let (starts, ends, firsts) = (starts?, ends?, firsts?);
@@ -68,24 +95,19 @@ impl PartTable {
             return Ok(None);
         };
         if rows.any(|other| other != of) {
-            return Err(
-                "column object, object_bytes or head_bytes: the table has several values".into(),
-            );
+            return Err(PartTableError::SeveralObjects);
         }
         let ((object, object_bytes), head_bytes) = of;
         if head_bytes > object_bytes {
-            return Err(format!(
-                "column head_bytes is {head_bytes}, which is more than object_bytes {object_bytes}"
-            ));
+            let (head, object) = (head_bytes, object_bytes);
+            return Err(PartTableError::Head { head, object });
         }
         let held = may_hold(&columns, demanded)?;
         let parts = (0..columns.rows()).map(|row| {
             let bytes = starts[row]..ends[row];
             if bytes.is_empty() || bytes.end > object_bytes {
-                return Err(format!(
-                    "row {row}: the bytes {} to {} are outside of the object, which has {object_bytes} bytes",
-                    bytes.start, bytes.end
-                ));
+                let object = object_bytes;
+                return Err(PartTableError::Part { row, bytes, object });
             }
             Ok(ObjectPart {
                 bytes,
@@ -115,17 +137,14 @@ impl PartTable {
 
 /// Returns for each row of a table of parts if a flow of the part may have all demanded index keys.
 /// An empty list means that every part may.
-fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, String> {
+fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, PartTableError> {
     if demanded.is_empty() || !columns.has(FLOW_FILTER) {
         return Ok(Vec::new());
     }
     let filters = columns.bytes(FLOW_FILTER)?;
     let of_row = |filter: Option<Bytes>| match filter {
         Some(bytes) => {
-            let len = bytes.len();
-            let filter = FlowFilter::read(&bytes);
-            let filter =
-                filter.ok_or_else(|| format!("column {FLOW_FILTER}: a filter has {len} bytes, which is not a length of a filter"))?;
+            let filter = FlowFilter::read(&bytes).ok_or(PartTableError::Filter(bytes.len()))?;
             Ok(filter.may_hold(demanded))
         }
         None => Ok(true),
@@ -145,7 +164,7 @@ mod tests {
     fn written_tables_are_read_back() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let mut index = index.expect("reads").expect("made");
         // A second block with later stamps.
         let mut later = index.blocks[0].clone();
@@ -185,14 +204,14 @@ mod tests {
         assert_eq!(unsent.expect("has parts").object, None);
         index.blocks.clear();
         let empty = blocks::write(&index, of(None)).expect("written");
-        assert_eq!(PartTable::read(empty, &[]), Ok(None));
+        assert_eq!(PartTable::read(empty, &[]).expect("reads"), None);
     }
 
     #[test]
     fn a_part_beyond_its_object_is_an_error() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
-        let index = wqcap_files::index::build(&file, || true);
+        let index = wqcap_files::index::build(&file, None, || true);
         let index = index.expect("reads").expect("made");
         let of = |bytes| ObjectInfo {
             key: None,
@@ -204,7 +223,7 @@ mod tests {
             (5, "column head_bytes is 24"),
         ] {
             let table = blocks::write(&index, of(bytes)).expect("written");
-            let said = PartTable::read(table, &[]).expect_err(part);
+            let said = PartTable::read(table, &[]).expect_err(part).to_string();
             assert!(said.contains(part), "{said}");
         }
     }

@@ -1,8 +1,10 @@
 //! Tests of plans, requests and extractions, over stores in folders.
 
 use super::{
-    FetchProgress, ObjectChoice, ObjectParts, RangeList, StoreExtracted, StorePlan, StoreQuery,
-    extract, fetch::Fetcher, plan,
+    FetchProgress, ObjectChoice, PlanError, RangeList, StoreExtracted, StoreQuery, StoreQueryError,
+    extract,
+    fetch::Fetcher,
+    plan::{ObjectParts, StorePlan, plan},
 };
 use crate::{
     ShipPlan, ShipSelection,
@@ -29,7 +31,7 @@ use tokio::runtime::{Builder, Runtime};
 use wqcap_files::{
     extract::FrameQuery,
     index::FlowTerms,
-    merge::{self, MergeError, MergePlan, MergeTarget},
+    merge::{self, MergePlan, MergeTarget},
     name::FileName,
     read::{self, FileRanges},
 };
@@ -115,9 +117,8 @@ fn planned(
     store: &dyn ReadStore,
     choice: &ObjectChoice,
     times: &Range<u64>,
-) -> Result<StorePlan, String> {
-    let planned = runtime().block_on(plan(store, choice, times, &FlowTerms::default()));
-    planned.map_err(|e| e.to_string())
+) -> Result<StorePlan, PlanError> {
+    runtime().block_on(plan(store, choice, times, &FlowTerms::default()))
 }
 
 /// Writes a store with tables only: one file per 20 minutes, for `days` days and `sensors` sensors.
@@ -125,7 +126,7 @@ fn planned(
 fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
     let dir = tempfile::tempdir().expect("dir");
     let sample = fixtures::capture(dir.path(), 0, 7, 10);
-    let index = wqcap_files::index::build(&sample, || true);
+    let index = wqcap_files::index::build(&sample, None, || true);
     let mut index = index.expect("reads").expect("made");
     let step = 20 * MINUTE;
     for n in 0..days * (DAY / step) {
@@ -203,7 +204,7 @@ fn ten_minutes_of_a_hundred_thousand_files() {
 fn a_long_file_is_found_within_the_look_back() {
     let dir = tempfile::tempdir().expect("dir");
     let sample = fixtures::capture(dir.path(), 0, 7, 10);
-    let index = wqcap_files::index::build(&sample, || true);
+    let index = wqcap_files::index::build(&sample, None, || true);
     let mut index = index.expect("reads").expect("made");
     // A file of 30 hours that begins one minute before midnight.
     let start_ns = FIRST_DAY - MINUTE;
@@ -231,7 +232,7 @@ fn a_long_file_is_found_within_the_look_back() {
     assert_eq!(found(23, DAY).expect("found").objects.len(), 1);
     assert_eq!(found(29, 30 * HOUR).expect("found").objects.len(), 1);
     assert_eq!(found(0, 0).expect("found").objects.len(), 1);
-    let said = found(29, DAY).expect_err("not looked for");
+    let said = found(29, DAY).expect_err("not looked for").to_string();
     assert!(
         said.contains("has no files of the wanted times; --lookback"),
         "{said}"
@@ -245,7 +246,7 @@ fn a_long_file_is_found_within_the_look_back() {
     let absent = tempfile::tempdir().expect("dir");
     let store = Noting::new(absent.path(), None);
     let said = planned(&*store, &of_times(&[], DAY), &(0..1)).expect_err("no store");
-    assert!(said.contains("has no blocks/"), "{said}");
+    assert!(said.to_string().contains("has no blocks/"), "{said}");
 }
 
 /// Sensors with shipped files, and their store.
@@ -310,7 +311,7 @@ impl TestBench {
         &self,
         choice: ObjectChoice,
         times: Range<u64>,
-    ) -> Result<StoreExtracted, MergeError> {
+    ) -> Result<StoreExtracted, StoreQueryError> {
         extract(&self.query(choice, times), &Arc::default(), |_| {})
     }
 
@@ -318,7 +319,7 @@ impl TestBench {
     fn merged(&self, sensors: &[&str]) -> Vec<u8> {
         let inputs: Vec<_> = sensors.iter().map(|it| self.at(it)).collect();
         let out = self.at("merged.pcap");
-        let plan = MergePlan::new(&inputs, &out).expect("a plan");
+        let plan = MergePlan::new(&inputs, None, &out).expect("a plan");
         let target = MergeTarget::new(&out, &plan).expect("a target");
         merge::run(plan, target, |_| true).expect("merged");
         fs::read(out).expect("there")

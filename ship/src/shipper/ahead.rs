@@ -49,7 +49,7 @@ impl Shipper {
             None => digest_of(Arc::clone(file), record.sent().len),
         };
         let done = digest.await.map_err(io::Error::other).flatten();
-        done.map_err(|e| self.unread(record, &e))
+        done.map_err(|e| self.unread(record, e))
     }
 }
 

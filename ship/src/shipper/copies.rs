@@ -4,14 +4,14 @@
 //! when the store has it. Equal files and keys yield equal bytes: a lost copy is made again, and
 //! its upload continues.
 
-use super::{PassError, Shipper};
+use super::{PassError, Shipper, UnshippedReason, error::CopyError};
 use crate::{
     ShipPlan,
     blocks::{self, ObjectInfo},
     journal::{ContentKind, DeliveryRecord, DeliveryState},
 };
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 use tokio::task::spawn_blocking;
@@ -74,30 +74,25 @@ impl Shipper {
             ..record.clone()
         };
         let (path, to) = (self.path_of(&original), self.copy_path(&record));
-        let failed = |e: String| {
-            PassError::File(format!(
-                "{}: cannot make the anonymized copy of the file: {e}",
-                path.display()
-            ))
-        };
+        let failed = |e: CopyError| UnshippedReason::Copy(e).of(&path);
         let file = self.open(&original)?;
         let from = path.clone();
         let made = spawn_blocking(move || made(&from, &query, &to)).await;
-        let made = made.map_err(|e| failed(e.to_string()))?;
+        let made = made
+            .map_err(|e| CopyError::Io(io::Error::other(e)))
+            .flatten();
         let (index, stamp) = made.map_err(failed)?;
         self.check(&original, &file)?;
         if index.frames != record.frames {
             let (has, of) = (index.frames, record.frames);
-            return Err(failed(format!(
-                "the anonymized copy has {has} frames, but the capture file has {of} frames"
-            )));
+            return Err(failed(CopyError::Frames { has, of }).into());
         }
         let object = ObjectInfo {
             key: Some(&record.key),
             bytes: stamp.len,
             queue: FileName::parse(&path).and_then(|it| it.queue),
         };
-        let blocks = blocks::write(&index, object).map_err(|e| failed(e.to_string()))?;
+        let blocks = blocks::write(&index, object).map_err(|e| failed(e.into()))?;
         self.journal.set_blocks(&record.id(), &blocks)?;
         let is_the_same = record.copy.is_some_and(|it| it.len == stamp.len);
         let state = match record.state {
@@ -127,10 +122,10 @@ fn made(
     path: &Path,
     query: &AnonymizeParams,
     to: &Path,
-) -> Result<(CaptureIndex, FileStamp), String> {
-    fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(|e| e.to_string())?;
-    anonymize_file(path, query, to).map_err(|e| e.to_string())?;
-    let index = index::build(to, || true).map_err(|e| e.to_string())?;
-    let stamp = FileStamp::read(to).map_err(|e| e.to_string())?;
-    Ok((index.ok_or("the copy changed while it was indexed")?, stamp))
+) -> Result<(CaptureIndex, FileStamp), CopyError> {
+    fs::create_dir_all(to.parent().unwrap_or(Path::new(".")))?;
+    anonymize_file(path, query, to)?;
+    let index = index::build(to, None, || true)?;
+    let stamp = FileStamp::read(to)?;
+    Ok((index.ok_or(CopyError::Changed)?, stamp))
 }

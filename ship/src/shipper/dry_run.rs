@@ -1,6 +1,6 @@
 //! Dry run: list of the files that would be shipped now.
 
-use super::{ShipError, copies::object_name, load_index};
+use super::{FolderProblem, ShipError, copies::object_name, load_index};
 use crate::{
     ShipPlan, ShipSelection,
     journal::{ContentKind, DeliveryState, Journal},
@@ -8,13 +8,11 @@ use crate::{
     source::{self, FoundCapture},
 };
 use serde::Serialize;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 /// File that is not shipped yet, as `wqcap ship --dry-run` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Planned {
     /// Path of the unshipped file.
     pub path: PathBuf,
@@ -33,17 +31,15 @@ pub struct Planned {
 /// # Errors
 /// A folder or the journal cannot be read.
 pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
-    let start_error = |key: &str, dir: &Path| {
-        let named = format!("{key} = {:?}", dir.display());
-        move |e: io::Error| ShipError::Start(format!("{named}: {e}"))
-    };
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
     let mut found = Vec::new();
     if let Some(dir) = &plan.flows_dir {
-        found.extend(source::tables(dir).map_err(start_error("flows.dir", dir))?);
+        let tables = source::tables(dir);
+        found.extend(tables.map_err(|e| FolderProblem::Io(e).of("flows.dir", dir))?);
     }
     let dir = &plan.dir;
-    found.extend(source::packets(dir).map_err(start_error("output.dir", dir))?);
+    let packets = source::packets(dir);
+    found.extend(packets.map_err(|e| FolderProblem::Io(e).of("output.dir", dir))?);
     let is_open = |file: &FoundCapture| {
         let record = journal.get(&file.id());
         !record.is_some_and(|it| it.state == DeliveryState::Shipped && it.stamp == file.stamp)

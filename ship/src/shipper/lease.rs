@@ -44,21 +44,17 @@ const TRIES: usize = 3;
      ship.sensor and another ship.journal here; if that host is gone, the name is free {} s after that time",
     .by.host, .by.time, .by.instance, HELD.as_secs()
 )]
-pub(super) struct LeaseTaken {
+pub struct LeaseTaken {
     sensor: String,
     by: Instance,
 }
 
 /// Reason why the sensor status was not put.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum PutError {
     Taken(LeaseTaken),
-    Store(StoreError),
-}
-
-impl From<StoreError> for PutError {
-    fn from(e: StoreError) -> Self {
-        Self::Store(e)
-    }
+    Store(#[from] StoreError),
 }
 
 /// Instance that ships a sensor's files, as named in its status.
@@ -215,22 +211,15 @@ impl Lease {
     }
 
     async fn read_status(&self, key: &str) -> Result<StoredStatus, StoreError> {
+        let absent = |hidden| StoredStatus {
+            status: None,
+            only: Some(PutIf::Absent),
+            hidden,
+        };
         let object = match self.store.read_small(key).await {
             Ok(object) => object,
-            Err(StoreError::NotFound(_)) => {
-                return Ok(StoredStatus {
-                    status: None,
-                    only: Some(PutIf::Absent),
-                    hidden: None,
-                });
-            }
-            Err(StoreError::Refused(why)) if !self.held => {
-                return Ok(StoredStatus {
-                    status: None,
-                    only: Some(PutIf::Absent),
-                    hidden: Some(why),
-                });
-            }
+            Err(StoreError::NotFound(_)) => return Ok(absent(None)),
+            Err(StoreError::Refused(why)) if !self.held => return Ok(absent(Some(why))),
             Err(e) => return Err(e),
         };
         let status = SensorStatus::parse(&object.bytes);

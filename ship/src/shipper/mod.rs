@@ -20,6 +20,7 @@
 mod ahead;
 mod copies;
 mod dry_run;
+mod error;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod lease;
@@ -29,26 +30,27 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
+pub use crate::journal::{JournalError, JournalFileError};
 pub use dry_run::{Planned, dry_run};
-pub use run::{Mode, ShipError, run};
+pub use error::{FolderError, PassError, ShipError, UnshippedFile};
+use error::{FolderProblem, UnshippedReason};
+pub use lease::LeaseTaken;
+pub use run::{Mode, run};
 pub use status::ShipStatus;
 
 use crate::{
     ShipPlan,
     bandwidth::PartPace,
     blocks::{self, ObjectInfo},
-    journal::{
-        ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal, JournalError,
-    },
+    journal::{ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal},
     key,
     source::{self, FoundCapture},
-    store::{Store, StoreError},
+    store::Store,
 };
 use ahead::PendingDigest;
 use bytes::BytesMut;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -57,35 +59,17 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 use wqcap_files::{
+    folder::open::open_regular,
     folder::{
         FileStamp,
         expired::{self, ExpiredFile},
     },
     index::{self, CaptureIndex, IndexFolder},
-    open::open_regular,
 };
 
 /// Time that the capture has to write the index of a new capture file; building another index would
 /// read the file twice.
 const INDEX_TIME: Duration = Duration::from_secs(30);
-
-/// Reason why a pass of shipping ends, or why a file is deferred.
-#[derive(Debug, thiserror::Error)]
-enum PassError {
-    /// A store operation of the pass failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The delivery journal cannot be read or written.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// A folder of the capture cannot be read, or a table of blocks cannot be encoded; the pass
-    /// ends.
-    #[error("{0}")]
-    Folder(String),
-    /// One file cannot be sent to the store; the file is deferred, and the others are sent.
-    #[error("{0}")]
-    File(String),
-}
 
 /// Shipper of the finished files of one capture.
 struct Shipper {
@@ -138,7 +122,7 @@ impl Shipper {
     async fn work(&mut self) -> Result<(), PassError> {
         loop {
             self.update_journal().await?;
-            let Some(id) = self.next_file() else {
+            let Some(id) = self.first(|it| it.state != DeliveryState::Shipped) else {
                 if self.count_one().await? {
                     continue;
                 }
@@ -146,15 +130,10 @@ impl Shipper {
             };
             self.update_status(|status| status.now = Some(id.1.clone()));
             match self.advance(&id).await {
-                Err(PassError::File(problem)) => self.defer(id, problem),
+                Err(PassError::File(e)) => self.defer(id, &e),
                 other => other?,
             }
         }
-    }
-
-    /// Returns the unshipped file to be shipped first.
-    fn next_file(&self) -> Option<FileId> {
-        self.first(|it| it.state != DeliveryState::Shipped)
     }
 
     /// Returns the first file in the order of shipping whose record matches, without deferred
@@ -173,9 +152,9 @@ impl Shipper {
         open.min_by_key(order).map(DeliveryRecord::id)
     }
 
-    fn defer(&mut self, id: FileId, problem: String) {
-        tracing::warn!("{problem}; the next pass of `wqcap ship` retries this file");
-        self.later.insert(id, problem);
+    fn defer(&mut self, id: FileId, e: &UnshippedFile) {
+        tracing::warn!("{e}; the next pass of `wqcap ship` retries this file");
+        self.later.insert(id, e.to_string());
         self.update_status(|_| {});
     }
 
@@ -196,7 +175,8 @@ impl Shipper {
             self.forget(&file.id()).await?;
             match file.kind {
                 ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
-                    self.enter_table(&file)?
+                    let key = key::table(file.kind, file.ns, &self.plan.sensor);
+                    self.journal.set(file.record(key))?;
                 }
                 ContentKind::Packets => match load_index(&self.plan, &file) {
                     Some(index) => self.enter_packets(&file, &index)?,
@@ -212,14 +192,9 @@ impl Shipper {
     /// counted when its record ends. The capture's lists of deleted files are read after the folder
     /// and before records end, so that every deleted file has its line by then.
     fn count_expired(&mut self, found: &mut Vec<FoundCapture>) -> Result<(), PassError> {
-        let list_error = |e: io::Error| {
-            let dir = self.plan.dir.display();
-            PassError::Folder(format!(
-                "output.dir = \"{dir}\": cannot read the list of deleted files: {e}"
-            ))
-        };
-        let mut lines =
-            expired::read(&self.plan.dir, self.journal.expired_read()).map_err(list_error)?;
+        let dir = &self.plan.dir;
+        let lines = expired::read(dir, self.journal.expired_read());
+        let mut lines = lines.map_err(|e| FolderProblem::ExpiredList(e).of("output.dir", dir))?;
         let is_known = |it: &ExpiredFile| {
             let id = (ContentKind::Packets, it.file.clone());
             self.journal.get(&id).is_some()
@@ -253,20 +228,17 @@ impl Shipper {
     /// refer to. An unmounted file system looks like a directory that retention has emptied.
     fn listed(
         &self,
-        key: &str,
+        key: &'static str,
         dir: &Path,
         list: fn(&Path) -> io::Result<Vec<FoundCapture>>,
     ) -> Result<Vec<FoundCapture>, PassError> {
-        let folder_error =
-            |e: &dyn Display| PassError::Folder(format!("{key} = {:?}: {e}", dir.display()));
-        let stamp = || DirStamp::read(dir).map_err(|e| folder_error(&e));
-        let before = stamp()?;
-        let found = list(dir).map_err(|e| folder_error(&e))?;
-        let now = stamp()?;
+        let listed = || {
+            let before = DirStamp::read(dir)?;
+            Ok((before, list(dir)?, DirStamp::read(dir)?))
+        };
+        let (before, found, now) = listed().map_err(|e| FolderProblem::Io(e).of(key, dir))?;
         if now != before {
-            return Err(folder_error(
-                &"the directory was replaced by another one while it was listed",
-            ));
+            return Err(FolderProblem::Replaced.of(key, dir).into());
         }
         let was = self.journal.dir_of(key)?;
         if was.is_some_and(|was| was.is_of(&now)) {
@@ -281,12 +253,8 @@ impl Shipper {
                 .is_some_and(|was| was.stamp == it.stamp)
         };
         if was.is_some() && has_files && !found.iter().any(is_there) {
-            let noted = self.journal.dirs_path();
-            return Err(folder_error(&format_args!(
-                "the directory is another one than before and has no file that the journal records; is its file system mounted? If \
-                 those files are deleted for good, remove {}: they then count as expired_unshipped unless they were shipped",
-                noted.display()
-            )));
+            let problem = FolderProblem::Other(self.journal.dirs_path());
+            return Err(problem.of(key, dir).into());
         }
         self.journal.set_dir(key, now)?;
         Ok(found)
@@ -370,11 +338,6 @@ impl Shipper {
         Ok(())
     }
 
-    fn enter_table(&mut self, file: &FoundCapture) -> Result<(), PassError> {
-        let key = key::table(file.kind, file.ns, &self.plan.sensor);
-        Ok(self.journal.set(file.record(key))?)
-    }
-
     fn enter_packets(
         &mut self,
         file: &FoundCapture,
@@ -391,11 +354,9 @@ impl Shipper {
             bytes: file.stamp.len,
             queue: name.queue,
         };
-        let blocks = blocks::write(index, object).map_err(|e| {
-            PassError::Folder(format!(
-                "{}: cannot encode the table of the file's blocks: {e}",
-                file.path.display()
-            ))
+        let blocks = blocks::write(index, object).map_err(|source| PassError::Blocks {
+            path: file.path.clone(),
+            source,
         })?;
         self.journal.set_blocks(&file.id(), &blocks)?;
         let record = DeliveryRecord {
@@ -419,28 +380,20 @@ impl Shipper {
         };
         self.update_status(|status| status.now = Some(file.name.clone()));
         let path = file.path.clone();
-        let built = spawn_blocking(move || index::build(&path, || true)).await;
-        match built {
-            Ok(Ok(Some(index))) => self.enter_packets(&file, &index)?,
-            Ok(Ok(None)) => {
-                let problem = format!(
-                    "{}: the file changed while it was read",
-                    file.path.display()
-                );
-                self.defer(file.id(), problem);
+        let built = spawn_blocking(move || index::build(&path, None, || true)).await;
+        let reason = match built {
+            Ok(Ok(Some(index))) => {
+                self.enter_packets(&file, &index)?;
+                return Ok(true);
             }
+            Ok(Ok(None)) => UnshippedReason::ChangedWhileRead,
             // The capture may have recorded the number of frames when it deleted the file; the next
             // pass reads it.
-            Ok(Err(_)) if !file.path.exists() => {
-                let problem = format!(
-                    "{}: the file was deleted before its frames were counted; set output.index_dir to have them counted earlier",
-                    file.path.display()
-                );
-                self.defer(file.id(), problem);
-            }
-            Ok(Err(e)) => self.defer(file.id(), format!("{}: {e}", file.path.display())),
-            Err(e) => self.defer(file.id(), format!("{}: {e}", file.path.display())),
-        }
+            Ok(Err(_)) if !file.path.exists() => UnshippedReason::DeletedUncounted,
+            Ok(Err(e)) => e.into(),
+            Err(e) => io::Error::other(e).into(),
+        };
+        self.defer(file.id(), &reason.of(&file.path));
         Ok(true)
     }
 
@@ -454,8 +407,7 @@ impl Shipper {
     /// Opens the file of a delivery record, if the file is unchanged since it was found.
     fn open(&self, record: &DeliveryRecord) -> Result<File, PassError> {
         let path = self.path_of(record);
-        let failed = |e: io::Error| PassError::File(format!("{}: {e}", path.display()));
-        let file = open_regular(&path).map_err(failed)?;
+        let file = open_regular(&path).map_err(|e| UnshippedReason::Io(e).of(&path))?;
         self.check(record, &file)?;
         Ok(file)
     }
@@ -467,10 +419,7 @@ impl Shipper {
             return Ok(());
         }
         let path = self.path_of(record);
-        Err(PassError::File(format!(
-            "{}: the file changes while it is sent",
-            path.display()
-        )))
+        Err(UnshippedReason::ChangedWhileSent.of(&path).into())
     }
 
     fn path_of(&self, record: &DeliveryRecord) -> PathBuf {

@@ -1,16 +1,16 @@
 //! Main loop of shipping: a single pass, or passes while a capture is running.
 
 use super::{
-    PassError, ShipStatus, Shipper,
-    lease::{Lease, LeaseHolder, LeaseTaken},
+    PassError, ShipError, ShipStatus, Shipper,
+    lease::{Lease, LeaseHolder},
 };
 use crate::{
     ShipPlan,
-    journal::{Journal, JournalError},
+    journal::Journal,
     store::{self, StoreError},
 };
 use std::{
-    io, mem,
+    mem,
     pin::pin,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -36,41 +36,6 @@ pub enum Mode {
     Follow,
 }
 
-/// Reason why no files, or not all files, are shipped.
-#[derive(Debug, thiserror::Error)]
-pub enum ShipError {
-    /// Shipping of the capture's files cannot start.
-    #[error("{0}")]
-    Start(String),
-    /// Shipping of the capture's files has started and cannot continue.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<JournalError> for ShipError {
-    fn from(e: JournalError) -> Self {
-        Self::Start(e.to_string())
-    }
-}
-
-impl From<StoreError> for ShipError {
-    fn from(e: StoreError) -> Self {
-        Self::Start(e.to_string())
-    }
-}
-
-impl From<PassError> for ShipError {
-    fn from(e: PassError) -> Self {
-        Self::Failed(e.to_string())
-    }
-}
-
-impl From<LeaseTaken> for ShipError {
-    fn from(e: LeaseTaken) -> Self {
-        Self::Failed(e.to_string())
-    }
-}
-
 /// Ships the files of a plan. `tick` is called several times a second with the status, and returns
 /// `false` to stop. Upload parts that have been sent are not sent again the next time.
 ///
@@ -83,13 +48,12 @@ pub fn run(
     mode: Mode,
     mut tick: impl FnMut(&ShipStatus) -> bool,
 ) -> Result<ShipStatus, ShipError> {
-    let start = |e: io::Error| ShipError::Start(format!("cannot start the shipping threads: {e}"));
     // This thread writes the journal and waits for the disk; requests continue on other threads.
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build();
-    let runtime = runtime.map_err(start)?;
+    let runtime = runtime.map_err(ShipError::Threads)?;
     let done = runtime.block_on(async {
         let store = store::open(&plan.store)?;
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store)?;
@@ -205,7 +169,7 @@ impl Shipper {
                     wait = EVERY;
                     EVERY
                 }
-                Err(PassError::Journal(e)) => return Err(ShipError::Failed(e.to_string())),
+                Err(e @ PassError::Journal(_)) => return Err(e.into()),
                 Err(e) => {
                     let pause = match &e {
                         PassError::Store(StoreError::Refused(_)) => LONGEST,

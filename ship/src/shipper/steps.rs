@@ -1,7 +1,7 @@
 //! Steps of one file. Each step starts from the file's state in the journal and returns the next
 //! state.
 
-use super::{PassError, Shipper};
+use super::{PassError, Shipper, UnshippedReason};
 use crate::{
     fleet::LastObject,
     journal::{DeliveryRecord, DeliveryState, FileId},
@@ -294,19 +294,16 @@ impl Shipper {
         };
         let done = spawn_blocking(read).await;
         let bytes = done.map_err(io::Error::other).flatten();
-        let bytes = bytes.map_err(|e| self.unread(record, &e))?;
+        let bytes = bytes.map_err(|e| self.unread(record, e))?;
         Ok(bytes.freeze())
     }
 
     /// Returns the error for a file that cannot be read.
-    pub(super) fn unread(&self, record: &DeliveryRecord, e: &io::Error) -> PassError {
-        let path = self.path_of(record);
-        let path = path.display();
-        PassError::File(match e.kind() {
-            ErrorKind::UnexpectedEof => {
-                format!("{path}: the file became shorter while it was sent")
-            }
-            _ => format!("{path}: {e}"),
-        })
+    pub(super) fn unread(&self, record: &DeliveryRecord, e: io::Error) -> PassError {
+        let reason = match e.kind() {
+            ErrorKind::UnexpectedEof => UnshippedReason::Shorter,
+            _ => UnshippedReason::Io(e),
+        };
+        reason.of(&self.path_of(record)).into()
     }
 }

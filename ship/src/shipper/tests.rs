@@ -847,9 +847,10 @@ fn a_refused_instance_sends_nothing() {
         ..plan
     };
     let refused = run(&again, Mode::Once, |_| true);
-    let Err(ShipError::Failed(why)) = refused else {
+    let Err(ShipError::Taken(taken)) = refused else {
         panic!("{refused:?}")
     };
+    let why = taken.to_string();
     assert!(why.contains("ship.sensor = \"tap\""), "{why}");
     assert_eq!(tree(&place.at("store")).len(), objects + 1, "a refusal");
     // With [`Mode::Follow`] the claim is retried.
@@ -917,5 +918,5 @@ fn a_dry_run_lists_what_a_run_ships() {
         ..plan
     };
     let refused = run(&absent, Mode::Once, |_| true);
-    assert!(matches!(refused, Err(ShipError::Start(_))));
+    assert!(matches!(refused, Err(ShipError::Store(_))));
 }

@@ -17,7 +17,6 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// Computes the SHA-256 digest of `bytes`.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(<Sha256 as sha2::Digest>::digest(bytes).into())
     }

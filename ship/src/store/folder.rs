@@ -18,8 +18,8 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 use wqcap_files::{
+    folder::open::{create_or_empty, open_for_update, open_regular, read_regular},
     folder::sync_folder,
-    open::{create_or_empty, open_for_update, open_regular, read_regular},
 };
 
 /// Identifier of an object's upload to a folder: there is at most one per object.

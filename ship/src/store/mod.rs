@@ -14,9 +14,10 @@ mod folder;
 mod remote;
 mod retries;
 
-pub use digest::Digest;
-pub use folder::Folder;
-pub use remote::Remote;
+pub(crate) use digest::Digest;
+pub(crate) use folder::Folder;
+#[cfg(test)]
+pub(crate) use remote::Remote;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -24,13 +25,15 @@ use remote::Cloud;
 use std::{
     fmt::Debug,
     fs::{self, DirEntry},
+    io,
     ops::Range,
     path::Path,
     sync::Arc,
 };
 
-/// Error of an object store operation.
+/// Error of an object store operation: its kind, with the text of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// Permanent error of the store: missing rights, wrong credentials, no such bucket.
     #[error("{0}")]
@@ -45,7 +48,7 @@ pub enum StoreError {
 
 /// Length and version of an object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectFacts {
+pub(crate) struct ObjectFacts {
     /// Length of the stored object in bytes.
     pub bytes: u64,
     /// ETag or generation of the stored object, which changes with its content. `None`: the store
@@ -55,7 +58,7 @@ pub struct ObjectFacts {
 
 /// Content and ETag of a small object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SmallObject {
+pub(crate) struct SmallObject {
     /// Content of the small object.
     pub bytes: Bytes,
     /// ETag or generation of the small object, which changes with its content. `None`: the store
@@ -65,7 +68,7 @@ pub struct SmallObject {
 
 /// Precondition for putting an object into a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PutIf {
+pub(crate) enum PutIf {
     /// The put requires that no object has the key.
     Absent,
     /// The put requires that the existing object has this ETag or generation.
@@ -74,7 +77,7 @@ pub enum PutIf {
 
 /// Result of putting an object with a precondition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PutOutcome {
+pub(crate) enum PutOutcome {
     /// The precondition held, and the object was put.
     Put,
     /// The precondition does not hold: the object in the store has changed.
@@ -85,7 +88,7 @@ pub enum PutOutcome {
 
 /// Direct content of a folder of object keys: the last components of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub(crate) struct Listing {
     /// Names of the folders that are directly in the listed folder.
     pub folders: Vec<String>,
     /// Names of the objects that are directly in the listed folder.
@@ -97,7 +100,7 @@ pub(crate) const SMALL: u64 = 1 << 20;
 
 /// Position of a part in a multipart upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartPosition {
+pub(crate) struct PartPosition {
     /// Number of the upload part, from 0.
     pub number: usize,
     /// Byte offset of the upload part in the object.
@@ -106,7 +109,7 @@ pub struct PartPosition {
 
 /// Object store that files are shipped to.
 #[async_trait]
-pub trait Store: Debug + Send + Sync {
+pub(crate) trait Store: Debug + Send + Sync {
     /// Begins a multipart upload of an object with this digest. Returns the upload's identifier.
     async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError>;
 
@@ -151,7 +154,7 @@ pub trait Store: Debug + Send + Sync {
 
 /// Object store from which queries read. Slashes divide keys into folders.
 #[async_trait]
-pub trait ReadStore: Debug + Send + Sync {
+pub(crate) trait ReadStore: Debug + Send + Sync {
     /// Lists the direct content of a folder of object keys, such as `dt=2026-11-21` in `blocks`. A
     /// missing folder is empty.
     async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
@@ -171,11 +174,48 @@ pub trait ReadStore: Debug + Send + Sync {
 pub const FORMS: &str =
     "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY";
 
-/// Checks the form of a store URL. The error describes what is wrong with the URL.
+/// Reason why a text is not the URL of a store. It does not have the URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreUrlError {
+    /// The path of a folder is relative.
+    #[error("the path of a file:// URL must be absolute; write {FORMS}")]
+    RelativePath,
+    /// The URL has another scheme than those of stores.
+    #[error("the URL is not a store; write {FORMS}")]
+    Scheme,
+    /// The URL has no bucket, or an invalid prefix.
+    #[error("the URL names no bucket, or its prefix has . or ..; write {FORMS}")]
+    Bucket,
+}
+
+/// Error of opening an object store, after the key or option that holds the URL.
+#[derive(Debug, thiserror::Error)]
+#[error("{named}: {problem}")]
+pub struct StoreOpenError {
+    named: String,
+    #[source]
+    problem: StoreOpenProblem,
+}
+
+/// Reason why an object store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreOpenProblem {
+    #[error(transparent)]
+    Url(#[from] StoreUrlError),
+    #[error("cannot use the directory of the store: {0}; the directory must exist")]
+    Folder(#[source] io::Error),
+    #[error("{0} = {1:?}: the value is not a duration; write for example \"60s\"")]
+    Timeout(&'static str, String),
+    #[error(transparent)]
+    Client(#[from] object_store::Error),
+}
+
+/// Checks the form of a store URL.
 ///
 /// # Errors
 /// The URL has none of the accepted forms.
-pub fn check_url(url: &str) -> Result<(), String> {
+pub fn check_url(url: &str) -> Result<(), StoreUrlError> {
     parse(url).map(drop)
 }
 
@@ -197,23 +237,20 @@ enum StoreLocation<'a> {
     },
 }
 
-fn parse(url: &str) -> Result<StoreLocation<'_>, String> {
-    let known = format!("write {FORMS}");
+fn parse(url: &str) -> Result<StoreLocation<'_>, StoreUrlError> {
     if let Some(path) = url.strip_prefix("file://") {
         let is_absolute = path.starts_with('/');
         let place = is_absolute.then(|| StoreLocation::Folder(Path::new(path)));
-        return place.ok_or_else(|| format!("the path of a file:// URL must be absolute; {known}"));
+        return place.ok_or(StoreUrlError::RelativePath);
     }
     let of = |(scheme, cloud)| url.strip_prefix(scheme).map(|rest| (cloud, rest));
     let Some((cloud, rest)) = Cloud::SCHEMES.into_iter().find_map(of) else {
-        return Err(format!("the URL is not a store; {known}"));
+        return Err(StoreUrlError::Scheme);
     };
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.trim_matches('/');
     if name.is_empty() || prefix.split('/').any(|it| it == "." || it == "..") {
-        return Err(format!(
-            "the URL names no bucket, or its prefix has . or ..; {known}"
-        ));
+        return Err(StoreUrlError::Bucket);
     }
     Ok(StoreLocation::Bucket {
         cloud,
@@ -241,46 +278,41 @@ pub fn url_of(named: &Path) -> Option<String> {
 ///
 /// # Errors
 /// The URL is invalid, or the settings in the environment are.
-pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    let named = format!("ship.store = {url:?}");
-    match open_as(&named, url)? {
-        Opened::Folder(it) => Ok(Arc::new(it)),
-        Opened::Bucket(it) => Ok(Arc::new(it)),
-    }
+pub(crate) fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
+    Ok(open_as(format!("ship.store = {url:?}"), url)?)
 }
 
 /// Opens an object store for reading. Errors begin with `named`. No request is sent yet.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_to_read(named: &str, url: &str) -> Result<Arc<dyn ReadStore>, StoreError> {
-    match open_as(named, url)? {
-        Opened::Folder(it) => Ok(Arc::new(it)),
-        Opened::Bucket(it) => Ok(Arc::new(it)),
-    }
+pub(crate) fn open_to_read(
+    named: impl Into<String>,
+    url: &str,
+) -> Result<Arc<dyn ReadStore>, StoreOpenError> {
+    Ok(open_as(named.into(), url)?)
 }
 
-enum Opened {
-    Folder(Folder),
-    Bucket(Remote),
-}
+/// Store that can be written and read.
+trait AnyStore: Store + ReadStore {}
 
-fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
-    let refused = |e: String| StoreError::Refused(format!("{named}: {e}"));
-    match parse(url).map_err(refused)? {
-        StoreLocation::Folder(path) => Folder::open(path).map(Opened::Folder).map_err(|e| {
-            refused(format!(
-                "cannot use the directory of the store: {e}; the directory must exist"
-            ))
-        }),
-        StoreLocation::Bucket {
-            cloud,
-            name,
-            prefix,
-        } => remote::open(cloud, name, prefix)
-            .map(Opened::Bucket)
-            .map_err(refused),
-    }
+impl<T: Store + ReadStore> AnyStore for T {}
+
+fn open_as(named: String, url: &str) -> Result<Arc<dyn AnyStore>, StoreOpenError> {
+    let opened = || -> Result<Arc<dyn AnyStore>, StoreOpenProblem> {
+        match parse(url)? {
+            StoreLocation::Folder(path) => {
+                let folder = Folder::open(path).map_err(StoreOpenProblem::Folder);
+                Ok(Arc::new(folder?))
+            }
+            StoreLocation::Bucket {
+                cloud,
+                name,
+                prefix,
+            } => Ok(Arc::new(remote::open(cloud, name, prefix)?)),
+        }
+    };
+    opened().map_err(|problem| StoreOpenError { named, problem })
 }
 
 #[cfg(test)]

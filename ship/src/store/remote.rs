@@ -2,7 +2,7 @@
 
 use super::{
     Digest, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
-    Store, StoreError,
+    Store, StoreError, StoreOpenProblem,
     retries::{Retries, call},
 };
 use async_trait::async_trait;
@@ -109,7 +109,7 @@ pub struct Remote {
 
 /// Opens a bucket as an object store. Region, endpoint and credentials are read from the usual
 /// environment variables of its cloud: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
-pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, String> {
+pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, StoreOpenProblem> {
     // Selects the TLS provider. For a second store of this process it is selected already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig {
@@ -119,30 +119,34 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
     };
     let timeout = ClientConfigKey::Timeout;
     let limit = env::var(cloud.timeout()).unwrap_or_else(|_| REQUEST.into());
-    let no_limit = format!("{limit:?} as Duration");
+    if humantime::parse_duration(&limit).is_err() {
+        return Err(StoreOpenProblem::Timeout(cloud.timeout(), limit));
+    }
     let retries = Retries::default();
+    // The builders have the same functions and no common trait.
+    macro_rules! built {
+        ($builder:expr, $key:ident) => {
+            $builder
+                .with_retry(retry)
+                .with_http_connector(retries.clone())
+                .with_config($key::Client(timeout), &limit)
+                .build()
+                .map(boxed)
+        };
+    }
     let client = match cloud {
-        Cloud::S3 => AmazonS3Builder::from_env()
-            .with_bucket_name(bucket)
-            .with_retry(retry)
-            .with_http_connector(retries.clone())
-            .with_config(AmazonS3ConfigKey::Client(timeout), &limit)
-            .build()
-            .map(boxed),
-        Cloud::Google => GoogleCloudStorageBuilder::from_env()
-            .with_bucket_name(bucket)
-            .with_retry(retry)
-            .with_http_connector(retries.clone())
-            .with_config(GoogleConfigKey::Client(timeout), &limit)
-            .build()
-            .map(boxed),
-        Cloud::Azure => MicrosoftAzureBuilder::from_env()
-            .with_container_name(bucket)
-            .with_retry(retry)
-            .with_http_connector(retries.clone())
-            .with_config(AzureConfigKey::Client(timeout), &limit)
-            .build()
-            .map(boxed),
+        Cloud::S3 => built!(
+            AmazonS3Builder::from_env().with_bucket_name(bucket),
+            AmazonS3ConfigKey
+        ),
+        Cloud::Google => built!(
+            GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket),
+            GoogleConfigKey
+        ),
+        Cloud::Azure => built!(
+            MicrosoftAzureBuilder::from_env().with_container_name(bucket),
+            AzureConfigKey
+        ),
     };
     let names = cloud.credentials();
     let hint = match names.iter().any(|it| env::var_os(it).is_some()) {
@@ -153,15 +157,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         ),
     };
     Ok(Remote {
-        client: client.map_err(|e| match e.to_string() {
-            text if text.contains(&no_limit) => {
-                let variable = cloud.timeout();
-                format!(
-                    "{variable} = {limit:?}: the value is not a duration; write for example \"60s\""
-                )
-            }
-            text => text,
-        })?,
+        client: client?,
         prefix: prefix.into(),
         by_generation: cloud == Cloud::Google,
         parts_have_metadata: cloud != Cloud::Azure,

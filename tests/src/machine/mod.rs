@@ -2,9 +2,9 @@
 
 pub mod bucket;
 pub mod certificate;
-pub mod dir;
 pub mod disks;
 pub mod live;
-pub mod netns;
 pub mod privileges;
 pub mod proxy;
+
+pub use wqcap_testkit::machine::{dir, netns};

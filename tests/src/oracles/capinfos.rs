@@ -10,12 +10,32 @@ use std::path::Path;
 #[must_use]
 #[track_caller]
 pub fn frames(path: &Path) -> u64 {
-    let done = Program::new("capinfos")
-        .args(["-T", "-m", "-r", "-M", "-c"])
-        .arg(path)
-        .run()
-        .expect(0);
-    let count = done.stdout.trim_end().rsplit(',').next();
-    let count = count.and_then(|it| it.trim_matches('"').parse().ok());
-    count.unwrap_or_else(|| panic!("no frame count in the output: {done}"))
+    counts(&[path])[0]
+}
+
+/// Returns the number of frames in each file, as counted by capinfos. capinfos decompresses files
+/// itself.
+///
+/// # Panics
+/// Panics if capinfos is missing or reports damage.
+#[must_use]
+#[track_caller]
+pub fn counts<P: AsRef<Path>>(paths: &[P]) -> Vec<u64> {
+    let mut counts = Vec::new();
+    // A command line has a limit.
+    for paths in paths.chunks(200) {
+        let done = Program::new("capinfos")
+            .args(["-T", "-m", "-r", "-M", "-c"])
+            .args(paths.iter().map(AsRef::as_ref))
+            .run()
+            .expect(0);
+        let before = counts.len();
+        counts.extend(done.stdout.lines().map(|line| {
+            let count = line.rsplit(',').next();
+            let count = count.and_then(|it| it.trim_matches('"').parse::<u64>().ok());
+            count.unwrap_or_else(|| panic!("no frame count in {line}: {done}"))
+        }));
+        assert_eq!(counts.len() - before, paths.len(), "{done}");
+    }
+    counts
 }

@@ -3,8 +3,10 @@
 mod af_xdp;
 mod device_loss;
 mod fanout;
+mod faults;
 mod fcs;
 mod frame_types;
+mod interface;
 mod isolation;
 mod live;
 mod long_filters;
@@ -16,3 +18,4 @@ mod statistics;
 mod steering;
 mod tcpdump;
 mod visibility;
+mod wq_flags;

@@ -20,7 +20,7 @@ use wqcap_tests::{
     captures::{Captures, SHORTEST},
     compare::assert_same,
     files::{self, Record},
-    oracles::reference,
+    oracles::{capinfos, reference},
     skip,
 };
 
@@ -166,7 +166,12 @@ fn replay_all(setup: &Setup<'_>) -> Counts {
         add(&mut counts.lock().expect("not poisoned"), &one);
         files.lock().expect("not poisoned").append(&mut written);
     });
-    check_capinfos(&files.into_inner().expect("not poisoned"));
+    let (paths, wanted): (Vec<_>, Vec<_>) = files
+        .into_inner()
+        .expect("not poisoned")
+        .into_iter()
+        .unzip();
+    assert_same("frames by capinfos", &capinfos::counts(&paths), &wanted);
     let counts = counts.into_inner().expect("not poisoned");
     assert_eq!(counts.files, captures.files.len());
     skip::say(&format!(
@@ -387,24 +392,6 @@ fn check_tcpdump(finished: &Finished) -> Vec<(PathBuf, u64)> {
         (path, captured)
     });
     files.collect()
-}
-
-/// Asserts that capinfos counts the given number of frames in each file.
-fn check_capinfos(files: &[(PathBuf, u64)]) {
-    for files in files.chunks(200) {
-        let capinfos = Program::new("capinfos")
-            .args(["-T", "-r", "-m", "-c"])
-            .args(files.iter().map(|(path, _)| path))
-            .run()
-            .expect(0);
-        let counted = capinfos.stdout.lines().map(|line| {
-            let (_, count) = line.rsplit_once(',')?;
-            count.trim_matches('"').parse().ok()
-        });
-        let counted: Vec<Option<u64>> = counted.collect();
-        let wanted: Vec<_> = files.iter().map(|(_, count)| Some(*count)).collect();
-        assert_same("frames by capinfos", &counted, &wanted);
-    }
 }
 
 fn first_number(text: &str) -> Option<u64> {

@@ -111,6 +111,7 @@ fn every_capture_keeps_its_frames_times_and_lengths() {
         let done = extract(&folder, &plain, &[]).run();
         let status = done.status.code().expect("a status");
         let was = files::read(&plain);
+        let (mut written, mut wanted) = (Vec::new(), Vec::new());
         for (slice, name) in [
             (&[][..], "all.pcapng"),
             (&["--slice", "l4"], "l4.pcap"),
@@ -126,9 +127,11 @@ fn every_capture_keeps_its_frames_times_and_lengths() {
                 assert!(is.caplen <= was.caplen);
             }
             if !is.is_empty() {
-                assert_eq!(capinfos::frames(&out), is.len() as u64);
+                written.push(out);
+                wanted.push(is.len() as u64);
             }
         }
+        assert_eq!(capinfos::counts(&written), wanted, "{}", file.display());
     });
 }
 

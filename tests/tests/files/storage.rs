@@ -33,6 +33,7 @@ use wqcap_tests::{
     compare::assert_frames,
     files::{self, Record},
     frames, ledger,
+    oracles::capinfos,
     process::{
         HANG, TICK,
         clients::{self, Build},
@@ -183,7 +184,10 @@ fn setting_the_clock_deletes_no_new_file() {
         .set("output.keep_age=1h");
     let mut running = run
         .program()
-        .env("LD_PRELOAD", clients::ours("stepped_clock", Build::Library))
+        .env(
+            "LD_PRELOAD",
+            clients::ours("tests/clients/stepped_clock.c", Build::Library),
+        )
         .env("STEP_S", "3700")
         .env("STEP_EVERY_MS", "700")
         .start();
@@ -515,21 +519,12 @@ fn assert_statistics(finished: &Finished, files: &[File]) {
 }
 
 /// Asserts that capinfos, tshark and tcpdump read the same number of frames as `pcap-file`.
-/// capinfos and tshark decompress files themselves.
+/// They decompress files themselves.
 #[track_caller]
 fn assert_other_readers_agree(dir: &Dir, files: &[File]) {
-    let counts: Vec<_> = files.iter().map(|it| it.records.len()).collect();
-    let capinfos = Program::new("capinfos")
-        .args(["-T", "-r", "-c", "-M"])
-        .args(files.iter().map(|it| &it.path))
-        .run()
-        .expect(0);
-    let counted: Vec<usize> = capinfos
-        .stdout
-        .lines()
-        .filter_map(|line| line.rsplit('\t').next()?.parse().ok())
-        .collect();
-    assert_eq!(counted, counts, "{capinfos}");
+    let counts: Vec<_> = files.iter().map(|it| it.records.len() as u64).collect();
+    let paths: Vec<_> = files.iter().map(|it| &it.path).collect();
+    assert_eq!(capinfos::counts(&paths), counts);
 
     let first = &files[0];
     let tshark = Program::new("tshark")

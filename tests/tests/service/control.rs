@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `queries_report_the_capture_and_change_nothing` | status, stats, plan, devices and watch, as text and as JSON |
 //! | `changes_persist_and_repeats_have_no_effect` | filter, rotate, drain, stop, start, log, reload, shutdown |
+//! | `a_stop_that_fails_ends_the_process` | stop, when files cannot be completed |
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
 //! | `the_plan_shows_the_current_settings` | plan after each kind of change, with the changed keys marked |
 //! | `rules_are_added_and_removed` | rule add, rule remove, and their effect on the plan |
@@ -355,6 +356,19 @@ fn changes_persist_and_repeats_have_no_effect() {
     let total = finished.summary.ledger.total;
     assert!(total.captured > stopped, "both captures are in the ledger");
     assert!(total.filtered > 0);
+}
+
+#[test]
+fn a_stop_that_fails_ends_the_process() {
+    let dir = Dir::new();
+    let mut capture = start(&dir, "fails", &[]);
+    let out = capture.command.out_path();
+    let began = |_: &Running| fs::read_dir(out).expect("the folder exists").count() >= 2;
+    capture.run.until("each queue has a file", began);
+    fs::remove_dir_all(out).expect("the folder can be removed");
+    let stopped = capture.ctl(&["stop"]).expect(1);
+    stopped.says(&["the capture ended with a failure: "]);
+    let _ = capture.run.wait().expect(1);
 }
 
 /// Rules derived from the filter are fixed. A new filter must not select frames outside them.

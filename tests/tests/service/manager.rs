@@ -93,6 +93,22 @@ fn a_capture_notifies_the_service_manager_of_readiness_progress_and_the_end() {
 }
 
 #[test]
+fn a_stopped_capture_notifies_the_service_manager_of_the_end_of_its_process() {
+    let dir = Dir::new();
+    let mut manager = Manager::new(&dir);
+    let run = Wqcap::run(&dir, "stopped")
+        .model("synth:pps=2000,flows=64")
+        .control();
+    let mut running = manager.start(&run);
+    manager.await_message(&mut running, "READY=1");
+    assert!(run.ctl().change(&["stop"]));
+    manager.await_message(&mut running, "STATUS=stopped; ");
+    running.signal(Signal::TERM);
+    manager.await_message(&mut running, "STOPPING=1");
+    let _ = running.wait().expect(0);
+}
+
+#[test]
 fn a_lost_device_is_in_the_status_and_the_watchdog_is_fed() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);

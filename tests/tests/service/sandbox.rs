@@ -383,7 +383,10 @@ fn code_in_the_sandbox_can_pass_only_finished_files_to_the_hook() {
         .args(["--set", "output.rotate_time=200ms"])
         .args(["--set", "process.sandbox=require"])
         .args(["--set", "capture.queues=1"])
-        .env("LD_PRELOAD", clients::ours("attack", Build::Library))
+        .env(
+            "LD_PRELOAD",
+            clients::ours("tests/clients/attack.c", Build::Library),
+        )
         .env("ATTACK_PROBE", &victim)
         .env("ATTACK_VICTIM", &victim)
         .env("ATTACK_HOOK", &hook)
@@ -515,7 +518,7 @@ fn an_interface_is_promiscuous_again_after_a_drain_a_stop_and_a_lost_device() {
 fn a_kernel_without_landlock_is_reported_or_refused() {
     let dir = Dir::new();
     let run = |sandbox: &str| {
-        let wrapper = clients::ours("without_landlock", Build::Plain);
+        let wrapper = clients::ours("tests/clients/without_landlock.c", Build::Plain);
         Wqcap::run(&dir, sandbox)
             .model("synth:count=1000")
             .set(&format!("process.sandbox={sandbox}"))
@@ -568,7 +571,10 @@ fn attacked() -> &'static Attacked {
             .set(&format!("control.unix={}", control.join("sock").display()));
         let mut running = run
             .program()
-            .env("LD_PRELOAD", clients::ours("attack", Build::Library))
+            .env(
+                "LD_PRELOAD",
+                clients::ours("tests/clients/attack.c", Build::Library),
+            )
             .env("ATTACK_PROBE", &victim)
             .env("ATTACK_VICTIM", &victim)
             .env("ATTACK_CONTROL", &control)

@@ -1,7 +1,7 @@
 //! Traffic of the benchmark: UDP of one size over many flows, or the frames of a capture file.
 
 use crate::{args::BenchWireArgs, failure::Failure};
-use std::path::Path;
+use std::{fmt::Display, path::Path};
 use wqcap_engine::read;
 
 /// Offset of the frame number in a generated frame, after the UDP header and [`MARK`].
@@ -45,13 +45,13 @@ impl Traffic {
 
 /// Reads the frames of a capture file to replay.
 fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
-    let refused = |e: String| Failure::refused(format!("--replay {}: {e}", path.display()));
-    let mut reader = read::open(path).map_err(|e| refused(e.to_string()))?;
+    let refused = |e: &dyn Display| Failure::refused(format!("--replay {}: {e}", path.display()));
+    let mut reader = read::open(path).map_err(|e| refused(&e))?;
     let (mut frames, mut bytes) = (Vec::new(), 0);
-    while let Some(packet) = reader.next().map_err(|e| refused(e.to_string()))? {
+    while let Some(packet) = reader.next().map_err(|e| refused(&e))? {
         bytes += packet.bytes.len();
         if bytes > MOST {
-            return Err(refused(format!(
+            return Err(refused(&format_args!(
                 "the file to replay has more than {} MiB of frames; use a shorter file",
                 MOST >> 20
             )));
@@ -59,7 +59,7 @@ fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
         frames.push(packet.bytes.to_vec());
     }
     if frames.is_empty() {
-        return Err(refused("the file has no frames to send".into()));
+        return Err(refused(&"the file has no frames to send"));
     }
     Ok(frames)
 }

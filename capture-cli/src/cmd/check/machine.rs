@@ -18,7 +18,7 @@ use wqcap_engine::config::{Config, Format, MetricsConfig, Problem};
 /// Returns all problems of this machine with the configuration.
 pub fn problems(config: &Config) -> Vec<Problem> {
     let control = config.control.iter().flat_map(server::check);
-    let control = control.map(|it| Problem::new(it.key, it.value, it.problem));
+    let control = control.map(|it| Problem::new(it.key(), it.value(), it.problem()));
     let metrics = config.metrics.iter().filter_map(listen);
     let mut all = folders(config);
     all.extend(control.chain(metrics));

@@ -23,6 +23,7 @@ use std::{fs, path::Path};
 use wqcap_engine::{
     config::{Config, Problem},
     device::{self, DeviceFacts},
+    filter::FilterCompiler,
     plan::Plan,
     sink::outlook::outlook_of_folder,
 };
@@ -77,6 +78,8 @@ pub struct Checked {
     pub config: Config,
     /// Plan of the run, or `None` if there is no device and none is required.
     pub plan: Option<Plan>,
+    /// Compiler that has compiled the filters of the configuration.
+    pub filters: FilterCompiler,
 }
 
 impl Checked {
@@ -89,28 +92,30 @@ impl Checked {
         device_required: bool,
     ) -> Result<Self, Failure> {
         let mut reading = args.read()?;
-        let loaded = reading.config.clone();
+        let loaded = reading.config().clone();
         reading.add(user::switch_user(&loaded, wire).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
         let devices = device::candidates(&loaded.device)?;
+        let filters = FilterCompiler::default();
         let planned = if devices.is_empty() && !device_required {
-            let checked = Plan::check_without_device(&loaded);
+            let checked = Plan::check_without_device(&loaded, &filters);
             checked.map(|()| None).map_err(problems)
         } else {
-            plan(&mut config, &devices).map(Some)
+            plan(&mut config, &devices, &filters).map(Some)
         };
         let plan = planned.unwrap_or_else(|found| {
             reading.add(found);
             None
         });
-        if !reading.problems.is_empty() {
-            return Err(args.refuse(&reading.problems));
+        if !reading.problems().is_empty() {
+            return Err(args.refuse(reading.problems()));
         }
         Ok(Self {
             loaded,
             config,
             plan,
+            filters,
         })
     }
 }
@@ -143,17 +148,17 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
     {
-        let _ = user::switch_user(&reading.config, model);
+        let _ = user::switch_user(reading.config(), model);
     }
     enter_model(model, &config.model())
 }
 
 /// Makes the plan of a run, and applies the defaults of the software NIC's wire to the
-/// configuration.
-pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
+/// configuration. `filters` compiles its filters.
+pub fn settle(config: &mut Config, filters: &FilterCompiler) -> Result<Plan, Failure> {
     let devices = device::candidates(&config.device)?;
     let mut found = machine::folders(config);
-    match plan(config, &devices) {
+    match plan(config, &devices, filters) {
         Ok(plan) if found.is_empty() => return Ok(plan),
         Ok(_) => {}
         Err(more) => found.extend(more),
@@ -163,21 +168,25 @@ pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
 
 /// Makes the plan of a run on one of `devices`, and applies the defaults of the software NIC's wire
 /// to the configuration.
-fn plan(config: &mut Config, devices: &[DeviceFacts]) -> Result<Plan, Vec<Problem>> {
+fn plan(
+    config: &mut Config,
+    devices: &[DeviceFacts],
+    filters: &FilterCompiler,
+) -> Result<Plan, Vec<Problem>> {
     if let Err(failure) = require_capable(devices, config.device.name.as_deref()) {
-        let others = Plan::check_without_device(config).err();
+        let others = Plan::check_without_device(config, filters).err();
         let others = others.into_iter().flat_map(problems);
         let missing = failure.messages.iter().map(|it| Problem::new("", "", it));
         return Err(others.chain(missing).collect());
     }
-    let plan = Plan::new(config, devices).map_err(problems)?;
+    let plan = Plan::with_filters(config, devices, filters).map_err(problems)?;
     require_wire(&plan).map_err(|it| vec![Problem::new("", "", it.messages.join("; "))])?;
     let before = config.clone();
     wire_defaults(config, &plan);
     if *config == before {
         Ok(plan)
     } else {
-        Plan::new(config, devices).map_err(problems)
+        Plan::with_filters(config, devices, filters).map_err(problems)
     }
 }
 
@@ -187,6 +196,10 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     match error {
         Error::Several(all) => all.into_iter().flat_map(problems).collect(),
         Error::Config(one) => vec![one],
+        Error::SeveralDevices(_) => {
+            let several = Problem::new("", "", error);
+            vec![several.involving(&["device.name", "device.netdev"])]
+        }
         other => vec![Problem::new("", "", other)],
     }
 }

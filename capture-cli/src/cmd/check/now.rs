@@ -7,9 +7,9 @@ use wqcap_supervisor::{CurrentPlan, ValueChange};
 /// Formats the current configuration, with its plan in comments. Changed keys are listed at the
 /// top, and marked where they stand.
 pub fn text_now(now: &CurrentPlan) -> String {
-    let head = head(&now.state.to_string(), &now.changed);
-    let config = marked(&now.config.to_toml(), &now.changed);
-    format!("{head}{config}{}", text::describe(&now.plan, &now.config))
+    let head = head(&now.state().to_string(), now.changed());
+    let config = marked(&now.config().to_toml(), now.changed());
+    format!("{head}{config}{}", text::describe(now.plan(), now.config()))
 }
 
 /// Formats the state of the capture and the list of changed keys.

@@ -10,6 +10,7 @@ use crate::{
     failure::Failure,
     term::output,
 };
+use serde::Serialize;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -28,15 +29,14 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Executes one command of `wqcap ctl`.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
-    if matches!(args.command, CtlCommand::Schema) {
+    let Some(command) = command(&args.command)? else {
         return output::print_json(&schema());
-    }
-    let command = command(&args.command)?;
+    };
     let mut client = connect(&args.service)?;
     let once = command.is_change().then(fresh_id).transpose()?;
     let body = client
         .request(command, once, args.service.timeout)
-        .map_err(failure)?;
+        .map_err(Failure::failed)?;
     if let CtlCommand::Watch { every, count } = args.command {
         return watch(&mut client, every, count, args);
     }
@@ -99,19 +99,16 @@ pub fn ended(e: ClientError) -> Failure {
         {
             Failure::failed("the capture has ended")
         }
-        e => failure(e),
+        e => Failure::failed(e),
     }
 }
 
-/// Returns the failure for a request that the control service or the connection refused.
-pub fn failure(e: ClientError) -> Failure {
-    Failure::failed(e.to_string())
-}
-
-/// Converts a command of `wqcap ctl` to a request of the control service.
-fn command(typed: &CtlCommand) -> Result<Command, Failure> {
-    Ok(match typed {
-        CtlCommand::Status | CtlCommand::Schema => Command::Status,
+/// Converts a command of `wqcap ctl` to a request of the control service. `None`: the command is
+/// `schema`, which needs no service.
+fn command(typed: &CtlCommand) -> Result<Option<Command>, Failure> {
+    Ok(Some(match typed {
+        CtlCommand::Schema => return Ok(None),
+        CtlCommand::Status => Command::Status,
         CtlCommand::Stats => Command::Stats,
         CtlCommand::Watch { every, .. } => Command::Subscribe {
             interval_ms: u32::try_from(every.as_millis()).unwrap_or(u32::MAX),
@@ -172,7 +169,7 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
         },
         CtlCommand::Reload => Command::Reload,
         CtlCommand::Shutdown => Command::Shutdown,
-    })
+    }))
 }
 
 /// Converts the fields of a hardware rule to JSON values: numbers, also hexadecimal ones, and other
@@ -232,22 +229,23 @@ fn watch(
 
 /// Prints an answer of the control service as JSON or as text.
 fn print_answer(body: &AnswerBody, json: bool) -> Result<(), Failure> {
-    match (body, json) {
-        (AnswerBody::Status(it), true) => output::print_json(it),
-        (AnswerBody::Stats(it), true) => output::print_json(it),
-        (AnswerBody::Changed(it), true) => output::print_json(it),
-        (AnswerBody::Subscribed { .. }, _) => Ok(()),
-        (AnswerBody::Devices(it) | AnswerBody::Plan(it), true) => output::print_json(it),
-        (AnswerBody::Devices(it) | AnswerBody::Plan(it), false) => {
-            output::print(&text::text_of(it))
-        }
-        (AnswerBody::Status(it), false) => output::print(&text::status(it)),
-        (AnswerBody::Stats(it), false) => output::print(&text::stats(it)),
-        (AnswerBody::Changed(it), false) => output::print(&format!(
-            "{}{}\n",
-            if it.changed { "" } else { "no change: " },
-            it.now
-        )),
+    match body {
+        AnswerBody::Status(it) => print_as(it.as_ref(), json, text::status),
+        AnswerBody::Stats(it) => print_as(it.as_ref(), json, text::stats),
+        AnswerBody::Devices(it) | AnswerBody::Plan(it) => print_as(it, json, text::text_of),
+        AnswerBody::Subscribed { .. } => Ok(()),
+        AnswerBody::Changed(it) => print_as(it, json, |it| {
+            let prefix = if it.changed { "" } else { "no change: " };
+            format!("{prefix}{}\n", it.now)
+        }),
+    }
+}
+
+/// Prints a part of an answer as JSON, or as the text that `text` returns.
+fn print_as<T: Serialize>(it: &T, json: bool, text: fn(&T) -> String) -> Result<(), Failure> {
+    match json {
+        true => output::print_json(it),
+        false => output::print(&text(it)),
     }
 }
 

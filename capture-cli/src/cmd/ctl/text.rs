@@ -1,7 +1,7 @@
 //! Answers of the control service as text.
 
 use super::traffic;
-use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands, valid_seconds};
+use crate::term::table::{aligned, bytes, cells, counted, rate, scaled, thousands, valid_seconds};
 use serde_json::Value;
 use std::fmt::Write;
 use wqcap_control::protocol::{
@@ -157,11 +157,8 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
 
 /// Formats the ledger as a table, the totals since the start, and the live statistics.
 pub fn stats(it: &Stats) -> String {
-    let mut rows = vec![
-        ["queue", "received", "captured", "left out", "lost", "bytes"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    let heads = ["queue", "received", "captured", "left out", "lost", "bytes"];
+    let mut rows = vec![cells(heads)];
     let mut row = |name: String, it: &Total| {
         let left_out = it.filtered + it.sampled_out + it.deduplicated + it.cut_off;
         let numbers = [it.received, it.captured, left_out, lost(it), it.bytes];

@@ -32,7 +32,7 @@ use wqcap_engine::{
 /// Extracts frames from a directory of capture files, and prints how much of the files was read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
-    key::settle(&args.key)?;
+    let key = key::of_args(&args.key)?;
     #[cfg(feature = "ship")]
     if let Some(url) = store::url(args)? {
         return store::extract(args, url, quiet);
@@ -50,7 +50,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
             args.dir.display()
         )));
     }
-    let query = query(args)?;
+    let query = query(args, key)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let reading: RefCell<Option<ReadProgress>> = RefCell::default();
     let extracted = extract::extract(&query, |bytes, of| {
@@ -85,11 +85,12 @@ fn print_result(
     Ok(())
 }
 
-/// Builds the extract query from the arguments.
-fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
+/// Builds the extract query from the arguments and the key of encrypted files.
+fn query(args: &ExtractArgs, key: Option<SecretKey>) -> Result<ExtractQuery, Failure> {
     Ok(ExtractQuery {
         dir: args.dir.clone(),
         index_dir: args.index.clone(),
+        key,
         frames: frames(args)?,
     })
 }

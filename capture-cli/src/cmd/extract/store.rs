@@ -13,19 +13,36 @@ use crate::{
 };
 use std::{
     cell::RefCell,
-    fmt::Write,
+    fmt::{Display, Write},
     fs,
     io::{self, Read},
     path::Path,
     time::Duration,
 };
 use wqcap_ship::{
-    query::{self, ObjectChoice, RangeList, StoreExtracted, StoreQuery},
+    query::{
+        self, ObjectChoice, PlanError, RangeList, StoreExtracted, StoreQuery, StoreQueryError,
+    },
     store::{self, FORMS},
 };
 
 /// Default of `--lookback`: time before `--from` within which the searched files may begin.
 const LOOKBACK: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl From<StoreQueryError> for Failure {
+    fn from(e: StoreQueryError) -> Self {
+        match e {
+            StoreQueryError::Merge(e) => e.into(),
+            StoreQueryError::Threads(_)
+            | StoreQueryError::Fetch { .. }
+            | StoreQueryError::Plan {
+                problem: PlanError::Store(_),
+                ..
+            } => Self::failed(e),
+            _ => Self::refused(e),
+        }
+    }
+}
 
 /// Returns the URL of the store that the arguments name, or `None` if they name a directory of
 /// capture files.
@@ -86,9 +103,10 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
 fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
     let of = &args.store;
     if let Some(path) = &of.ranges {
-        let refused = |e: String| Failure::refused(format!("--ranges {}: {e}", path.display()));
-        let list = read(path).map_err(|e| refused(e.to_string()))?;
-        let list = RangeList::read(list).map_err(refused)?;
+        let refused =
+            |e: &dyn Display| Failure::refused(format!("--ranges {}: {e}", path.display()));
+        let list = read(path).map_err(|e| refused(&e))?;
+        let list = RangeList::read(list).map_err(|e| refused(&e))?;
         return Ok(ObjectChoice::Of(list));
     }
     let lookback = of.lookback.unwrap_or(LOOKBACK);

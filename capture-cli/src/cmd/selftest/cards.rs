@@ -34,18 +34,14 @@ fn row(path: &Path, report: &SelftestReport) -> String {
         let found = report.findings.iter().find(|it| it.id == id);
         found.map(|it| &it.outcome)
     };
-    let count = |which: fn(&Outcome) -> bool| {
-        let findings = report.findings.iter();
-        findings.filter(|it| which(&it.outcome)).count()
-    };
     let (vendor, part) = report.part;
     let device = format!("{vendor:04x}:{part:04x}");
     let device = match report.software {
         true => format!("software NIC ({device})"),
         false => device,
     };
-    let right = count(|it| matches!(it, Outcome::AsExpected));
-    let wrong = count(|it| matches!(it, Outcome::Differs { .. }));
+    let right = report.count(|it| matches!(it, Outcome::AsExpected));
+    let wrong = report.count(|it| matches!(it, Outcome::Differs { .. }));
     let early = match report.ended_early {
         Some(_) => ", ended early",
         None => "",
@@ -76,7 +72,9 @@ fn row(path: &Path, report: &SelftestReport) -> String {
         report.firmware.clone(),
         report.kernel.clone(),
         format!("{right} of {}{early}", right + wrong),
-        count(|it| matches!(it, Outcome::Refused { .. })).to_string(),
+        report
+            .count(|it| matches!(it, Outcome::Refused { .. }))
+            .to_string(),
         offers.join(", "),
         link,
         rate,

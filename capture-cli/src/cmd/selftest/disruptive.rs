@@ -3,7 +3,8 @@
 //! Invariant: each setting is restored when its [`PutBack`] is dropped, however the test ends.
 
 use super::{
-    run::SelftestRun,
+    report::Outcome,
+    run::{HasErrno, SelftestRun},
     traffic::{Sender, is_connected},
 };
 use crate::term::terminal;
@@ -101,7 +102,7 @@ pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &Devic
     feature(run, rx_all, &interface, "rx-all");
     feature(run, rx_fcs, &interface, "rx-fcs");
     link(run, down, &interface);
-    if let Some(sender) = sender.filter(|_| device.direct && !run.is_over()) {
+    if let Some(sender) = sender.filter(|_| device.access.caps().in_memory && !run.is_over()) {
         is_connected(run, sender, "link");
     }
     driver(run, restart, &interface, port);
@@ -183,10 +184,7 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
         _ if run.is_over() => return,
         Ok(true) => {}
         Ok(false) => return run.record_not_asked(subject, id, "the interface is down"),
-        Err(e) => {
-            let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            return run.note(subject, id, 0, super::report::Outcome::refused(errno));
-        }
+        Err(e) => return run.note(subject, id, 0, Outcome::refused(e.errno())),
     }
     let context = run.context.clone();
     let events = run.request(subject, "link/events", |_| AsyncEvents::open(&context));

@@ -131,7 +131,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     match &sender {
         _ if run.is_over() => {}
         None => run.record_not_asked("frames", "traffic", "requires --tx"),
-        Some(_) if !device.direct => {
+        Some(_) if !device.access.caps().in_memory => {
             run.record_not_asked("frames", "traffic", "the rings cannot be accessed directly");
         }
         Some(sender) => {
@@ -178,18 +178,21 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
 /// Reads a selftest report from a file.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn read(path: &Path) -> Result<SelftestReport, Failure> {
-    let refused = |e: String| Failure::refused(format!("{}: {e}", path.display()));
-    let text = fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
-    SelftestReport::parse(&text)
-        .map_err(|e| refused(format!("the file is not a report of a selftest: {e}")))
+    let shown = path.display();
+    let text = fs::read_to_string(path);
+    let text = text.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    SelftestReport::parse(&text).map_err(|e| {
+        Failure::refused(format!(
+            "{shown}: the file is not a report of a selftest: {e}"
+        ))
+    })
 }
 
 /// Writes a selftest report to a file.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn write(path: &Path, report: &SelftestReport) -> Result<(), Failure> {
-    let failed = |e: String| Failure::failed(format!("--report {}: {e}", path.display()));
-    let text = serde_json::to_string_pretty(report).map_err(|e| failed(e.to_string()))?;
-    fs::write(path, text + "\n").map_err(|e| failed(e.to_string()))
+    let written = fs::write(path, output::json(report)?);
+    written.map_err(|e| Failure::failed(format!("--report {}: {e}", path.display())))
 }
 
 /// Formats the findings of a selftest, one line each.
@@ -206,27 +209,22 @@ fn text(report: &SelftestReport) -> String {
 
 /// Formats the number of selftest findings by outcome.
 fn summary(report: &SelftestReport) -> String {
-    let count = |which: fn(&Outcome) -> bool| {
-        let findings = report.findings.iter();
-        findings.filter(|it| which(&it.outcome)).count()
-    };
     format!(
         "the selftest has {}: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; it took {} ms",
         counted(report.findings.len() as u64, "finding"),
-        count(|it| matches!(it, Outcome::Accepted)),
-        count(|it| matches!(it, Outcome::Refused { .. })),
-        count(|it| matches!(it, Outcome::AsExpected)),
-        count(|it| matches!(it, Outcome::Differs { .. })),
-        count(|it| matches!(it, Outcome::NotAsked { .. })),
+        report.count(|it| matches!(it, Outcome::Accepted)),
+        report.count(|it| matches!(it, Outcome::Refused { .. })),
+        report.count(|it| matches!(it, Outcome::AsExpected)),
+        report.count(|it| matches!(it, Outcome::Differs { .. })),
+        report.count(|it| matches!(it, Outcome::NotAsked { .. })),
         report.duration_ms
     )
 }
 
 /// Fails if the selftest ended early, or if a finding is not as expected.
 fn verdict(report: &SelftestReport) -> Result<(), Failure> {
-    let differs = |it: &&report::Finding| matches!(it.outcome, Outcome::Differs { .. });
     match &report.ended_early {
-        None => match report.findings.iter().filter(differs).count() {
+        None => match report.count(|it| matches!(it, Outcome::Differs { .. })) {
             0 => Ok(()),
             n => Err(Failure::failed(format!(
                 "the device differs from what the engine expects in {}; the lines with DIFFERS show them",

@@ -9,9 +9,8 @@ use wqcap_engine::{
     memory::Region,
     verbs::{
         AsyncEvents, CVLAN_STRIPPING, Channel, CompletionStamps, Cq, CqAttr, DELAY_DROP, DirectCq,
-        DirectWq, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked, MiniFormat, Moderation, Mr,
-        PCI_WRITE_END_PADDING, Pd, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq, WqAttr,
-        WqState,
+        DirectWq, Flow, FlowSpec, Inner, Masked, MiniFormat, Moderation, Mr, PCI_WRITE_END_PADDING,
+        Pd, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq, WqAttr, WqState,
     },
 };
 use wqcap_rss::{HashFields, RssKey};
@@ -80,7 +79,7 @@ pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
 fn facts(run: &mut SelftestRun, device: &DeviceFacts) {
     let caps = &device.caps;
     run.value("ports", "device/ports", device.ports.len());
-    run.value("direct", "device/direct", device.direct);
+    run.value("direct", "device/direct", device.access.caps().in_memory);
     run.value("max_wq", "limit/wqs", caps.max_wq);
     run.value("max_recv_wr", "limit/wrs", caps.max_wq_wr);
     run.value("max_qp_wr", "limit/qp_wrs", caps.max_qp_wr);
@@ -194,7 +193,7 @@ fn completion_queues(run: &mut SelftestRun, device: &DeviceFacts) -> Option<Cq> 
             period_us: 16,
         };
         run.request("cq_moderation", "cq/moderation", |_| woken.moderate(by));
-        if device.direct {
+        if device.access.caps().in_memory {
             run.request("direct", "cq/direct", |_| DirectCq::from_cq(woken));
         }
     }
@@ -286,7 +285,7 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
             });
         }
     }
-    if device.direct
+    if device.access.caps().in_memory
         && let Some(wq) = run.request("wq", "wq/for direct access", |_| base.wq(WRS, 1, 0))
     {
         run.request("direct", "wq/direct", |_| DirectWq::from_wq(wq));
@@ -503,15 +502,7 @@ fn rules(run: &mut SelftestRun, base: &Base) {
         run.rule("rules", "steal", &qp, 15, vec![FlowSpec::ETHERNET]);
         let drop = vec![FlowSpec::ETHERNET, FlowSpec::Drop];
         run.rule("rules", "drop all", &qp, 15, drop);
-        run.request("sniffer", "rule/sniffer", |run| {
-            let sniffer = FlowRule {
-                port: run.port,
-                kind: FlowKind::Sniffer,
-                priority: 0,
-                specs: Vec::new(),
-            };
-            Flow::create(&qp, &sniffer)
-        });
+        run.sniffer("rule/sniffer", &qp);
     } else {
         for (subject, id) in [
             ("rules", "rule/steal"),

@@ -151,6 +151,17 @@ impl Outcome {
     }
 }
 
+/// Reason why a text is not a selftest report.
+#[derive(Debug, thiserror::Error)]
+pub enum SelftestReportError {
+    /// The text is not JSON, or lacks values of a report.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// The report has the format of another version.
+    #[error("the report has version {0}; this wqcap reads version {VERSION}")]
+    Version(u32),
+}
+
 impl SelftestReport {
     /// Creates a selftest report without findings.
     pub fn new(disruptive: bool) -> Self {
@@ -170,14 +181,18 @@ impl SelftestReport {
         }
     }
 
+    /// Returns the number of findings whose outcome matches.
+    pub fn count(&self, which: fn(&Outcome) -> bool) -> usize {
+        let findings = self.findings.iter();
+        findings.filter(|it| which(&it.outcome)).count()
+    }
+
     /// Parses a selftest report from JSON.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let report: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    pub fn parse(text: &str) -> Result<Self, SelftestReportError> {
+        let report: Self = serde_json::from_str(text)?;
         match report.version {
             VERSION => Ok(report),
-            other => Err(format!(
-                "the report has version {other}; this wqcap reads version {VERSION}"
-            )),
+            other => Err(SelftestReportError::Version(other)),
         }
     }
 }
@@ -231,12 +246,9 @@ mod tests {
         }
         let text = serde_json::to_string(&report).unwrap();
         assert!(text.contains(r#""outcome":"refused","errno":95,"error":"EOPNOTSUPP""#));
-        assert_eq!(SelftestReport::parse(&text), Ok(report));
+        assert_eq!(SelftestReport::parse(&text).unwrap(), report);
         let newer = text.replace("\"version\":1", "\"version\":2");
-        assert!(
-            SelftestReport::parse(&newer)
-                .unwrap_err()
-                .contains("version 2")
-        );
+        let refused = SelftestReport::parse(&newer);
+        assert!(matches!(refused, Err(SelftestReportError::Version(2))));
     }
 }

@@ -163,13 +163,25 @@ impl SelftestRun {
         priority: u16,
         specs: Vec<FlowSpec>,
     ) -> Result<Flow, VerbsError> {
+        let (port, kind) = (self.port, FlowKind::Normal);
         let rule = FlowRule {
-            port: self.port,
-            kind: FlowKind::Normal,
+            port,
+            kind,
             priority,
             specs,
         };
         Flow::create(qp, &rule)
+    }
+
+    /// Requests a sniffer rule on the tested port, and records the outcome.
+    pub fn sniffer(&mut self, id: &str, qp: &RssQp) -> Option<Flow> {
+        let rule = FlowRule {
+            port: self.port,
+            kind: FlowKind::Sniffer,
+            priority: 0,
+            specs: Vec::new(),
+        };
+        self.request("sniffer", id, |_| Flow::create(qp, &rule))
     }
 
     /// Returns `true` if the tested device is lost or the selftest is over. After a loss, previous

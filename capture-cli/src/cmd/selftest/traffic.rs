@@ -4,7 +4,7 @@ use super::{
     frames::{TestFrame, frames, udp},
     probe::{FLAGS, MAC, ipv4, ipv6, own, tcp, udp as to_udp},
     report::Outcome,
-    run::SelftestRun,
+    run::{HasErrno, SelftestRun},
 };
 use crate::{
     bench::wire::{Generator, search, trial},
@@ -21,9 +21,8 @@ use wqcap_engine::{
     device::{DeviceFacts, counters::NicReader},
     plan::Plan,
     verbs::{
-        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowKind,
-        FlowRule, FlowSpec, Inspected, InspectedQueue, Pd, RssQp, RwqTable, SCATTER_FCS,
-        VerbsError, WqState,
+        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowSpec,
+        Inspected, InspectedQueue, Pd, RssQp, RwqTable, SCATTER_FCS, VerbsError, WqState,
     },
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
@@ -158,8 +157,7 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let _accepted = match netdev.map(|it| Membership::accept(it, MAC)).transpose() {
         Ok(accepted) => accepted,
         Err(e) => {
-            let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            run.note("frames", "traffic/address", 0, Outcome::refused(errno));
+            run.note("frames", "traffic/address", 0, Outcome::refused(e.errno()));
             None
         }
     };
@@ -396,18 +394,9 @@ fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
-    let sniffer = run.request("sniffer", "sniffer: rule", |run| {
-        let rule = FlowRule {
-            port: run.port,
-            kind: FlowKind::Sniffer,
-            priority: 0,
-            specs: Vec::new(),
-        };
-        Flow::create(&rig.qps[0], &rule)
-    });
-    if sniffer.is_none() {
+    let Some(_sniffer) = run.sniffer("sniffer: rule", &rig.qps[0]) else {
         return;
-    }
+    };
     let sent = generator.send(1).is_ok();
     let both = [(); 2].map(|()| rig.receive().is_some());
     if !run.is_lost() {

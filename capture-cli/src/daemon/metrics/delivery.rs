@@ -1,11 +1,7 @@
 //! Metrics of shipping for Prometheus. A test compares them with the list in `docs/fleet.md`.
 
-use super::{families::Families, older::older};
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, text},
-    registry::Registry,
-};
+use super::{families::Families, older::encoded};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
 use std::{
     fmt::Result,
     sync::{Arc, Mutex, PoisonError},
@@ -45,10 +41,7 @@ impl DeliverySource {
         let label = ("sensor".into(), self.sensor.clone().into());
         let mut registry = Registry::with_prefix_and_labels("wqcap_ship", [label].into_iter());
         registry.register_collector(Box::new(scrape));
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut text, &registry);
-        if in_older { older(&text) } else { text }
+        encoded(&registry, in_older)
     }
 }
 
@@ -60,18 +53,11 @@ impl Collector for ShippingScrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
         let mut families = Families(encoder);
         let it = &self.0;
-        let ledger = &it.ledger;
+        let lines = it.ledger.lines();
         families.gauges(
             "frames",
             "Frames by line of the delivery ledger",
-            [
-                ("captured", ledger.captured),
-                ("shipped", ledger.shipped),
-                ("pending", ledger.pending),
-                ("not_selected", ledger.not_selected),
-                ("expired_unshipped", ledger.expired_unshipped),
-            ]
-            .map(|(line, frames)| ([("line", line)], frames as f64)),
+            lines.map(|(line, frames)| ([("line", line)], frames as f64)),
         )?;
         for (name, help, value) in [
             (

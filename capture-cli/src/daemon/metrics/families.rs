@@ -1,9 +1,9 @@
 //! Metrics of a capture and their sources. A test compares them with the list in `docs/metrics.md`.
 
-use super::older::older;
+use super::older::encoded;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text},
+    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet},
     metrics::MetricType,
     registry::Registry,
 };
@@ -43,7 +43,7 @@ impl MetricsSource {
     /// Returns all current metrics of the capture, in the older Prometheus text format or in that
     /// of OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
-        let text = Scrape {
+        Scrape {
             status: self.backend.snapshot(),
             control: self
                 .control
@@ -55,8 +55,7 @@ impl MetricsSource {
                 Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
             }),
         }
-        .text();
-        if in_older { older(&text) } else { text }
+        .text(in_older)
     }
 }
 
@@ -70,8 +69,8 @@ struct Scrape {
 }
 
 impl Scrape {
-    /// Encodes the values of a scrape in the OpenMetrics text format.
-    fn text(self) -> String {
+    /// Encodes the values of a scrape, in the older text format or in that of OpenMetrics.
+    fn text(self, in_older: bool) -> String {
         let port = self.status.port.to_string();
         let labels = [
             ("device", Some(self.status.device.clone())),
@@ -83,10 +82,7 @@ impl Scrape {
             .filter_map(|(name, value)| Some((name.into(), value?.into())));
         let mut registry = Registry::with_prefix_and_labels("wqcap", labels);
         registry.register_collector(Box::new(self));
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = text::encode(&mut text, &registry);
-        text
+        encoded(&registry, in_older)
     }
 }
 
@@ -145,36 +141,28 @@ impl Scrape {
 
     /// Writes the metrics of write buffers, pins and the disk.
     fn storage_families(&self, families: &mut Families<'_>) -> Result {
-        if let Some((used, size)) = self.status.backlog {
-            families.gauge(
-                "write_buffer_used_bytes",
-                "Bytes of write buffers that are being filled or wait to be written",
-                used as f64,
-            )?;
-            families.gauge(
-                "write_buffer_bytes",
-                "Bytes of all write buffers",
-                size as f64,
-            )?;
-        }
-        if let Some(pinned) = self.status.pinned {
-            families.gauge(
+        let (used, buffers) = self.status.backlog.unzip();
+        let (free, size) = self.disk.unzip();
+        let used_help = "Bytes of write buffers that are being filled or wait to be written";
+        let pinned_help = "Bytes of finished files that pins protect from deletion";
+        for (name, help, value) in [
+            ("write_buffer_used_bytes", used_help, used),
+            ("write_buffer_bytes", "Bytes of all write buffers", buffers),
+            (
                 "pinned_bytes",
-                "Bytes of finished files that pins protect from deletion",
-                pinned.bytes as f64,
-            )?;
-        }
-        if let Some((free, size)) = self.disk {
-            families.gauge(
+                pinned_help,
+                self.status.pinned.map(|it| it.bytes),
+            ),
+            (
                 "disk_free_bytes",
                 "Free space on the disk of output.dir",
-                free as f64,
-            )?;
-            families.gauge(
-                "disk_size_bytes",
-                "Size of the disk of output.dir",
-                size as f64,
-            )?;
+                free,
+            ),
+            ("disk_size_bytes", "Size of the disk of output.dir", size),
+        ] {
+            if let Some(value) = value {
+                families.gauge(name, help, value as f64)?;
+            }
         }
         Ok(())
     }
@@ -641,7 +629,7 @@ mod tests {
 
     #[test]
     fn samples_are_the_counted_values() {
-        let text = full().text();
+        let text = full().text(false);
         let port = "device=\"mlx5_0\",port=\"1\",interface=\"eth2\"";
         for (name, labels, value) in [
             ("capture_state", ",state=\"running\"", "1.0"),
@@ -674,7 +662,7 @@ mod tests {
         }
         let mut without = full();
         without.status.interface = None;
-        assert!(!without.text().contains("interface"));
+        assert!(!without.text(false).contains("interface"));
         // An unreadable counter has no sample.
         assert!(!text.contains("interface=\"eth2\",counter=\"rx_discards_phy\"} 0"));
         assert_eq!(text.matches("rx_discards_phy").count(), 1);
@@ -683,7 +671,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_exactly_these_metrics() {
-        let text = older(&full().text());
+        let text = full().text(true);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let made: BTreeSet<_> = types
             .filter_map(|it| it.split_once(' '))

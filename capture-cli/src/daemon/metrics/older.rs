@@ -3,8 +3,18 @@
 //! It has the same samples as OpenMetrics. The family of a counter has the name of its samples,
 //! including `_total`, and there is no end marker.
 
+use prometheus_client::{encoding::text, registry::Registry};
+
+/// Encodes metrics in the older Prometheus text format or in that of OpenMetrics.
+pub fn encoded(registry: &Registry, in_older: bool) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, registry);
+    if in_older { older(&text) } else { text }
+}
+
 /// Converts an OpenMetrics text to the older Prometheus text format.
-pub fn older(text: &str) -> String {
+fn older(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;
     for line in text.lines().filter(|line| *line != "# EOF") {

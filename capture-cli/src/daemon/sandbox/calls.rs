@@ -22,13 +22,12 @@ pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigne
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
 /// Restricts all threads of this process to the allowed system calls, including those of the
-/// software NIC's `wire`, and with `packet` the creation of packet sockets. Returns the kernel's
-/// error as text.
-pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>, packet: bool) -> Result<(), String> {
-    for filter in filters(beyond, wire, packet).map_err(|e| format!("seccomp: {e}"))? {
-        apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
-    }
-    Ok(())
+/// software NIC's `wire`, and with `packet` the creation of packet sockets.
+pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>, packet: bool) -> Result<(), Error> {
+    let filters = filters(beyond, wire, packet)?;
+    filters
+        .iter()
+        .try_for_each(|it| apply_filter_all_threads(it))
 }
 
 /// Builds the two seccomp filters of the sandbox. The kernel applies the stricter result of both,

@@ -1,5 +1,6 @@
 //! Files that a capture may open, and the landlock domain that allows only these.
 
+use super::SandboxError;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetError, RulesetStatus, Scope, path_beneath_rules,
@@ -138,16 +139,11 @@ impl AllowedPaths {
     }
 
     /// Restricts this thread, and the threads that it creates, to the allowed files and ports.
-    /// Returns the reason if the kernel cannot.
-    pub fn restrict(&self) -> Result<(), String> {
-        let status = self.domain().map_err(|e| format!("landlock: {e}"))?;
-        if status == RulesetStatus::NotEnforced {
-            return Err(
-                "this kernel has no landlock, or its boot parameter lsm= leaves landlock out"
-                    .into(),
-            );
+    pub fn restrict(&self) -> Result<(), SandboxError> {
+        match self.domain()? {
+            RulesetStatus::NotEnforced => Err(SandboxError::NoLandlock),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Builds the landlock domain of the allowed files and ports, and enters it.
@@ -241,7 +237,7 @@ pub fn model_base() -> Option<PathBuf> {
 mod tests {
     use super::*;
     use std::{io::ErrorKind, net::TcpListener, os::unix::fs::symlink, thread};
-    use wqcap_tests::skip;
+    use wqcap_testkit::skip;
 
     #[test]
     fn other_files_cannot_be_opened() {
@@ -276,7 +272,7 @@ mod tests {
             ];
             let moved_in = fs::hard_link(&secret, inside.join("secret"));
             assert!(moved_in.is_err(), "a hard link must not give rights");
-            Ok::<_, String>(outside.map(|it| it.map_err(|e| e.kind())))
+            Ok::<_, SandboxError>(outside.map(|it| it.map_err(|e| e.kind())))
         });
         match refused.join().unwrap() {
             Ok(refused) => assert_eq!(refused, [Err(ErrorKind::PermissionDenied); 4]),

@@ -23,12 +23,36 @@ pub mod user;
 
 use crate::failure::Failure;
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
-use nix::unistd::Uid;
+use landlock::RulesetError;
+use nix::{errno::Errno, unistd::Uid};
 use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
 use wqcap_engine::{
     config::{Backend, Config, Sandbox as Wanted},
     plan::Plan,
 };
+
+/// Reason why a part of the sandbox is missing, or why `process.user` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The kernel refuses the filters of system calls.
+    #[error("seccomp: {0}")]
+    Seccomp(#[from] seccompiler::Error),
+    /// The kernel refuses the landlock domain.
+    #[error("landlock: {0}")]
+    Landlock(#[from] RulesetError),
+    /// The kernel has no landlock.
+    #[error("this kernel has no landlock, or its boot parameter lsm= leaves landlock out")]
+    NoLandlock,
+    /// The capabilities of the process cannot be changed.
+    #[error(transparent)]
+    Capabilities(#[from] CapsError),
+    /// A user cannot be looked up, or the process cannot become it.
+    #[error(transparent)]
+    User(#[from] Errno),
+    /// The system has no user of the name.
+    #[error("there is no such user")]
+    NoUser,
+}
 
 /// Returns a command that runs this program as a helper process of the capture, outside its
 /// sandbox.
@@ -102,7 +126,7 @@ impl Sandbox {
         };
         if it.wanted != Wanted::Off {
             let shed = user::drop_root_capabilities(settings, plan, config, it.wire.as_deref());
-            let shed = shed.map_err(|e| e.to_string());
+            let shed = shed.map_err(SandboxError::from);
             it.check("root keeps only the capabilities of a capture", shed)?;
             let own =
                 files::AllowedPaths::from_config(settings, plan, config, pipe, it.wire.is_some());
@@ -136,12 +160,12 @@ impl Sandbox {
             Wanted::On | Wanted::Require => calls::REFUSED,
         };
         let what = "seccomp denies other system calls";
-        let own = calls::restrict_all(beyond, self.wire.as_deref(), self.has_packet_sockets);
-        self.check(what, own)
+        let restricted = calls::restrict_all(beyond, self.wire.as_deref(), self.has_packet_sockets);
+        self.check(what, restricted.map_err(SandboxError::from))
     }
 
     /// Logs that a part of the sandbox is missing, or fails if `process.sandbox` requires it.
-    fn check(&self, what: &str, outcome: Result<(), String>) -> Result<(), Failure> {
+    fn check(&self, what: &str, outcome: Result<(), SandboxError>) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
                 tracing::debug!("{what}");

@@ -10,6 +10,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::{
+    fmt::Display,
     fs,
     io::{self, BufRead, BufWriter, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -110,9 +111,9 @@ fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> 
 /// Waits for the summary or the end of the capture, then writes and removes files (`wqcap
 /// outside`).
 pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
-    let failed = |e: String| Failure::failed(format!("wqcap outside: {e}"));
-    drop_capture_rights().map_err(|e| failed(e.to_string()))?;
-    signals::ignore_in_helper().map_err(|e| failed(e.to_string()))?;
+    let failed = |e: &dyn Display| Failure::failed(format!("wqcap outside: {e}"));
+    drop_capture_rights().map_err(|e| failed(&e))?;
+    signals::ignore_in_helper().map_err(|e| failed(&e))?;
     let socket = || {
         let found = fs::symlink_metadata(args.socket.as_ref()?).ok()?;
         let is_socket = found.file_type().is_socket();

@@ -4,6 +4,7 @@
 //! These capabilities become ambient, so that they survive when the process re-executes itself on
 //! the software NIC.
 
+use super::SandboxError;
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError, securebits};
 use nix::unistd::{Gid, Uid, User, initgroups, setgroups, setresgid, setresuid};
 use rustix::{
@@ -26,7 +27,7 @@ pub fn switch_user(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
         return Ok(());
     }
     let refused = |problem: String| Problem::new("process.user", format!("{name:?}"), problem);
-    let user = Identity::lookup(name).map_err(refused)?;
+    let user = Identity::lookup(name).map_err(|e| refused(e.to_string()))?;
     let now = Uid::effective();
     if now == user.uid {
         return Ok(());
@@ -47,7 +48,7 @@ pub fn drop_root_capabilities(
     plan: &Plan,
     file: Option<&Path>,
     wire: Option<&str>,
-) -> Result<(), Box<dyn std::error::Error>> {
+) -> Result<(), CapsError> {
     if !Uid::effective().is_root() || !config.process.user.is_empty() {
         return Ok(());
     }
@@ -105,13 +106,13 @@ struct Identity {
 
 impl Identity {
     /// Looks up a user of this system by name or number.
-    fn lookup(name: &str) -> Result<Self, String> {
+    fn lookup(name: &str) -> Result<Self, SandboxError> {
         let number = name.parse().ok().map(Uid::from_raw);
         let found = match number {
-            Some(uid) => User::from_uid(uid),
-            None => User::from_name(name),
+            Some(uid) => User::from_uid(uid)?,
+            None => User::from_name(name)?,
         };
-        match (found.map_err(|e| e.to_string())?, number) {
+        match (found, number) {
             (Some(user), _) => Ok(Self {
                 uid: user.uid,
                 gid: user.gid,
@@ -122,12 +123,12 @@ impl Identity {
                 gid: Gid::from_raw(uid.as_raw()),
                 name: None,
             }),
-            (None, None) => Err("there is no such user".into()),
+            (None, None) => Err(SandboxError::NoUser),
         }
     }
 
     /// Switches the process to this user and group, and keeps the capabilities in `kept`.
-    fn enter(&self, kept: &CapsHashSet) -> Result<(), Box<dyn std::error::Error>> {
+    fn enter(&self, kept: &CapsHashSet) -> Result<(), SandboxError> {
         match &self.name {
             Some(name) => initgroups(name, self.gid)?,
             None => setgroups(&[self.gid])?,
@@ -136,8 +137,7 @@ impl Identity {
         securebits::set_keepcaps(true)?;
         setresgid(self.gid, self.gid, self.gid)?;
         setresuid(self.uid, self.uid, self.uid)?;
-        keep(kept)?;
-        Ok(())
+        Ok(keep(kept)?)
     }
 }
 

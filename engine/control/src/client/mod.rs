@@ -32,6 +32,7 @@ pub trait Transport {
 
 /// Error of a request to the control service that has no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// The control service refused the request.
     #[error("{}", .0.message)]

@@ -86,6 +86,7 @@ impl Refusal {
 /// Kinds of refusals of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum RefusalCode {
     /// The message is not a valid request in this protocol version, or a value is out of range.
     Malformed,

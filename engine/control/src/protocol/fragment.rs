@@ -43,6 +43,7 @@ pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8
 
 /// Error of the reassembly of a message from its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FragmentError {
     /// The received bytes are not a message fragment.
     #[error("the received bytes are not a fragment of a control message")]

@@ -6,17 +6,35 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("{key} = {value}: {problem}")]
 pub struct ConfigProblem {
-    /// Name of the configuration key, for example `control.group`.
-    pub key: &'static str,
-    /// Value of the configuration key, as written.
-    pub value: String,
-    /// Reason for which the configuration value cannot be used, and the remedy.
-    pub problem: String,
+    pub(super) key: &'static str,
+    pub(super) value: String,
+    pub(super) problem: String,
+}
+
+impl ConfigProblem {
+    /// Returns the name of the configuration key, for example `control.group`.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
+
+    /// Returns the value of the configuration key, as written.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Returns the reason for which the configuration value cannot be used, and the remedy.
+    #[must_use]
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
 }
 
 /// Error of the start of the control service: names the configuration key, the value, and the
 /// remedy.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// A configuration key has a value that cannot be used.
     #[error(transparent)]

@@ -1,5 +1,6 @@
 //! Compression of capture files.
 
+use super::SettingError;
 use serde::{Deserialize, Serialize};
 
 /// Compression of capture files (`output.compress`).
@@ -29,9 +30,9 @@ impl Compress {
 }
 
 impl TryFrom<String> for Compress {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, SettingError> {
         match text.as_str() {
             "none" => Ok(Self::None),
             "zstd" => Ok(Self::Zstd(None)),
@@ -41,9 +42,7 @@ impl TryFrom<String> for Compress {
                 .and_then(|level| level.parse().ok())
                 .filter(|level| (1..=22).contains(level))
                 .map(|level| Self::Zstd(Some(level)))
-                .ok_or_else(|| {
-                    format!("{text:?} is not a compression; write \"none\", \"lz4\", \"zstd\" or \"zstd:1\" to \"zstd:22\"")
-                }),
+                .ok_or(SettingError::NotACompression(text)),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The `[control]` section of the configuration.
 
+use super::SettingError;
 use crate::section;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -41,14 +42,14 @@ section! {
 pub struct FileMode(pub u32);
 
 impl TryFrom<String> for FileMode {
-    type Error = String;
+    type Error = SettingError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, SettingError> {
         u32::from_str_radix(&text, 8)
             .ok()
             .filter(|mode| *mode <= 0o777)
             .map(Self)
-            .ok_or_else(|| format!("{text:?} is not a file mode; write it in octal: \"0660\""))
+            .ok_or(SettingError::NotAFileMode(text))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bytes of files to keep: a size, or a share of the disk.
 
-use super::{Size, size::NumberOrText};
+use super::{NumberOrText, SettingError, Size};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
@@ -48,9 +48,7 @@ impl<'de> Deserialize<'de> for Keep {
                 };
                 match number.trim_end().parse() {
                     Ok(n) if (1..=100).contains(&n) => Ok(Self::Percent(n)),
-                    _ => Err(format!(
-                        "{text:?}: a share of the disk must be a whole number from \"1%\" to \"100%\""
-                    )),
+                    _ => Err(SettingError::NotAShare(text.to_owned())),
                 }
             },
         })

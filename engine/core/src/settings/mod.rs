@@ -2,6 +2,7 @@
 
 mod compress;
 mod control;
+mod error;
 mod keep;
 mod section;
 mod size;
@@ -10,6 +11,7 @@ mod words;
 
 pub use compress::Compress;
 pub use control::{ControlConfig, FileMode};
+pub use error::SettingError;
 pub use keep::Keep;
 pub use size::{NumberOrText, Size};
 pub use span::Span;

@@ -1,5 +1,6 @@
 //! Number of bytes with an optional unit: `2048`, `1500B`, `256MiB`.
 
+use super::SettingError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
@@ -51,16 +52,14 @@ impl fmt::Display for Size {
 }
 
 impl FromStr for Size {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let text = text.trim();
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = (&text[..digits], text[digits..].trim());
         if number.is_empty() {
-            return Err(format!(
-                "{text:?} is not a size; write bytes, or a number with B, KiB, MiB, GiB or TiB"
-            ));
+            return Err(SettingError::NotASize(text.to_owned()));
         }
         let bytes = match UNITS
             .iter()
@@ -69,9 +68,8 @@ impl FromStr for Size {
             Some((_, bytes)) => *bytes,
             None if unit.is_empty() => 1,
             None => {
-                return Err(format!(
-                    "{text:?}: the unit {unit:?} is not known; the units are B, KiB, MiB, GiB, TiB (also K, M, G, T) and KB, MB, GB, TB"
-                ));
+                let (text, unit) = (text.to_owned(), unit.to_owned());
+                return Err(SettingError::UnknownUnit { text, unit });
             }
         };
         number
@@ -81,12 +79,7 @@ impl FromStr for Size {
             // TOML integers are signed: a larger number could not be printed.
             .filter(|n| i64::try_from(*n).is_ok())
             .map(Self)
-            .ok_or_else(|| {
-                format!(
-                    "{text:?} is too large: a size is at most {} bytes",
-                    i64::MAX
-                )
-            })
+            .ok_or_else(|| SettingError::SizeTooLarge(text.to_owned()))
     }
 }
 
@@ -112,16 +105,16 @@ impl<'de> Deserialize<'de> for Size {
 }
 
 /// Visitor for a configuration value that is written as a whole number or as a string.
-pub struct NumberOrText<T> {
+pub struct NumberOrText<T, E> {
     /// Description of the expected configuration value, for error messages.
     pub expected: &'static str,
     /// Converts a configuration value that is a whole number; `None`: it is out of range.
     pub number: fn(u64) -> Option<T>,
     /// Parses a configuration value that is a string.
-    pub text: fn(&str) -> Result<T, String>,
+    pub text: fn(&str) -> Result<T, E>,
 }
 
-impl<T> de::Visitor<'_> for NumberOrText<T> {
+impl<T, P: fmt::Display> de::Visitor<'_> for NumberOrText<T, P> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

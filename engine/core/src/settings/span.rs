@@ -1,6 +1,6 @@
 //! Span of time with its unit: `100ms`, `60s`, `1h 30m`.
 
-use super::size::NumberOrText;
+use super::{NumberOrText, SettingError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -23,14 +23,12 @@ impl fmt::Display for Span {
 }
 
 impl FromStr for Span {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         humantime::parse_duration(text.trim())
             .map(Self)
-            .map_err(|_| {
-                format!("{text:?} is not a time; write a number with its unit: 100ms, 60s, 5m, 2h")
-            })
+            .map_err(|_| SettingError::NotASpan(text.to_owned()))
     }
 }
 

@@ -191,6 +191,7 @@ impl Counter {
 
 /// Marker of an unreadable NIC counter, serialised as `"unreadable"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub enum Unreadable {
     /// The NIC counter cannot be read.
     #[serde(rename = "unreadable")]

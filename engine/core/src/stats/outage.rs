@@ -22,6 +22,7 @@ const CLOCKS_NS: u64 = 50_000_000;
 /// Cause of an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Cause {
     /// Loss or complete failure of the RDMA device.
     DeviceLost,

@@ -49,6 +49,7 @@ pub struct AnonymizeParams {
 
 /// Counts of the anonymizer's changes to frames, besides replaced addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct AnonymizeCounts {
     /// Number of frames from which the anonymizer removed bytes.
     pub frames_cut: u64,

@@ -24,6 +24,7 @@ use crate::{
     index::{FlowTerms, IndexFolder},
     merge::{self, MergeError, MergePlan, MergeTarget, RecordSelection},
     read::{FileRanges, Packet, ReadMeter},
+    sealed::SecretKey,
 };
 use select::{SelectionQuery, select};
 use serde::Serialize;
@@ -42,6 +43,8 @@ pub struct ExtractQuery {
     /// Folder of the capture files' indexes; missing indexes are built there. `None`: files are
     /// selected by their first records only.
     pub index_dir: Option<PathBuf>,
+    /// Key that opens the folder's sealed files; `None`: only plain files can be read.
+    pub key: Option<SecretKey>,
     /// Selection of frames by time, filter and flow.
     pub frames: FrameQuery,
 }
@@ -88,6 +91,7 @@ pub struct FramesWritten {
 
 /// Result of an extraction from a folder, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Extracted {
     /// Counts of the frames found, and the output that was written.
     #[serde(flatten)]
@@ -163,6 +167,7 @@ pub fn extract(
             folder,
             dir: &query.dir,
         }),
+        key: query.key.as_ref(),
         times: &query.frames.times,
         terms: FlowTerms::parse(query.frames.filter.expression()),
     };
@@ -283,6 +288,7 @@ mod tests {
         ExtractQuery {
             dir: dir.path().to_owned(),
             index_dir: index.map(|it| it.path().to_owned()),
+            key: None,
             frames: FrameQuery {
                 times: 0..u64::MAX,
                 filter: Filter::default(),

@@ -5,12 +5,14 @@ use crate::{
     index::{self, CaptureIndex, FlowTerms, IndexFolder},
     merge::{MergeError, in_folder},
     read::{FileEnd, FileRanges, ReadMeter},
+    sealed::SecretKey,
 };
 use serde::Serialize;
 use std::{fs, ops::Range, path::Path};
 
 /// Use of capture file indexes during an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct IndexUse {
     /// Number of capture files whose index was used.
     pub files: u64,
@@ -29,6 +31,8 @@ pub struct IndexUse {
 pub(super) struct SelectionQuery<'a> {
     pub(super) dir: &'a Path,
     pub(super) indexes: Option<IndexFolder<'a>>,
+    /// Key that opens the folder's sealed files.
+    pub(super) key: Option<&'a SecretKey>,
     pub(super) times: &'a Range<u64>,
     pub(super) terms: FlowTerms,
 }
@@ -88,7 +92,7 @@ pub(super) fn select(
 ) -> Result<FileSelection, MergeError> {
     let mut it = FileSelection::default();
     it.index.helps_filter = !wanted.terms.is_empty();
-    let mut found = it.list(wanted.dir, meter)?;
+    let mut found = it.list(wanted, meter)?;
     if let Some(IndexFolder { folder, .. }) = wanted.indexes {
         fs::create_dir_all(folder)
             .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
@@ -106,7 +110,7 @@ pub(super) fn select(
             continue;
         }
         if let (None, Some(indexes)) = (&file.index, wanted.indexes) {
-            let index = it.build_index(indexes, file, may_continue);
+            let index = it.build_index(indexes, wanted.key, file, may_continue);
             file.index = index.map(|index| Indexed::new(&index, wanted));
         }
         if !may_continue() {
@@ -122,8 +126,12 @@ pub(super) fn select(
 
 impl FileSelection {
     /// Lists the finished capture files of a folder in name order. Fails if there are none.
-    fn list(&mut self, dir: &Path, meter: &ReadMeter) -> Result<Vec<FoundFile>, MergeError> {
-        let files = in_folder(dir, meter, &mut self.notes)?;
+    fn list(
+        &mut self,
+        wanted: &SelectionQuery<'_>,
+        meter: &ReadMeter,
+    ) -> Result<Vec<FoundFile>, MergeError> {
+        let files = in_folder(wanted.dir, wanted.key, meter, &mut self.notes)?;
         let files = files.into_iter().filter(|(_, len)| *len > 0);
         let found: Vec<_> = files
             .map(|(file, len)| FoundFile {
@@ -134,7 +142,7 @@ impl FileSelection {
             })
             .collect();
         if found.is_empty() {
-            let shown = dir.display();
+            let shown = wanted.dir.display();
             return Err(MergeError::Refused(format!(
                 "{shown}: the directory has no finished .pcap or .pcapng files"
             )));
@@ -163,11 +171,12 @@ impl FileSelection {
     fn build_index(
         &mut self,
         indexes: IndexFolder<'_>,
+        key: Option<&SecretKey>,
         found: &FoundFile,
         may_continue: &impl Fn() -> bool,
     ) -> Option<CaptureIndex> {
         let path = &found.file.path;
-        match indexes.build(path, may_continue) {
+        match indexes.build(path, key, may_continue) {
             Ok(index) => {
                 if index.is_some() {
                     self.index.files += 1;

@@ -11,8 +11,8 @@
 //!
 //! Invariant: a file counts as shipped only if its record states it.
 
+use super::open::{MOST_RECORD, read_regular};
 use super::{FileStamp, expired::ListPosition};
-use crate::open::{MOST_RECORD, read_regular};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -15,8 +15,8 @@
 //! the capture was killed between the two steps. One process at a time writes the lists of a
 //! folder.
 
+use super::open::{open_for_append, open_for_update, open_regular};
 use super::{FileStamp, sync_folder};
-use crate::open::{open_for_append, open_for_update, open_regular};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,

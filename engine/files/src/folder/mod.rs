@@ -4,11 +4,10 @@
 pub mod delivery;
 pub mod expired;
 pub mod file_list;
+pub mod open;
 
-use crate::{
-    name::{FileName, PART},
-    open::open_folder,
-};
+use crate::name::{FileName, PART};
+use open::open_folder;
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     io::Errno,
@@ -24,6 +23,7 @@ use std::{
 
 /// Capture files of a folder and its subfolders, in name order.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct CaptureFolder {
     /// Finished capture files and their lengths in bytes.
     pub finished: Vec<(PathBuf, u64)>,
@@ -72,6 +72,7 @@ impl FileStamp {
 
 /// Entries of a folder and its subfolders.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct FolderTree {
     /// Paths of all entries of the folder, including subfolders.
     pub paths: Vec<PathBuf>,

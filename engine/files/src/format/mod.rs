@@ -8,8 +8,10 @@ mod byte_order;
 pub mod pcap;
 pub mod pcapng;
 pub mod secrets;
+mod violation;
 
 pub use byte_order::ByteOrder;
+pub use violation::FormatViolation;
 
 /// Link type of Ethernet in capture files: LINKTYPE_ETHERNET.
 pub const ETHERNET: u32 = 1;
@@ -46,6 +48,7 @@ impl FileFormat {
 
 /// Description of a capture interface in a capture file. A pcap file has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Interface {
     /// Link type of the interface (LINKTYPE_ value).
     pub link_type: u32,

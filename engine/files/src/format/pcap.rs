@@ -2,7 +2,7 @@
 //!
 //! Source: draft-ietf-opsawg-pcap, and libpcap's `savefile` for the variant with longer record headers.
 
-use super::{ByteOrder, Interface, SECOND, put_words};
+use super::{ByteOrder, FormatViolation, Interface, SECOND, put_words};
 
 /// Length of a pcap file header in bytes: magic, version (two halves), two reserved words, snapshot
 /// length, link type.
@@ -79,11 +79,11 @@ pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] 
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLayout {
     /// Byte order of the pcap file.
-    pub order: ByteOrder,
+    pub(crate) order: ByteOrder,
     /// Nanoseconds per unit of the fraction in a pcap timestamp.
-    pub unit: u64,
+    pub(crate) unit: u64,
     /// Length in bytes of the pcap file's record headers.
-    pub header_len: usize,
+    pub(crate) header_len: usize,
 }
 
 impl RecordLayout {
@@ -108,13 +108,10 @@ impl RecordLayout {
     ///
     /// # Errors
     /// The format version is not 2.
-    pub fn interface(&self, header: &[u8]) -> Result<Interface, String> {
-        let version = self.order.u16(header, 4);
-        if version != 2 {
-            return Err(format!(
-                "pcap version {version}.{} is not supported; only 2.4 can be read",
-                self.order.u16(header, 6)
-            ));
+    pub fn interface(&self, header: &[u8]) -> Result<Interface, FormatViolation> {
+        let [major, minor] = [4, 6].map(|at| self.order.u16(header, at));
+        if major != 2 {
+            return Err(FormatViolation::PcapVersion { major, minor });
         }
         let link = self.order.u32(header, 20);
         Ok(Interface {

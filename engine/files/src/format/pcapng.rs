@@ -138,16 +138,16 @@ fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct PacketFields {
     /// Index of the packet's interface in its pcapng section.
-    pub interface: usize,
+    pub(crate) interface: usize,
     /// Timestamp of the packet in units of the interface; `None` for a simple packet block.
-    pub ticks: Option<u64>,
+    pub(crate) ticks: Option<u64>,
     /// Captured length of the packet in bytes. A simple packet block has no such field, and the
     /// length is at most the interface's snapshot length.
-    pub caplen: u32,
+    pub(crate) caplen: u32,
     /// Length of the packet's frame on the wire in bytes.
-    pub len: u32,
+    pub(crate) len: u32,
     /// Offset of the frame in the pcapng packet block.
-    pub data: usize,
+    pub(crate) data: usize,
 }
 
 impl PacketFields {
@@ -188,7 +188,7 @@ pub struct TextBudget {
     /// Remaining bytes of the budget for interface texts.
     bytes: usize,
     /// Number of interface texts that were not kept, because the budget was too small.
-    pub left_out: u64,
+    pub(crate) left_out: u64,
 }
 
 impl Default for TextBudget {

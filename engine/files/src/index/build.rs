@@ -14,7 +14,7 @@ use crate::{
         },
     },
     read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError},
-    sealed::Content,
+    sealed::{Content, SecretKey},
 };
 use std::{collections::HashMap, path::Path};
 
@@ -24,17 +24,19 @@ const BLOCK_LEN: u64 = 1 << 20;
 /// for every query.
 const MOST_FLOWS: usize = 1 << 16;
 
-/// Builds the index of a capture file. `may_continue` is called at each index block. `None`:
-/// `may_continue` returned `false`, or the file changed in the meantime.
+/// Builds the index of a capture file, which `key` opens if it is sealed. `may_continue` is called
+/// at each index block. `None`: `may_continue` returned `false`, or the file changed in the
+/// meantime.
 ///
 /// # Errors
 /// The file cannot be read to its end: it then gets no index.
 pub fn build(
     path: &Path,
+    key: Option<&SecretKey>,
     may_continue: impl Fn() -> bool,
 ) -> Result<Option<CaptureIndex>, ReadError> {
     let stamp = FileStamp::read(path)?;
-    let source = Content::open(path)?;
+    let source = Content::open(path, key)?;
     let len = source.len()?;
     let source = Decompressor::new(source)?.noting_frame_ends();
     let frames = source.is_compressed().then(CompressedFrames::default);
@@ -317,7 +319,7 @@ mod tests {
         let (bytes, starts) = written(format, 1_000);
         let path = dir.path().join("wqcap-q00-1.pcap.zst");
         fs::write(&path, compressed(&bytes, &cuts(&starts))).expect("written");
-        let index = build(&path, || true).expect("reads").expect("made");
+        let index = build(&path, None, || true).expect("reads").expect("made");
         assert_eq!(index.frames, 1_000);
         // Each part has as many frames as the index states.
         let head = head_len(&FileRanges::whole(path.clone())).expect("reads");
@@ -391,7 +393,7 @@ mod tests {
             }
             blocks.packet(0, 1, &[1; 14], 14, &[]);
             fs::write(&path, &blocks.1).expect("written");
-            let index = build(&path, || true).expect("reads").expect("made");
+            let index = build(&path, None, || true).expect("reads").expect("made");
             index.blocks[0].lost
         };
         for order in [ByteOrder::Little, ByteOrder::Big] {

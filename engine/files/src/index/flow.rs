@@ -25,6 +25,7 @@ const IPV6_HEADER: usize = 40;
 
 /// Bidirectional flow in the index of a capture file. Fields that a frame does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct IndexFlow {
     /// Ethertype of the flow's frames after VLAN tags.
     pub ethertype: u16,

@@ -14,6 +14,7 @@ pub(super) const MOST_MARKS: usize = 1024;
 
 /// Mark that an operator set in a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct IndexMark {
     /// Timestamp of the record with the mark, in nanoseconds since 1970.
     pub ns: u64,
@@ -23,6 +24,7 @@ pub struct IndexMark {
 
 /// Index of a capture file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CaptureIndex {
     /// Version of the index layout.
     pub(super) version: u32,
@@ -51,6 +53,7 @@ pub struct CaptureIndex {
 /// Block of an index: part of a capture file, as a run of complete records; in a compressed file,
 /// of complete compressed frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct IndexBlock {
     /// Byte offset of the index block's start in the capture file.
     pub start: u64,

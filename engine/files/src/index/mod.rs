@@ -9,7 +9,8 @@
 //! An index is CBOR (RFC 8949), so that other programs can read it. It contains a checksum, and the
 //! length and the modification time of its file.
 //!
-//! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`].
+//! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`],
+//! [`crate::sealed`].
 //!
 //! Invariants: an index only excludes parts that cannot match. A damaged index, or one older than
 //! its file, is ignored.

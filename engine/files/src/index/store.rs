@@ -5,10 +5,11 @@ use super::{
     layout::{CaptureIndex, VERSION},
 };
 use crate::{
+    folder::open::{MOST_INDEX, read_regular},
     folder::{FileStamp, FolderTree, remove_emptied},
     name::FileName,
-    open::{MOST_INDEX, read_regular},
     read::ReadError,
+    sealed::SecretKey,
 };
 use ciborium::Value;
 use serde::{Deserialize, Serialize};
@@ -64,17 +65,19 @@ impl IndexFolder<'_> {
         fresh.then_some((index, bytes.len() as u64))
     }
 
-    /// Builds the index of a capture file and writes it into the folder with an atomic rename.
-    /// `None`: `may_continue` returned `false`, or the file changed in the meantime.
+    /// Builds the index of a capture file, which `key` opens if it is sealed, and writes it into the
+    /// folder with an atomic rename. `None`: `may_continue` returned `false`, or the file changed in
+    /// the meantime.
     ///
     /// # Errors
     /// The file cannot be read to its end, or the index cannot be written.
     pub fn build(
         &self,
         file: &Path,
+        key: Option<&SecretKey>,
         may_continue: impl Fn() -> bool,
     ) -> Result<Option<CaptureIndex>, ReadError> {
-        let Some(index) = build(file, may_continue)? else {
+        let Some(index) = build(file, key, may_continue)? else {
             return Ok(None);
         };
         write(&self.path_of(file), &index).map_err(|e| match e.kind() {
@@ -163,7 +166,10 @@ mod tests {
         let file = dir.path().join("wqcap-q00-1.pcapng");
         fs::write(&file, &bytes).expect("written");
         assert!(folder.load(&file).is_none());
-        let index = folder.build(&file, || true).expect("reads").expect("made");
+        let index = folder
+            .build(&file, None, || true)
+            .expect("reads")
+            .expect("made");
         assert_eq!((index.frames, index.head), (3, starts[0] as u64));
         let (again, size) = folder.load(&file).expect("there");
         assert_eq!(again, index);
@@ -202,7 +208,7 @@ mod tests {
         // An index of a file with another name is recognised by its content.
         let tap = dir.path().join("tap-1.pcapng");
         fs::rename(&file, &tap).expect("moved");
-        let made = folder.build(&tap, || true);
+        let made = folder.build(&tap, None, || true);
         assert!(made.expect("reads").is_some());
         let mine = indexes.path().join("mine.pcapng.cbor");
         fs::write(&mine, "mine").expect("written");
@@ -211,13 +217,18 @@ mod tests {
         fs::rename(&tap, &file).expect("moved");
         folder.sweep().expect("swept");
         assert!(mine.exists() && !folder.path_of(&tap).exists());
-        assert!(folder.build(&file, || false).expect("reads").is_none());
+        assert!(
+            folder
+                .build(&file, None, || false)
+                .expect("reads")
+                .is_none()
+        );
 
         // In a subfolder an index has the relative path of its file.
         let deep = dir.path().join("20261122/15/tap.pcapng");
         fs::create_dir_all(deep.parent().expect("inside")).expect("made");
         fs::rename(&file, &deep).expect("moved");
-        let made = folder.build(&deep, || true);
+        let made = folder.build(&deep, None, || true);
         assert!(made.expect("reads").is_some());
         assert_eq!(
             folder.path_of(&deep),

@@ -13,6 +13,7 @@ pub(super) struct Gaps {
 /// Statistics of the time gaps between adjacent records of different streams; times in nanoseconds
 /// are `None` if `count` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct GapFacts {
     /// Number of time gaps between adjacent records of different streams.
     pub count: u64,

@@ -4,6 +4,7 @@ use super::summary::MergeError;
 use crate::{
     folder::CaptureFolder,
     read::{FileRanges, ReadMeter, origin::is_merged},
+    sealed::SecretKey,
 };
 use std::path::Path;
 
@@ -12,12 +13,13 @@ const MOST_NAMES: usize = 3;
 
 /// Lists the finished capture files of a folder and its subfolders with their lengths, in name
 /// order. Files that `merge` or `extract` has written are excluded with a note, because their
-/// frames would occur twice. They are listed if there are no other files.
+/// frames would occur twice. They are listed if there are no other files. `key` opens sealed files.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn in_folder(
     dir: &Path,
+    key: Option<&SecretKey>,
     meter: &ReadMeter,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(FileRanges, u64)>, MergeError> {
@@ -28,6 +30,7 @@ pub fn in_folder(
     let file = |path| FileRanges {
         found_in: Some(dir.to_owned()),
         meter: meter.for_another_file(),
+        key: key.cloned(),
         ..FileRanges::whole(path)
     };
     let finished = folder.finished.into_iter();

@@ -12,6 +12,7 @@ use crate::{
     format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
     name::FileName,
     read::{FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
+    sealed::SecretKey,
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -110,12 +111,17 @@ fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
 
 impl MergePlan {
     /// Reads the beginning of each input of a merge. A folder stands for the capture files in it.
+    /// `key` opens sealed inputs.
     ///
     /// # Errors
     /// An input is missing, not a capture file, given twice, or incompatible with the others.
-    pub fn new(inputs: &[PathBuf], out: &Path) -> Result<Self, MergeError> {
+    pub fn new(
+        inputs: &[PathBuf],
+        key: Option<&SecretKey>,
+        out: &Path,
+    ) -> Result<Self, MergeError> {
         let mut notes = Vec::new();
-        let files = expanded(inputs, &mut notes)?;
+        let files = expanded(inputs, key, &mut notes)?;
         Self::from_ranges(files, notes, out, true)
     }
 
@@ -422,14 +428,18 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
 }
 
 /// Returns the input files named by the user, and the capture files of the named folders.
-fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRanges>, MergeError> {
+fn expanded(
+    inputs: &[PathBuf],
+    key: Option<&SecretKey>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
     for path in inputs {
         if !path.is_dir() {
-            files.push(FileRanges::named(path.clone()));
+            files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
             continue;
         }
-        let found = in_folder(path, &ReadMeter::default(), notes)?;
+        let found = in_folder(path, key, &ReadMeter::default(), notes)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(MergeError::Refused(format!(

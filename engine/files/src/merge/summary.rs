@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// Reason why a merge produced no file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MergeError {
     /// The merge was refused before it began.
     #[error("{0}")]
@@ -19,6 +20,7 @@ pub enum MergeError {
 
 /// Summary of a merge, in the layout that `wqcap merge --json` prints.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct MergeSummary {
     /// Path of the merged file; `-` is standard output.
     pub out: String,
@@ -56,6 +58,7 @@ pub struct MergeSummary {
 
 /// Capture port in the merged file.
 #[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct InterfaceFacts {
     /// Name of the capture port's interface.
     pub name: String,
@@ -88,6 +91,7 @@ impl Lateness {
 
 /// Facts of an input file of the merge.
 #[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct InputFacts {
     /// Path of the input file.
     pub path: String,

@@ -37,13 +37,13 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 fn merge(inputs: &[PathBuf], out: &Path) -> MergeSummary {
-    let plan = MergePlan::new(inputs, out).expect("plan");
+    let plan = MergePlan::new(inputs, None, out).expect("plan");
     let target = MergeTarget::new(out, &plan).expect("target");
     run(plan, target, |_| true).expect("merge")
 }
 
 fn refused(inputs: &[PathBuf], out: &Path) -> String {
-    let plan = match MergePlan::new(inputs, out) {
+    let plan = match MergePlan::new(inputs, None, out) {
         Ok(plan) => plan,
         Err(e) => return e.to_string(),
     };
@@ -333,7 +333,7 @@ fn a_stopped_merge_leaves_no_output_and_keeps_an_old_file() {
     let many: Vec<u32> = (0..40_000).collect();
     let input = write(dir.path(), "a.pcap", &stamps(ByteOrder::Little, &many));
     let out = write(dir.path(), "out.pcap", b"old");
-    let plan = MergePlan::new(&[input], &out).expect("plan");
+    let plan = MergePlan::new(&[input], None, &out).expect("plan");
     let target = MergeTarget::new(&out, &plan).expect("target");
     let stopped = run(plan, target, |_| false);
     assert!(matches!(stopped, Err(MergeError::Stopped)));
@@ -451,7 +451,7 @@ fn secrets_keep_their_position_and_are_written_once() {
         input(ByteOrder::Big, "b.pcapng", b"second one"),
     ];
     let out = dir.path().join("out.pcapng");
-    let mut plan = MergePlan::new(&inputs, &out).expect("plan");
+    let mut plan = MergePlan::new(&inputs, None, &out).expect("plan");
     let injected = Secrets::from_tls_key_log(b"CLIENT_RANDOM 00 11").expect("a log");
     plan.inject(injected).expect("a place");
     let target = MergeTarget::new(&out, &plan).expect("target");
@@ -688,7 +688,7 @@ fn repetitions_are_left_out_and_counted() {
         (IgnoredFields::default(), &[10, 30, 200, 210, 2000][..]),
         (routed, &[10, 200, 2000]),
     ] {
-        let mut plan = MergePlan::new(&inputs, &out).expect("plan");
+        let mut plan = MergePlan::new(&inputs, None, &out).expect("plan");
         plan.leave_out_repetitions(1000, ignored).expect("Ethernet");
         let target = MergeTarget::new(&out, &plan).expect("target");
         let summary = run(plan, target, |_| true).expect("merge");

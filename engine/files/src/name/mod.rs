@@ -7,7 +7,7 @@
 
 mod template;
 
-pub use template::NameTemplate;
+pub use template::{NameTemplate, TemplateError};
 
 use std::{fmt, path::Path};
 

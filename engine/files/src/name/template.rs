@@ -52,14 +52,6 @@ impl NameTemplate {
             .any(|it| matches!(it, NamePart::Queue { .. }))
     }
 
-    /// Returns `true` if the name template gives files that begin at different times different
-    /// names, at its resolution.
-    #[must_use]
-    pub fn distinguishes_times(&self) -> bool {
-        let of_time = |it: &NamePart| matches!(it, NamePart::Time(_) | NamePart::StartNs);
-        self.parts.iter().any(of_time)
-    }
-
     /// Returns the number of folder levels in names of this template.
     #[must_use]
     pub fn folder_depth(&self) -> usize {
@@ -264,16 +256,48 @@ impl Serialize for NameTemplate {
     }
 }
 
-impl FromStr for NameTemplate {
-    type Err = String;
+/// Reason why a text is not a name template.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// A placeholder of the name template does not end.
+    #[error("a {{ in the name has no }}; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}")]
+    Unclosed,
+    /// The name template has a placeholder with this unknown name.
+    #[error(
+        "the placeholder {{{0}}} of the file name is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
+    )]
+    Placeholder(String),
+    /// Names of the template would begin with a slash.
+    #[error("a name is a path below output.dir and must not begin with /")]
+    Absolute,
+    /// Names of the template would have a path component that is empty or begins with a dot.
+    #[error("each file or directory of a name must have a character, and not begin with a dot")]
+    Component,
+    /// Names of the template would have a line break or a zero byte.
+    #[error("a name must be one line of text")]
+    Line,
+    /// A part of the name template is not a valid format of strftime(3).
+    #[error("{text:?} is not a format of strftime(3): {source}")]
+    Time {
+        /// Invalid part of the name template.
+        text: String,
+        /// Error of the time library.
+        source: jiff::Error,
+    },
+    /// A time conversion in this part of the name template yields a slash.
+    #[error("{0:?} has a conversion that yields a /; write %m-%d-%y instead of %D")]
+    Slash(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for NameTemplate {
+    type Err = TemplateError;
+
+    fn from_str(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
-            let (word, after) = after.split_once('}').ok_or(
-                "a { in the name has no }; write {host}, {interface}, {queue} or {start_ns}",
-            )?;
+            let (word, after) = after.split_once('}').ok_or(TemplateError::Unclosed)?;
             let (before, part) = match word {
                 "host" => (before, NamePart::Host),
                 "interface" => (before, NamePart::Interface),
@@ -282,11 +306,7 @@ impl FromStr for NameTemplate {
                     Some(before) => (before, NamePart::Queue { prefix: true }),
                     None => (before, NamePart::Queue { prefix: false }),
                 },
-                _ => {
-                    return Err(format!(
-                        "the placeholder {{{word}}} of the file name is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
-                    ));
-                }
+                _ => return Err(TemplateError::Placeholder(word.into())),
             };
             push(&mut parts, before)?;
             parts.push(part);
@@ -300,31 +320,28 @@ impl FromStr for NameTemplate {
         };
         let example = it.stem(Some(0), 0, 0);
         if example.starts_with('/') {
-            return Err("a name is a path below output.dir and must not begin with /".into());
+            return Err(TemplateError::Absolute);
         }
         let mut parts = example.split('/');
         if parts.any(|part| part.is_empty() || part.starts_with('.')) {
-            return Err(
-                "each file or directory of a name must have a character, and not begin with a dot"
-                    .into(),
-            );
+            return Err(TemplateError::Component);
         }
         if example.contains(['\0', '\n']) {
-            return Err("a name must be one line of text".into());
+            return Err(TemplateError::Line);
         }
         Ok(it)
     }
 }
 
 /// Appends the text between two placeholders of a name template as a literal or strftime(3) part.
-fn push(parts: &mut Vec<NamePart>, text: &str) -> Result<(), String> {
+fn push(parts: &mut Vec<NamePart>, text: &str) -> Result<(), TemplateError> {
     if text.contains('%') {
-        let example = in_time(text, &Zoned::default())
-            .map_err(|e| format!("{text:?} is not a format of strftime(3): {e}"))?;
+        let example = in_time(text, &Zoned::default()).map_err(|source| TemplateError::Time {
+            text: text.into(),
+            source,
+        })?;
         if example.matches('/').count() != text.matches('/').count() {
-            return Err(format!(
-                "{text:?} has a conversion that yields a /; write %m-%d-%y instead of %D"
-            ));
+            return Err(TemplateError::Slash(text.into()));
         }
         parts.push(NamePart::Time(text.into()));
     } else if !text.is_empty() {
@@ -389,9 +406,7 @@ mod tests {
         let default = NameTemplate::default();
         let parsed: NameTemplate = NameTemplate::DEFAULT.parse().expect("reads");
         assert_eq!(parsed, default);
-        assert!(
-            default.is_default() && default.distinguishes_queues() && default.distinguishes_times()
-        );
+        assert!(default.is_default() && default.distinguishes_queues());
         for queue in [None, Some(7)] {
             let ending = "pcapng.zst";
             for attempt in [0, 9] {
@@ -413,7 +428,7 @@ mod tests {
         let template: NameTemplate = "out".parse().expect("reads");
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
         assert_eq!(names, ["out.pcapng", "out_001.pcapng", "out_002.pcapng"]);
-        assert!(!template.distinguishes_times() && !template.distinguishes_queues());
+        assert!(!template.distinguishes_queues());
         // One nanosecond before the next second.
         let template: NameTemplate = "%S/{start_ns}".parse().expect("reads");
         let names = [0, 1].map(|attempt| template.name(None, 999_999_999, "pcap", attempt));
@@ -518,7 +533,7 @@ mod tests {
             ("out-%", "strftime"),
         ] {
             let problem = text.parse::<NameTemplate>().expect_err(text);
-            assert!(problem.contains(part), "{text}: {problem}");
+            assert!(problem.to_string().contains(part), "{text}: {problem}");
         }
     }
 }

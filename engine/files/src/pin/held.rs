@@ -7,7 +7,8 @@ use super::Pins;
 use crate::{
     extract::times::{Beginning, may_hold, reaches},
     index::{FlowTerms, IndexFolder},
-    read::FileRanges,
+    read::{FileRanges, ReadError},
+    sealed::SecretKey,
 };
 use std::{
     collections::HashMap,
@@ -36,6 +37,7 @@ struct CachedFile {
 
 /// Finished capture file, and the pins that hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HeldFile {
     /// Positions in [`Pins::sound`] of the pins that hold the capture file.
     pub by: Vec<usize>,
@@ -57,9 +59,21 @@ impl HeldFile {
 #[derive(Clone, Debug, Default)]
 pub struct PinEvaluator {
     known: HashMap<FileKey, CachedFile>,
+    /// Key that opens the folder's sealed files.
+    key: Option<SecretKey>,
 }
 
 impl PinEvaluator {
+    /// Creates an evaluator with an empty cache. Without the key of sealed files, pins hold those
+    /// without an index whatever their times are.
+    #[must_use]
+    pub fn new(key: Option<SecretKey>) -> Self {
+        Self {
+            known: HashMap::new(),
+            key,
+        }
+    }
+
     /// Returns for each of a folder's finished capture files the pins that hold it.
     pub fn evaluate(
         &mut self,
@@ -126,7 +140,7 @@ impl PinEvaluator {
         let begins = keys.iter().map(|key| {
             let known = match before.remove(key) {
                 Some(known) => known,
-                None => match Beginning::read(&FileRanges::whole(key.path.clone())) {
+                None => match self.beginning(&key.path) {
                     Ok(begins) => CachedFile { begins, said: None },
                     // An unreadable file may hold any frame; reading it is tried again the next
                     // time.
@@ -138,6 +152,10 @@ impl PinEvaluator {
             begins
         });
         begins.collect()
+    }
+
+    fn beginning(&self, path: &Path) -> Result<Beginning, ReadError> {
+        Beginning::read(&FileRanges::whole(path.to_owned()).with_key(self.key.clone()))
     }
 }
 
@@ -160,7 +178,7 @@ mod tests {
     use crate::{
         fixtures::written,
         format::{FileFormat, pcap},
-        pin::{Pin, UnsoundPin},
+        pin::{Pin, PinProblem, UnsoundPin},
     };
 
     const SECOND: u64 = 1_000_000_000;
@@ -243,7 +261,7 @@ mod tests {
         let unsound = Pins {
             unsound: vec![UnsoundPin {
                 path: "x".into(),
-                problem: "torn".into(),
+                problem: PinProblem::FileLength,
             }],
             ..Pins::default()
         };
@@ -269,7 +287,7 @@ mod tests {
             "without an index"
         );
         for file in &files {
-            let built = indexes.build(file, || true);
+            let built = indexes.build(file, None, || true);
             assert!(built.expect("builds").is_some());
         }
         let narrowed = [&[][..], &[0, 1], &[]];

@@ -1,7 +1,7 @@
 //! Lock of a capture folder, taken to create pins and to delete files. While a pin is created, no
 //! file of the folder is deleted.
 
-use crate::open::open_folder;
+use crate::folder::open::open_folder;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,

@@ -16,11 +16,13 @@
 
 mod held;
 mod lock;
+mod problem;
 mod store;
 
 pub use held::{HeldFile, PinEvaluator};
 pub use lock::FolderLock;
-pub use store::{MOST_PINS, PinError, PinFolder, Pins, UnsoundPin};
+pub use problem::{MOST_PINS, PinProblem};
+pub use store::{PinError, PinFolder, Pins, UnsoundPin};
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -52,25 +54,23 @@ impl Pin {
     }
 
     /// Returns the reason why the pin is invalid, if it is.
-    fn problem(&self) -> Option<String> {
+    fn problem(&self) -> Option<PinProblem> {
         if self.from_ns >= self.to_ns {
-            return Some("the pin's start must be before its end".into());
+            return Some(PinProblem::Times);
         }
         if self.reason.trim().is_empty() {
-            return Some("the pin must have a reason".into());
+            return Some(PinProblem::NoReason);
         }
         let texts = [("reason", &self.reason), ("filter", &self.filter)];
-        texts.into_iter().find_map(|(what, text)| {
+        texts.into_iter().find_map(|(field, text)| {
             if text.len() > Self::LONGEST {
-                let (len, most) = (text.len(), Self::LONGEST);
-                return Some(format!(
-                    "the pin's {what} has {len} bytes; at most {most} are allowed"
-                ));
+                let len = text.len();
+                return Some(PinProblem::LongText { field, len });
             }
             // Control characters are refused, because texts of pins are printed on terminals, one
             // per line.
             let odd = text.chars().any(char::is_control);
-            odd.then(|| format!("the pin's {what} must be one line of text"))
+            odd.then_some(PinProblem::Lines { field })
         })
     }
 }

@@ -1,7 +1,11 @@
 //! Storage of pins: one JSON file per pin, in a hidden folder.
 
-use super::{Pin, lock::FolderLock};
-use crate::{folder::sync_folder, open::read_regular};
+use super::{
+    Pin,
+    lock::FolderLock,
+    problem::{ENDING, MOST_PINS, PinProblem},
+};
+use crate::folder::{open::read_regular, sync_folder};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::{
@@ -11,22 +15,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of pins of a capture folder.
-pub const MOST_PINS: usize = 1024;
 /// Name of the folder of pins, inside the folder of capture files.
 const FOLDER: &str = ".wqcap-pins";
-/// Suffix of a pin's file name, after its ID.
-const ENDING: &str = ".json";
 /// Maximum length of a pin's file in bytes: two texts of 4096 bytes, with every character escaped,
 /// and the other fields.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Error of an operation on pins.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PinError {
     /// The pin is invalid, for this reason.
     #[error("invalid pin: {0}")]
-    Unsound(String),
+    Unsound(PinProblem),
     /// The capture folder has the maximum number of pins.
     #[error(
         "{}: the directory has {} pins, which is the limit; remove pins with `wqcap pin release`",
@@ -53,11 +54,12 @@ pub enum PinError {
 
 /// File in the folder of pins that is not a valid pin: all capture files are held.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
 pub struct UnsoundPin {
     /// Path of the invalid pin, or of the folder of pins.
     pub path: PathBuf,
     /// Reason why the pin is not valid.
-    pub problem: String,
+    pub problem: PinProblem,
 }
 
 /// Pins of a capture folder at the time of reading.
@@ -81,7 +83,7 @@ pub struct PinFolder<'a> {
 /// Result of reading one entry of the folder of pins.
 enum PinEntry {
     Sound(String, Pin),
-    Unsound(String),
+    Unsound(PinProblem),
     /// Entry of the pin folder that is not a regular file and is not opened.
     Other,
     /// Entry of the pin folder that was removed in the meantime.
@@ -110,24 +112,22 @@ impl PinFolder<'_> {
         pins
     }
 
-    fn read_into(&self, folder: &Path, pins: &mut Pins) -> Result<(), String> {
+    fn read_into(&self, folder: &Path, pins: &mut Pins) -> Result<(), PinProblem> {
         match fs::symlink_metadata(folder) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(e.to_string()),
-            Ok(it) if !it.is_dir() => return Err("the path is not a directory".into()),
+            Err(e) => return Err(e.into()),
+            Ok(it) if !it.is_dir() => return Err(PinProblem::NotAFolder),
             Ok(_) => {}
         }
-        for entry in fs::read_dir(folder).map_err(|e| e.to_string())? {
-            let path = entry.map_err(|e| e.to_string())?.path();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
             let name = path.file_name().unwrap_or_default();
             // Temporary file of a pin that is being written.
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
             if pins.sound.len() + pins.unsound.len() >= MOST_PINS {
-                return Err(format!(
-                    "the directory has more than {MOST_PINS} pins, which is the limit; the other pins were not read"
-                ));
+                return Err(PinProblem::TooMany);
             }
             match entry_of(&path) {
                 PinEntry::Sound(id, pin) => pins.sound.push((id, pin)),
@@ -272,21 +272,21 @@ fn entry_of(path: &Path) -> PinEntry {
             return match e.kind() {
                 io::ErrorKind::InvalidInput => PinEntry::Other,
                 io::ErrorKind::NotFound => PinEntry::Gone,
-                io::ErrorKind::FileTooLarge => PinEntry::Unsound("too long for a pin".into()),
-                _ => PinEntry::Unsound(e.to_string()),
+                io::ErrorKind::FileTooLarge => PinEntry::Unsound(PinProblem::FileLength),
+                _ => PinEntry::Unsound(e.into()),
             };
         }
     };
     let name = path.file_name().and_then(|it| it.to_str());
     let Some(id) = name.and_then(|it| it.strip_suffix(ENDING)) else {
-        return PinEntry::Unsound(format!("the name of a pin file must end in {ENDING}"));
+        return PinEntry::Unsound(PinProblem::FileName);
     };
     match serde_json::from_slice::<Pin>(&text) {
         Ok(pin) => match pin.problem() {
             None => PinEntry::Sound(id.to_owned(), pin),
             Some(problem) => PinEntry::Unsound(problem),
         },
-        Err(e) => PinEntry::Unsound(format!("not a pin: {e}")),
+        Err(e) => PinEntry::Unsound(PinProblem::Content(e.to_string())),
     }
 }
 

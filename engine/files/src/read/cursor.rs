@@ -2,7 +2,7 @@
 //! anomalies found so far. Independent of the file format.
 
 use super::window::Window;
-use crate::format::{Interface, pcapng::TextBudget, secrets::Secrets};
+use crate::format::{FormatViolation, Interface, pcapng::TextBudget, secrets::Secrets};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -55,6 +55,7 @@ impl fmt::Display for FileEnd {
 
 /// Counts of contradictions in a capture file that did not stop the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Anomalies {
     /// Number of records with a captured length above the frame's length on the wire.
     pub longer_than_frame: u64,
@@ -77,6 +78,7 @@ pub struct Anomalies {
 
 /// Reason why a capture file cannot be read, or cannot be read further.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The system reports an I/O error for the capture file.
     #[error("at byte {offset}: {source}")]
@@ -89,9 +91,9 @@ pub enum ReadError {
     /// The capture file has no bytes.
     #[error("the file is empty; a capture file has at least a header")]
     Empty,
-    /// The capture file begins with the magic number of no supported format.
-    #[error("the file is not a pcap or pcapng file; it begins with the bytes {0}")]
-    Unknown(String),
+    /// The capture file begins with these bytes, the magic number of no supported format.
+    #[error("the file is not a pcap or pcapng file; it begins with the bytes {}", hex(.0))]
+    Unknown(Vec<u8>),
     /// The capture file is compressed with an unsupported method; the field is the command that
     /// decompresses it.
     #[error("the file is compressed; decompress it first: {0}")]
@@ -105,13 +107,19 @@ pub enum ReadError {
         offset: u64,
     },
     /// The capture file violates its format.
-    #[error("at byte {offset}: {problem}")]
+    #[error("at byte {offset}: {violation}")]
     Damaged {
         /// Offset of the damaged record in the capture file.
         offset: u64,
-        /// Description of the format violation.
-        problem: String,
+        /// Rule of the format that the record violates.
+        violation: FormatViolation,
     },
+}
+
+/// Formats bytes as pairs of hex digits.
+fn hex(bytes: &[u8]) -> String {
+    let pairs: Vec<_> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    pairs.join(" ")
 }
 
 impl ReadError {
@@ -191,10 +199,11 @@ impl<R: Read> Cursor<R> {
     }
 
     /// Returns an error for the record at the reader's current offset.
-    pub(super) fn damaged(&self, problem: impl Into<String>) -> ReadError {
+    #[cold]
+    pub(super) fn damaged(&self, violation: FormatViolation) -> ReadError {
         ReadError::Damaged {
             offset: self.window.offset(),
-            problem: problem.into(),
+            violation,
         }
     }
 
@@ -221,9 +230,7 @@ impl<R: Read> Cursor<R> {
                 let zeros = self.window.offset() + n as u64 - offset;
                 return Err(ReadError::Damaged {
                     offset,
-                    problem: format!(
-                        "the file has {zeros} zero bytes instead of a record, and more data after them"
-                    ),
+                    violation: FormatViolation::Zeros(zeros),
                 });
             }
             let n = bytes.len();

@@ -6,7 +6,7 @@ use super::{
     reader::PacketReader,
     window::{BEGINNING, WHOLE_FILE},
 };
-use crate::sealed::Content;
+use crate::sealed::{Content, SecretKey};
 use std::{
     fmt::Debug,
     io::{self, Read, Seek, SeekFrom},
@@ -22,7 +22,8 @@ use std::{
 /// Reader of a capture file, of selected ranges of it, or of standard input, compressed or not.
 pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 
-/// Opens a capture file; `-` is standard input.
+/// Opens a capture file that is not sealed; `-` is standard input. [`FileRanges::with_key`] opens a
+/// sealed one.
 ///
 /// # Errors
 /// The file cannot be read, or it is not a capture file.
@@ -34,16 +35,18 @@ pub fn open(path: &Path) -> Result<FileReader, ReadError> {
 #[derive(Clone, Debug)]
 pub struct FileRanges {
     /// Path of the capture file.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Byte ranges of the capture file to read, in order.
     pub(crate) ranges: Vec<Range<u64>>,
     /// Folder in which the capture file was listed; `None` if the user named the file. Files of a
     /// folder may be deleted at any time, so a missing file is not an error.
-    pub found_in: Option<PathBuf>,
+    pub(crate) found_in: Option<PathBuf>,
     /// Set if the user named the capture file, which may then be a pipe or a link.
     pub(crate) is_named: bool,
     /// Counter of the bytes read from the capture file.
-    pub meter: ReadMeter,
+    pub(crate) meter: ReadMeter,
+    /// Key that opens the capture file if it is sealed.
+    pub(crate) key: Option<SecretKey>,
     /// Source of the capture file's content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
 }
@@ -123,8 +126,15 @@ impl FileRanges {
             found_in: None,
             is_named: false,
             meter: ReadMeter::default(),
+            key: None,
             remote: None,
         }
+    }
+
+    /// Returns the capture file with the key that opens it if it is sealed.
+    #[must_use]
+    pub fn with_key(self, key: Option<SecretKey>) -> Self {
+        Self { key, ..self }
     }
 
     /// Selects byte ranges of remote content. Ports and streams of a merge are derived as for the
@@ -141,6 +151,12 @@ impl FileRanges {
             remote: Some(content),
             ..Self::new(folder.join(name), ranges)
         }
+    }
+
+    /// Returns the path of the capture file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns `true` if the content of the capture file is not local.
@@ -213,9 +229,10 @@ impl FileRanges {
     /// Opens a local capture file, not standard input, for reading the raw bytes of the ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
+        let key = self.key.as_ref();
         let file = match self.is_named {
-            true => Content::open_named(&self.path)?,
-            false => Content::open(&self.path)?,
+            true => Content::open_named(&self.path, key)?,
+            false => Content::open(&self.path, key)?,
         };
         Ok(RangeSource {
             file,

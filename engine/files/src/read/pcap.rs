@@ -1,7 +1,7 @@
 //! Iteration over the records of a pcap file.
 
 use super::cursor::{Cursor, FileEnd, MAX_FRAME, ReadError, RecordHead};
-use crate::format::{SECOND, pcap::RecordLayout};
+use crate::format::{FormatViolation, SECOND, pcap::RecordLayout};
 use std::io::Read;
 
 /// Minimum number of zero bytes at the end of a pcap file that are taken as padding; a few empty
@@ -29,9 +29,10 @@ pub(super) fn next_record<R: Read>(
         }
     }
     if caplen > MAX_FRAME {
-        return Err(cursor.damaged(format!(
-            "a record of {caplen} bytes is too long; at most {MAX_FRAME} are accepted"
-        )));
+        return Err(cursor.damaged(FormatViolation::RecordLength {
+            caplen,
+            limit: MAX_FRAME,
+        }));
     }
     let total = layout.header_len + caplen as usize;
     if !cursor.ensure(total)? {

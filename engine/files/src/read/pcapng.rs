@@ -6,7 +6,7 @@
 
 use super::cursor::{Cursor, FileEnd, MAX_FRAME, MOST_INTERFACES, ReadError, RecordHead};
 use crate::format::{
-    ByteOrder, Interface, InterfaceStatistics,
+    ByteOrder, FormatViolation, Interface, InterfaceStatistics,
     pcapng::{
         BLOCK_TRAILER_LEN, DECRYPTION_SECRETS, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION,
         INTERFACE_STATISTICS, Options, PacketFields, SECTION_HEADER, section_host, section_order,
@@ -53,7 +53,7 @@ pub(super) fn next_packet<R: Read>(
             *section = Some(begin_section(cursor)?);
         }
         let Some(it) = *section else {
-            return Err(cursor.damaged("the file has no section header before this block"));
+            return Err(cursor.damaged(FormatViolation::NoSection));
         };
         let bytes = cursor.window.held();
         let (kind, total) = (it.order.u32(bytes, 0), it.order.u32(bytes, 4));
@@ -62,10 +62,12 @@ pub(super) fn next_packet<R: Read>(
         }
         const LEAST: u32 = EMPTY_BLOCK_LEN as u32;
         if !(LEAST..=MAX_BLOCK).contains(&total) || !total.is_multiple_of(4) {
-            return Err(cursor.damaged(format!(
-                "a pcapng block of type {kind:#x} has {total} bytes; the length must be a multiple of 4 from {LEAST} to \
-                 {MAX_BLOCK}"
-            )));
+            return Err(cursor.damaged(FormatViolation::BlockLength {
+                kind,
+                total,
+                least: LEAST,
+                limit: MAX_BLOCK,
+            }));
         }
         let total = total as usize;
         if !cursor.ensure(total)? {
@@ -74,15 +76,14 @@ pub(super) fn next_packet<R: Read>(
         let block = &cursor.window.held()[..total];
         let closing = it.order.u32(block, total - BLOCK_TRAILER_LEN) as usize;
         if closing != total {
-            return Err(cursor.damaged(format!(
-                "a pcapng block of {total} bytes must end with this length, but its trailing length is {closing}"
-            )));
+            return Err(cursor.damaged(FormatViolation::ClosingLength { total, closing }));
         }
         let packet = PacketFields::decode(block, it.order);
         if let Some(packet) = packet {
-            let problem = packet_block(cursor, it, packet, total);
-            problem.map_err(|problem| cursor.damaged(problem))?;
-            return Ok(None);
+            return match packet_block(cursor, it, packet, total) {
+                Ok(()) => Ok(None),
+                Err(violation) => Err(cursor.damaged(violation)),
+            };
         }
         other_block(cursor, it, kind, total)?;
         cursor.window.skip(total);
@@ -93,13 +94,11 @@ pub(super) fn next_packet<R: Read>(
 /// numbers.
 fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<CurrentSection, ReadError> {
     let order = section_order(cursor.window.held())
-        .ok_or_else(|| cursor.damaged("the section header has no byte-order magic"))?;
+        .ok_or_else(|| cursor.damaged(FormatViolation::NoByteOrder))?;
     if cursor.ensure(16)? {
         let version = order.u16(cursor.window.held(), 12);
         if version != 1 {
-            return Err(cursor.damaged(format!(
-                "pcapng version {version} is not supported; only 1 can be read"
-            )));
+            return Err(cursor.damaged(FormatViolation::PcapngVersion(version)));
         }
     }
     Ok(CurrentSection {
@@ -159,10 +158,10 @@ fn packet_block<R: Read>(
     section: CurrentSection,
     packet: PacketFields,
     total: usize,
-) -> Result<(), String> {
+) -> Result<(), FormatViolation> {
     let index = section.first + packet.interface;
     let Some(interface) = cursor.interfaces.get(index) else {
-        return Err("the packet's interface is not described in the file".into());
+        return Err(FormatViolation::UnknownInterface);
     };
     let (snaplen, end) = (interface.snaplen, total - BLOCK_TRAILER_LEN);
     let (ns, caplen) = match packet.ticks {
@@ -172,9 +171,7 @@ fn packet_block<R: Read>(
     };
     let data = packet.data..packet.data.saturating_add(caplen as usize);
     if data.end > end || caplen > MAX_FRAME {
-        return Err(format!(
-            "a packet of {caplen} bytes is too long for its block of {total} bytes"
-        ));
+        return Err(FormatViolation::PacketLength { caplen, total });
     }
     cursor.anomalies.unstamped += u64::from(packet.ticks.is_none());
     cursor.anomalies.longer_than_frame += u64::from(caplen > packet.len);

@@ -7,7 +7,7 @@ use super::{
     window,
 };
 use crate::format::{
-    ByteOrder, FileFormat, Interface,
+    ByteOrder, FileFormat, FormatViolation, Interface,
     pcap::{HEADER_LEN, RecordLayout},
     pcapng::SECTION_HEADER,
     secrets::Secrets,
@@ -16,6 +16,7 @@ use std::{io::Read, mem};
 
 /// Packet record of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Packet<'a> {
     /// Index of the packet's interface in [`PacketReader::interfaces`].
     pub interface: usize,
@@ -94,11 +95,11 @@ impl<R: Read> PacketReader<R> {
         } else {
             let layout = RecordLayout::from_magic(start).ok_or_else(|| unknown(start))?;
             if !cursor.ensure(HEADER_LEN)? {
-                return Err(cursor.damaged("the file ends within its header"));
+                return Err(cursor.damaged(FormatViolation::TornHeader));
             }
             let interface = layout
                 .interface(cursor.window.held())
-                .map_err(|problem| cursor.damaged(problem))?;
+                .map_err(|violation| cursor.damaged(violation))?;
             cursor.interfaces.push(interface);
             cursor.window.skip(HEADER_LEN);
             cursor.sound_end = HEADER_LEN as u64;
@@ -270,9 +271,6 @@ fn unknown(start: &[u8]) -> ReadError {
         .find(|(magic, _)| start.starts_with(magic))
     {
         Some((_, how)) => ReadError::Compressed(how),
-        None => {
-            let hex: Vec<_> = start.iter().take(4).map(|b| format!("{b:02x}")).collect();
-            ReadError::Unknown(hex.join(" "))
-        }
+        None => ReadError::Unknown(start.iter().take(4).copied().collect()),
     }
 }

@@ -22,6 +22,29 @@ pub(super) const HEADER: usize = 64;
 const BOUND: usize = 48;
 const SALT: std::ops::Range<usize> = 16..BOUND;
 
+/// Reason why a sealed file cannot be opened; the source of an [`io::Error`] of kind
+/// `PermissionDenied`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnsealError {
+    /// The file is sealed, and the caller has no key.
+    #[error("the file is encrypted, and no key is set; use --key FILE or --key-command COMMAND")]
+    NoKey,
+    /// The file is sealed with another key than the caller's.
+    #[error("the file is encrypted with another key")]
+    OtherKey,
+    /// The file is sealed in a format that this version does not read.
+    #[error(
+        "the file is encrypted in format {version}.{chunk_bits}; this version of wqcap reads {VERSION}.{CHUNK_BITS}"
+    )]
+    Format {
+        /// Version in the header of the sealed file.
+        version: u8,
+        /// log2 of the length of the sealed file's chunks.
+        chunk_bits: u8,
+    },
+}
+
 /// Returns `true` if a file that begins with `head` is sealed.
 pub(super) fn is_sealed(head: &[u8]) -> bool {
     head.starts_with(MAGIC)
@@ -48,19 +71,22 @@ impl Chunks {
         })
     }
 
-    /// Checks the header of a sealed file and its key. The error is the reason why the file cannot
-    /// be opened.
-    pub(super) fn from_header(header: [u8; HEADER], key: &SecretKey) -> Result<Self, String> {
-        let form = (header[8], header[9]);
-        if form != (VERSION, CHUNK_BITS) {
-            return Err(format!(
-                "the file is encrypted in format {}.{}; this version of wqcap reads {VERSION}.{CHUNK_BITS}",
-                form.0, form.1
-            ));
+    /// Checks the header of a sealed file and its key.
+    pub(super) fn from_header(
+        header: [u8; HEADER],
+        key: Option<&SecretKey>,
+    ) -> Result<Self, UnsealError> {
+        let key = key.ok_or(UnsealError::NoKey)?;
+        let (version, chunk_bits) = (header[8], header[9]);
+        if (version, chunk_bits) != (VERSION, CHUNK_BITS) {
+            return Err(UnsealError::Format {
+                version,
+                chunk_bits,
+            });
         }
         let own = own_key(key, &header);
         if header[BOUND..] != check(&own) {
-            return Err("the file is encrypted with another key".into());
+            return Err(UnsealError::OtherKey);
         }
         Ok(Self {
             cipher: cipher(&own),

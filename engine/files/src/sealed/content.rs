@@ -1,10 +1,10 @@
 //! Content of a file, sealed or plain.
 
 use super::{
-    KEY,
     chunks::{CHUNK, Chunks, HEADER, TAG, is_sealed},
+    key::SecretKey,
 };
-use crate::open::open_regular;
+use crate::folder::open::open_regular;
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Seek, SeekFrom},
@@ -24,40 +24,34 @@ enum ContentSource {
 }
 
 impl Content {
-    /// Opens a file of a capture folder.
+    /// Opens a file of a capture folder. `key` opens a sealed file.
     ///
     /// # Errors
-    /// System error; the file is not regular; or it is sealed and the process's key does not open
-    /// it.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        Self::from_file(open_regular(path)?)
+    /// System error; the file is not regular; or it is sealed and `key` does not open it, with an
+    /// [`UnsealError`](super::UnsealError) as the source.
+    pub fn open(path: &Path, key: Option<&SecretKey>) -> io::Result<Self> {
+        Self::from_file(open_regular(path)?, key)
     }
 
-    /// Opens a file that the user named: it may be a pipe, or a link.
+    /// Opens a file that the user named: it may be a pipe, or a link. `key` opens a sealed file.
     ///
     /// # Errors
-    /// System error; or the file is sealed and the process's key does not open it.
-    pub fn open_named(path: &Path) -> io::Result<Self> {
+    /// System error; or the file is sealed and `key` does not open it.
+    pub fn open_named(path: &Path, key: Option<&SecretKey>) -> io::Result<Self> {
         #[expect(clippy::disallowed_methods, reason = "the user named the path")]
         let file = File::open(path)?;
-        Self::from_file(file)
+        Self::from_file(file, key)
     }
 
-    fn from_file(file: File) -> io::Result<Self> {
+    fn from_file(file: File, key: Option<&SecretKey>) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let mut header = [0; HEADER];
         // The content of a pipe cannot be read in advance.
         if !metadata.is_file() || file.read_at(&mut header, 0)? < HEADER || !is_sealed(&header) {
             return Ok(Self(ContentSource::Plain(file)));
         }
-        let refused = |why: String| io::Error::new(ErrorKind::PermissionDenied, why);
-        let Some(key) = KEY.get() else {
-            return Err(refused(
-                "the file is encrypted, and no key is set; use --key FILE or --key-command COMMAND"
-                    .into(),
-            ));
-        };
-        let chunks = Chunks::from_header(header, key).map_err(refused)?;
+        let chunks = Chunks::from_header(header, key)
+            .map_err(|e| io::Error::new(ErrorKind::PermissionDenied, e))?;
         Ok(Self(ContentSource::Sealed(Box::new(SealedFile::new(
             file,
             chunks,
@@ -183,15 +177,13 @@ impl Seek for SealedFile {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::SecretKey, *};
-    use crate::sealed::seal;
+    use super::*;
+    use crate::sealed::{UnsealError, seal};
     use proptest::prelude::*;
     use std::{fs, path::PathBuf};
 
     fn key() -> SecretKey {
-        let key = SecretKey::new(b"a key of 32 bytes, for the tests");
-        crate::sealed::open_with(key.clone());
-        key
+        SecretKey::new(b"a key of 32 bytes, for the tests")
     }
 
     /// Writes a sealed file with `len` bytes of content; returns its path and the content.
@@ -208,7 +200,7 @@ mod tests {
 
     fn content(path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        Content::open(path)?.read_to_end(&mut bytes)?;
+        Content::open(path, Some(&key()))?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -220,7 +212,10 @@ mod tests {
             assert_eq!(path, dir.path().join("wqcap-q00-5.pcap.enc"));
             assert!(content(&path).expect("reads") == want, "{len}");
             assert_eq!(
-                Content::open(&path).expect("opens").len().expect("known"),
+                Content::open(&path, Some(&key()))
+                    .expect("opens")
+                    .len()
+                    .expect("known"),
                 len as u64
             );
             let file = fs::read(&path).expect("there");
@@ -238,6 +233,21 @@ mod tests {
         });
         assert_ne!(files[0][16..48], files[1][16..48]);
         assert_ne!(files[0][64..], files[1][64..]);
+    }
+
+    #[test]
+    fn only_its_own_key_opens_a_file() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (path, _) = sample(dir.path(), 100);
+        let reason = |key: Option<&SecretKey>| -> UnsealError {
+            let error = Content::open(&path, key).err().expect("refused");
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+            let source = error.get_ref().and_then(|it| it.downcast_ref());
+            *source.expect("the reason")
+        };
+        assert_eq!(reason(None), UnsealError::NoKey);
+        let other = SecretKey::new(&[7; 32]);
+        assert_eq!(reason(Some(&other)), UnsealError::OtherKey);
     }
 
     #[test]
@@ -290,7 +300,7 @@ mod tests {
         fn any_part_is_read_alone(from in 0..200_000_u64, len in 0..200_000_usize) {
             let dir = tempfile::tempdir().expect("dir");
             let (path, want) = sample(dir.path(), 150_000);
-            let mut source = Content::open(&path).expect("opens");
+            let mut source = Content::open(&path, Some(&key())).expect("opens");
             source.seek(SeekFrom::Start(from)).expect("goes");
             let mut bytes = Vec::new();
             source.take(len as u64).read_to_end(&mut bytes).expect("reads");

@@ -5,9 +5,9 @@ use super::{
     key::SecretKey,
 };
 use crate::{
+    folder::open::open_regular,
     folder::{FolderTree, rename_new, sync_folder},
     name::SEALED,
-    open::open_regular,
 };
 use std::{
     ffi::OsString,
@@ -22,6 +22,7 @@ const TEMPORARY: &str = ".wqcap-seal-";
 
 /// Capture file that was sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sealed {
     /// Path of the sealed file.
     pub path: PathBuf,

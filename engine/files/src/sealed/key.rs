@@ -7,7 +7,8 @@ use std::{
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
+    sync::Arc,
 };
 use zeroize::Zeroizing;
 
@@ -32,9 +33,9 @@ impl KeySource {
     ///
     /// # Errors
     /// The source has no valid key. Messages contain nothing of what was read.
-    pub fn read(&self) -> Result<SecretKey, String> {
+    pub fn read(&self) -> Result<SecretKey, SealKeyError> {
         match self {
-            Self::File(path) => SecretKey::read(path).map_err(|e| e.to_string()),
+            Self::File(path) => SecretKey::read(path),
             Self::Command(command) => printed(command),
         }
     }
@@ -58,26 +59,27 @@ impl fmt::Display for KeySource {
     }
 }
 
-fn printed(command: &str) -> Result<SecretKey, String> {
+fn printed(command: &str) -> Result<SecretKey, SealKeyError> {
     let output = Command::new("/bin/sh")
         .args(["-c", command])
         .stdin(Stdio::inherit())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|e| format!("cannot run the key command: {e}"))?;
+        .map_err(SealKeyError::Command)?;
     let bytes = Zeroizing::new(output.stdout);
     if !output.status.success() {
-        return Err(format!("the key command failed: {}", output.status));
+        return Err(SealKeyError::CommandFailed(output.status));
     }
-    SecretKey::parse(&bytes).map_err(|e| format!("the key command did not print a valid key: {e}"))
+    SecretKey::parse(&bytes).map_err(|e| SealKeyError::CommandOutput(Box::new(e)))
 }
 
-/// Secret key of 32 bytes. Its memory is zeroised on drop.
+/// Secret key of 32 bytes. Clones share its memory, which is zeroised when the last one is dropped.
 #[derive(Clone)]
-pub struct SecretKey(Zeroizing<[u8; LEN]>);
+pub struct SecretKey(Arc<Zeroizing<[u8; LEN]>>);
 
-/// Reason why a key file is rejected. Messages contain nothing of the file.
+/// Reason why a source has no valid key. Messages contain nothing of what was read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SealKeyError {
     /// System error while the key file is opened or read.
     #[error("{0}")]
@@ -89,21 +91,40 @@ pub enum SealKeyError {
     Public(u32),
     /// Length of a key file that is neither that of a binary key nor that of a hex key.
     #[error(
-        "the encryption key has {0}; it must have 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
+        "the encryption key has {}; it must have 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one",
+        length(*.0)
     )]
-    Length(String),
+    Length(usize),
     /// The key file has the length of a hex key, but characters that are not hex digits.
     #[error(
         "the 64 characters of the encryption key are not all hex digits; a key must have 32 bytes, or 64 hex digits"
     )]
     Hex,
+    /// System error while the key command is started.
+    #[error("cannot run the key command: {0}")]
+    Command(#[source] io::Error),
+    /// The key command failed with this status.
+    #[error("the key command failed: {0}")]
+    CommandFailed(ExitStatus),
+    /// The output of the key command is not a key, for this reason.
+    #[error("the key command did not print a valid key: {0}")]
+    CommandOutput(#[source] Box<Self>),
+}
+
+/// Formats the length of a rejected key. A key file is read only up to a limit.
+fn length(bytes: usize) -> String {
+    match bytes {
+        1 => "1 byte".into(),
+        n if n > LONGEST => format!("more than {LONGEST} bytes"),
+        n => format!("{n} bytes"),
+    }
 }
 
 impl SecretKey {
     /// Makes a secret key of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8; LEN]) -> Self {
-        Self(Zeroizing::new(*bytes))
+        Self(Arc::new(Zeroizing::new(*bytes)))
     }
 
     /// Reads a key file: 32 bytes, or 64 hex digits.
@@ -141,13 +162,7 @@ impl SecretKey {
         let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
         let (pairs, rest) = digits.as_chunks::<2>();
         if pairs.len() != LEN || !rest.is_empty() {
-            return Err(SealKeyError::Length(match bytes.len() {
-                1 => "1 byte".into(),
-                n => {
-                    let more = if n > LONGEST { "more than " } else { "" };
-                    format!("{more}{} bytes", n.min(LONGEST))
-                }
-            }));
+            return Err(SealKeyError::Length(bytes.len()));
         }
         let mut key = Zeroizing::new([0; LEN]);
         let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
@@ -155,7 +170,7 @@ impl SecretKey {
             let (high, low) = digit(*high).zip(digit(*low)).ok_or(SealKeyError::Hex)?;
             *to = high << 4 | low;
         }
-        Ok(Self(key))
+        Ok(Self(Arc::new(key)))
     }
 
     pub(super) fn bytes(&self) -> &[u8; LEN] {
@@ -200,7 +215,7 @@ mod tests {
             format!("{hex}\r\n").into_bytes(),
         ] {
             let key = read(&bytes, 0o640).expect("a key");
-            assert_eq!(*key.0, raw);
+            assert_eq!(*key.bytes(), raw);
             assert_eq!(format!("{key:?}"), "SecretKey(..)");
         }
         for (bytes, mode, part) in [
@@ -225,9 +240,9 @@ mod tests {
         ] {
             let read = KeySource::Command(command).read();
             match problem {
-                None => assert_eq!(*read.expect("a key").0, raw),
+                None => assert_eq!(*read.expect("a key").bytes(), raw),
                 Some(part) => {
-                    let problem = read.expect_err(part);
+                    let problem = read.expect_err(part).to_string();
                     assert!(
                         problem.contains(part) && !problem.contains(&hex[..8]),
                         "{problem}"

@@ -12,7 +12,8 @@
 //! authenticated with each chunk.
 //!
 //! Readers that use [`crate::read`] see the content of a sealed file: offsets, also those in an
-//! index, are offsets in the content. The key is set once for the whole process, by [`open_with`].
+//! index, are offsets in the content. Whatever opens files takes the key as an argument: without one,
+//! only plain files can be read.
 //!
 //! May import: the names of files, and of folders.
 //!
@@ -25,16 +26,7 @@ mod content;
 mod file;
 mod key;
 
+pub use chunks::UnsealError;
 pub use content::Content;
 pub use file::{Sealed, seal, sealed_name, sweep};
 pub use key::{KeySource, SealKeyError, SecretKey};
-
-use std::sync::OnceLock;
-
-/// Key with which the process opens sealed files.
-static KEY: OnceLock<SecretKey> = OnceLock::new();
-
-/// Sets the key that opens sealed files from now on. Later calls have no effect.
-pub fn open_with(key: SecretKey) {
-    let _ = KEY.set(key);
-}

@@ -35,6 +35,29 @@ pub(super) const MOST_ROWS: usize = 128 * 1024;
 /// values are smaller.
 const FALSE_HITS: f64 = 0.01;
 
+/// Reason why a Parquet file cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ParquetFileError {
+    /// The file system refuses to create, sync or rename the file.
+    #[error("flows.dir: cannot {action} {}: {source}", .part.display())]
+    Io {
+        /// What is done with the file: `create` or `write`.
+        action: &'static str,
+        /// Temporary path of the file.
+        part: PathBuf,
+        source: io::Error,
+    },
+    /// The Parquet library fails, also because the file system refuses a write.
+    #[error("flows.dir: cannot {action} {}: {source}", .part.display())]
+    Parquet {
+        /// What is done with the file: `create` or `write`.
+        action: &'static str,
+        /// Temporary path of the file.
+        part: PathBuf,
+        source: ParquetError,
+    },
+}
+
 /// Open Parquet file of a table of flows, DNS or DHCP.
 pub(super) struct ParquetFile {
     writer: SerializedFileWriter<fs::File>,
@@ -49,35 +72,45 @@ impl ParquetFile {
         clippy::disallowed_methods,
         reason = "create_new fails if the name exists"
     )]
-    pub(super) fn create<R: ParquetRow>(dir: &Path, ns: u64) -> Result<Self, String> {
+    pub(super) fn create<R: ParquetRow>(dir: &Path, ns: u64) -> Result<Self, ParquetFileError> {
         let path = dir.join(format!("wqcap-{}-{ns}.parquet", R::TABLE));
         let mut part = OsString::from(&path);
         part.push(PART);
         let part = PathBuf::from(part);
-        let failure =
-            |e: &dyn std::fmt::Display| format!("flows.dir: cannot create {}: {e}", part.display());
+        let action = "create";
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .open(&part)
-            .map_err(|e| failure(&e))?;
-        let writer = schema::<R>()
-            .and_then(|schema| SerializedFileWriter::new(file, schema, Arc::new(properties::<R>())))
-            .map_err(|e| failure(&e))?;
-        Ok(Self {
-            writer,
-            part,
-            path,
-            rows: 0,
-        })
+            .map_err(|source| ParquetFileError::Io {
+                action,
+                part: part.clone(),
+                source,
+            })?;
+        let writer = schema::<R>().and_then(|schema| {
+            SerializedFileWriter::new(file, schema, Arc::new(properties::<R>()))
+        });
+        match writer {
+            Ok(writer) => Ok(Self {
+                writer,
+                part,
+                path,
+                rows: 0,
+            }),
+            Err(source) => Err(ParquetFileError::Parquet {
+                action,
+                part,
+                source,
+            }),
+        }
     }
 
     /// Writes at most [`MOST_ROWS`] rows as one Parquet row group, sorted by time. The rows must
     /// belong to the file's table.
-    pub(super) fn write<R: ParquetRow>(&mut self, rows: &mut [R]) -> Result<(), String> {
+    pub(super) fn write<R: ParquetRow>(&mut self, rows: &mut [R]) -> Result<(), ParquetFileError> {
         self.rows += rows.len() as u64;
         rows.sort_unstable_by_key(R::ns);
-        self.row_group(rows).map_err(|e| self.failure(&e))
+        self.row_group(rows).map_err(|e| self.failure(e))
     }
 
     fn row_group<R: ParquetRow>(&mut self, rows: &[R]) -> Result<(), ParquetError> {
@@ -104,21 +137,29 @@ impl ParquetFile {
     }
 
     /// Completes the Parquet file: writes the footer, syncs the data, and renames the file.
-    pub(super) fn finish(&mut self) -> Result<PathBuf, String> {
-        self.writer.finish().map_err(|e| self.failure(&e))?;
+    pub(super) fn finish(&mut self) -> Result<PathBuf, ParquetFileError> {
+        self.writer.finish().map_err(|e| self.failure(e))?;
         let settle = || -> io::Result<()> {
             self.writer.inner().sync_all()?;
             fs::rename(&self.part, &self.path)?;
             // The rename is on disk only after the directory is synced.
             let folder = self.path.parent().unwrap_or(Path::new("."));
-            wqcap_files::open::open_folder(folder)?.sync_all()
+            wqcap_files::folder::open::open_folder(folder)?.sync_all()
         };
-        settle().map_err(|e| self.failure(&e))?;
+        settle().map_err(|source| ParquetFileError::Io {
+            action: "write",
+            part: self.part.clone(),
+            source,
+        })?;
         Ok(self.path.clone())
     }
 
-    fn failure(&self, e: &dyn std::fmt::Display) -> String {
-        format!("flows.dir: cannot write {}: {e}", self.part.display())
+    fn failure(&self, source: ParquetError) -> ParquetFileError {
+        ParquetFileError::Parquet {
+            action: "write",
+            part: self.part.clone(),
+            source,
+        }
     }
 }
 

@@ -121,6 +121,7 @@ impl FlowsPlan {
 
 /// Totals of the flow records of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
+#[non_exhaustive]
 pub struct FlowTotals {
     /// Number of flow records that ended.
     pub records: u64,
@@ -145,6 +146,7 @@ pub struct FlowTotals {
 
 /// Report on the names that a finished run read from payloads.
 #[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct NamesReport {
     /// Number of flow records with a name.
     pub flows: u64,
@@ -189,6 +191,7 @@ impl FlowTotals {
 
 /// Report on the flow records of a finished run.
 #[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct FlowsReport {
     /// Sum of the flow record totals of all queues.
     #[serde(flatten)]

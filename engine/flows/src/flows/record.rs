@@ -34,6 +34,7 @@ pub enum FlowEndReason {
 
 /// Flow record: one row of the flows table.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FlowRecord {
     /// Ends of the flow's innermost packet, in the direction of the first frame. Without IP: MAC
     /// addresses in the first six bytes.

@@ -1,7 +1,7 @@
 //! Writer of one table: one file for each interval of the wall clock in which there were rows.
 
 use super::{
-    file::{MOST_ROWS, ParquetFile},
+    file::{MOST_ROWS, ParquetFile, ParquetFileError},
     row::ParquetRow,
 };
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ impl<R: ParquetRow> TableWriter<R> {
     }
 
     /// Discards the open Parquet file, if there is one; the next rows start another file.
-    fn fail(&mut self, failure: String) {
+    fn fail(&mut self, failure: ParquetFileError) {
         if let Some(file) = self.file.take() {
             self.written.unwritten += file.rows();
             file.discard();
@@ -92,7 +92,7 @@ impl<R: ParquetRow> TableWriter<R> {
         tracing::error!("{failure}");
         // Only the first failure is kept: a full disk would repeat it every interval.
         if self.written.failures.is_empty() {
-            self.written.failures.push(failure);
+            self.written.failures.push(failure.to_string());
         }
     }
 

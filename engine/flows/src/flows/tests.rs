@@ -128,13 +128,7 @@ impl Bench {
         place.set(frame, &outer, inner, hash_seed());
         self.meter().batch();
         let guess = self.meter().table().guess(place.hash, &place.key);
-        let (bytes, fcs) = (frame, None);
-        let frame = Frame {
-            bytes,
-            len,
-            fcs,
-            ns,
-        };
+        let frame = Frame::new(frame, len, ns);
         let is_cut = self.meter().cuts(&frame, [&outer, inner], &place, guess);
         self.meter().handled();
         self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));

@@ -193,7 +193,8 @@ impl Drop for FlowWriter {
 fn make_folder(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Ok(()) => {
-            wqcap_files::open::open_folder(folder.parent().unwrap_or(Path::new(".")))?.sync_all()?
+            wqcap_files::folder::open::open_folder(folder.parent().unwrap_or(Path::new(".")))?
+                .sync_all()?
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e),

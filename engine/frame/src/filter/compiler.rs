@@ -1,15 +1,20 @@
 //! Compilation of filters in a separate thread: one expression at a time, on a stack of known size.
 //!
 //! A compilation cannot be cancelled. If it takes too long, the caller gives up, but the thread
-//! continues, and no other compilation starts until it ends. Its result is cached, so that a later
-//! request for the same expression returns at once.
+//! continues, and the same [`FilterCompiler`] starts no other compilation until it ends. Its result
+//! is cached, so that a later request for the same expression returns at once.
 
-use super::{error::FilterError, program::Program};
+use super::{
+    error::{FilterError, LONGEST_COMPILATION},
+    expression::Filter,
+    libpcap,
+    program::Program,
+};
 use std::{
     collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Stack size of the filter thread in bytes, without the share that grows with the expression.
@@ -21,93 +26,137 @@ const STACK_OF_BYTE: usize = 1024;
 /// times.
 const KEPT: usize = 16;
 
-/// Function that compiles a filter expression on the filter thread.
-type Compile = fn(&str) -> Result<Program, FilterError>;
+impl Filter {
+    /// Compiles a filter expression for Ethernet frames, in a thread of its own. A program that
+    /// compiles repeatedly keeps a [`FilterCompiler`].
+    ///
+    /// # Errors
+    /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
+    /// are not in a frame.
+    pub fn compile(expression: &str) -> Result<Self, FilterError> {
+        FilterCompiler::default().compile(expression)
+    }
+}
 
-/// State of the filter compiler: busy flag and program cache.
-#[derive(Default)]
-struct Compiler {
+/// Compiler of filters that runs one compilation at a time, and caches the latest programs. Clones
+/// share both.
+#[derive(Clone, Debug, Default)]
+pub struct FilterCompiler(Arc<SharedCompiler>);
+
+/// State of a filter compiler that its clones and its threads share.
+#[derive(Debug, Default)]
+struct SharedCompiler {
+    state: Mutex<CompilerState>,
+    /// Notified when the compilation of a filter expression ends.
+    ended: Condvar,
+}
+
+/// State of a filter compiler: busy flag and program cache.
+#[derive(Debug, Default)]
+struct CompilerState {
     /// Set while a filter expression is being compiled.
     is_busy: bool,
     /// Cached filter programs by expression, the latest first.
     kept: VecDeque<(String, Program)>,
 }
 
-/// State of the filter compiler, shared by all callers in the process.
-static COMPILER: Mutex<Compiler> = Mutex::new(Compiler {
-    is_busy: false,
-    kept: VecDeque::new(),
-});
-/// Condition variable that is notified when the compilation of a filter expression ends.
-static ENDED: Condvar = Condvar::new();
-
-fn compiler() -> MutexGuard<'static, Compiler> {
-    COMPILER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the cached program of a filter expression, or runs `compile` on the filter thread and
-/// waits at most `timeout` for the program.
-pub(super) fn compile(
-    expression: &str,
-    timeout: Duration,
-    compile: Compile,
-) -> Result<Program, FilterError> {
-    let deadline = Instant::now() + timeout;
-    let mut compiler = compiler();
-    loop {
-        if let Some((_, program)) = compiler.kept.iter().find(|it| it.0 == expression) {
-            return Ok(program.clone());
-        }
-        if !compiler.is_busy {
-            break;
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(FilterError::Busy);
-        }
-        compiler = ENDED
-            .wait_timeout(compiler, left)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
+impl FilterCompiler {
+    /// Returns the filter of an expression for Ethernet frames, from the cache if possible. Waits at
+    /// most [`LONGEST_COMPILATION`].
+    ///
+    /// # Errors
+    /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
+    /// are not in a frame.
+    pub fn compile(&self, expression: &str) -> Result<Filter, FilterError> {
+        let program = match expression.trim() {
+            "" => None,
+            trimmed => Some(self.program(trimmed)?),
+        };
+        Ok(Filter::new(expression, program))
     }
-    compiler.is_busy = true;
-    drop(compiler);
-    let turn = CompilationGuard;
-    let (sender, result) = sync_channel(1);
-    let text = expression.to_owned();
-    let work = move || {
-        let compiled = compile(&text);
-        if let Ok(program) = &compiled {
-            keep(text, program.clone());
+
+    fn program(&self, expression: &str) -> Result<Program, FilterError> {
+        libpcap::check_limits(expression)?;
+        let deadline = Instant::now() + LONGEST_COMPILATION;
+        let mut state = self.0.state();
+        loop {
+            if let Some((_, program)) = state.kept.iter().find(|it| it.0 == expression) {
+                return Ok(program.clone());
+            }
+            if !state.is_busy {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(FilterError::Busy);
+            }
+            let waited = self.0.ended.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        drop(turn);
-        // The receiver is gone if the compilation took too long.
-        let _ = sender.send(compiled);
-    };
-    thread::Builder::new()
-        .name("wqcap-filter".into())
-        .stack_size(STACK + STACK_OF_BYTE * expression.len())
-        .spawn(work)
-        .map_err(|e| FilterError::NoThread(e.to_string()))?;
-    let left = deadline.saturating_duration_since(Instant::now());
-    result
-        .recv_timeout(left)
-        .unwrap_or(Err(FilterError::TooSlow))
+        state.is_busy = true;
+        drop(state);
+        let turn = CompilationGuard(Arc::clone(&self.0));
+        let (sender, result) = sync_channel(1);
+        let text = expression.to_owned();
+        let work = move || {
+            let compiled = libpcap::compile(&text);
+            if let Ok(program) = &compiled {
+                turn.0.keep(text, program.clone());
+            }
+            drop(turn);
+            // The receiver is gone if the compilation took too long.
+            let _ = sender.send(compiled);
+        };
+        thread::Builder::new()
+            .name("wqcap-filter".into())
+            .stack_size(STACK + STACK_OF_BYTE * expression.len())
+            .spawn(work)
+            .map_err(|e| FilterError::NoThread(e.to_string()))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        result
+            .recv_timeout(left)
+            .unwrap_or(Err(FilterError::TooSlow))
+    }
 }
 
-fn keep(expression: String, program: Program) {
-    let mut compiler = compiler();
-    compiler.kept.truncate(KEPT - 1);
-    compiler.kept.push_front((expression, program));
+impl SharedCompiler {
+    fn state(&self) -> MutexGuard<'_, CompilerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, expression: String, program: Program) {
+        let mut state = self.state();
+        state.kept.truncate(KEPT - 1);
+        state.kept.push_front((expression, program));
+    }
 }
 
 /// Guard of a running compilation of a filter expression. Clears the compiler's busy flag when
 /// dropped, also on a panic.
-struct CompilationGuard;
+struct CompilationGuard(Arc<SharedCompiler>);
 
 impl Drop for CompilationGuard {
     fn drop(&mut self) {
-        compiler().is_busy = false;
-        ENDED.notify_all();
+        self.0.state().is_busy = false;
+        self.0.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_cached_by_each_compiler() {
+        let [one, other] = [(); 2].map(|()| FilterCompiler::default());
+        let cached = |it: &FilterCompiler| it.0.state().kept.len();
+        for _ in 0..2 {
+            let filter = one.clone().compile(" arp").expect("compiles");
+            assert_eq!(filter.expression(), " arp");
+            assert_eq!((cached(&one), cached(&other)), (1, 0));
+        }
+        assert!(one.compile("arp arp").is_err());
+        assert_eq!(cached(&one), 1);
+        assert!(!one.0.state().is_busy);
     }
 }

@@ -12,6 +12,7 @@ pub const LONGEST_COMPILATION: Duration = Duration::from_secs(60);
 
 /// Reason why an expression cannot be used as a packet filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FilterError {
     /// libpcap rejects the filter expression, with this message.
     #[error("libpcap: {0}")]

@@ -1,25 +1,13 @@
-//! Filter expressions, and their compilation to a program by libpcap.
-//!
-//! libpcap traverses the graph of an expression's tests recursively. The recursion is as deep as
-//! the longest sequence of tests, and the time grows with the square of their number. Compilation
-//! therefore runs in a separate thread, whose stack is large enough for every expression within the
-//! limits. The caller waits at most [`LONGEST_COMPILATION`].
+//! Packet filters: an expression with its program.
 
 use super::{
-    compiler,
     constraints::{self, Constraints},
-    error::{DEEPEST_NESTING, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION},
-    program::{Instruction, Program, ProgramError},
+    program::Program,
 };
 use serde::Serialize;
 
 /// Maximum number of characters of a filter expression that a message shows.
 const SHOWN: usize = 200;
-
-/// Maximum number of BPF instructions that are optimised. libpcap needs about a second for this
-/// many, and its time grows with more than the square. A longer program runs unoptimised: slower
-/// per frame, but available sooner.
-const MOST_OPTIMISED: usize = 8192;
 
 /// Packet filter: an expression and its program. The empty expression accepts all frames and has no
 /// program.
@@ -34,20 +22,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Compiles a filter expression for Ethernet frames.
-    ///
-    /// # Errors
-    /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
-    /// are not in a frame.
-    pub fn compile(expression: &str) -> Result<Self, FilterError> {
-        let program = match expression.trim() {
-            "" => None,
-            trimmed => Some(compiled(trimmed)?),
-        };
-        Ok(Self {
+    /// Creates a filter of an expression and its program.
+    pub(super) fn new(expression: &str, program: Option<Program>) -> Self {
+        Self {
             expression: expression.to_owned(),
             program,
-        })
+        }
     }
 
     /// Returns the filter expression as the user gave it.
@@ -92,70 +72,12 @@ pub fn quoted_expression(expression: &str) -> String {
     }
 }
 
-/// Checks the limits of a filter expression that keep libpcap within its stack, and compiles it.
-fn compiled(expression: &str) -> Result<Program, FilterError> {
-    if expression.len() > LONGEST_EXPRESSION {
-        return Err(FilterError::TooLong(expression.len()));
-    }
-    let nesting = nesting(expression);
-    if nesting > DEEPEST_NESTING {
-        return Err(FilterError::TooDeep(nesting));
-    }
-    compiler::compile(expression, LONGEST_COMPILATION, compile_here)
-}
-
-/// Returns the maximum nesting depth of parentheses and brackets in a filter expression.
-fn nesting(expression: &str) -> usize {
-    let (mut open, mut most) = (0usize, 0);
-    for byte in expression.bytes() {
-        match byte {
-            b'(' | b'[' => open += 1,
-            b')' | b']' => open = open.saturating_sub(1),
-            _ => {}
-        }
-        most = most.max(open);
-    }
-    most
-}
-
-/// Compiles a filter expression with libpcap in the current thread, which needs a large stack.
-fn compile_here(expression: &str) -> Result<Program, FilterError> {
-    let mut code = instructions(expression, false)?;
-    if code.len() <= MOST_OPTIMISED {
-        code = instructions(expression, true)?;
-    }
-    Ok(Program::new(&code)?)
-}
-
-fn instructions(expression: &str, optimise: bool) -> Result<Vec<Instruction>, FilterError> {
-    let words = |e: pcap::Error| match e {
-        pcap::Error::PcapError(words) => FilterError::Libpcap(words),
-        other => FilterError::Libpcap(other.to_string()),
-    };
-    let dead = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(words)?;
-    let compiled = dead.compile(expression, optimise).map_err(words)?;
-    let read = |instruction: &pcap::BpfInstruction| {
-        // The pcap crate exposes an instruction only as text.
-        let text = instruction.to_string();
-        let mut fields = text.split(' ').map(str::parse::<u32>);
-        let mut next = || fields.next()?.ok();
-        Some((
-            u16::try_from(next()?).ok()?,
-            u8::try_from(next()?).ok()?,
-            u8::try_from(next()?).ok()?,
-            next()?,
-        ))
-    };
-    let instructions = compiled.get_instructions().iter().map(read);
-    instructions
-        .collect::<Option<_>>()
-        .ok_or_else(|| ProgramError::Instruction.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::{FilterCell, FilterReader};
+    use crate::filter::{
+        FilterCell, FilterError, FilterReader, ProgramError, libpcap::MOST_OPTIMISED,
+    };
     use std::sync::Arc;
 
     const ARP: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 6];

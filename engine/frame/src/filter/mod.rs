@@ -15,10 +15,12 @@ mod compiler;
 mod constraints;
 mod error;
 mod expression;
+mod libpcap;
 mod program;
 mod sync;
 
 pub use cell::{FilterCell, FilterReader};
+pub use compiler::FilterCompiler;
 pub use constraints::{Bits, Constraints, OffsetOrigin};
 pub use error::{DEEPEST_NESTING, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION};
 pub use expression::{Filter, quoted_expression};

@@ -24,6 +24,7 @@ const MOST_ROUNDS: u32 = 32_768;
 
 /// Reason why a compiled filter program is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProgramError {
     /// The filter program reads kernel data: direction, interface or packet mark.
     #[error(

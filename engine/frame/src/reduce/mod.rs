@@ -3,4 +3,4 @@
 pub mod dedup;
 mod slice;
 
-pub use slice::Slice;
+pub use slice::{Slice, SliceError};

@@ -17,10 +17,15 @@ pub enum Slice {
     Payload(u32),
 }
 
-impl TryFrom<String> for Slice {
-    type Error = String;
+/// Error for a text that is not a slice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a slice; write \"\", \"l3\", \"l4\" or \"payload:N\"")]
+pub struct SliceError(String);
 
-    fn try_from(text: String) -> Result<Self, String> {
+impl TryFrom<String> for Slice {
+    type Error = SliceError;
+
+    fn try_from(text: String) -> Result<Self, SliceError> {
         match text.as_str() {
             "" => Ok(Self::Whole),
             "l3" => Ok(Self::L3),
@@ -29,9 +34,7 @@ impl TryFrom<String> for Slice {
                 .strip_prefix("payload:")
                 .and_then(|n| n.parse().ok())
                 .map(Self::Payload)
-                .ok_or_else(|| {
-                    format!("{text:?} is not a slice; write \"\", \"l3\", \"l4\" or \"payload:N\"")
-                }),
+                .ok_or(SliceError(text)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Sample, tshark};
 use wqcap_frame::{Headers, community_id, protocol};
-use wqcap_tests::skip;
+use wqcap_testkit::skip;
 
 /// Returns tshark's protocol stack and Community ID of each frame.
 fn theirs(samples: &[Sample]) -> Result<Vec<(String, Option<String>)>, String> {

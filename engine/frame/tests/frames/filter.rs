@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, fs, path::Path, process::Command, thread};
 use wqcap_frame::filter::Filter;
-use wqcap_tests::{
+use wqcap_testkit::{
     Dir,
     captures::Captures,
     files::{self, Record},

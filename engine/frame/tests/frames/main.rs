@@ -18,7 +18,7 @@ mod peers;
 mod tshark;
 
 use std::{fs, path::Path};
-use wqcap_tests::{captures::Captures, files};
+use wqcap_testkit::{captures::Captures, files};
 
 /// Frame of a test capture.
 pub struct Sample {

@@ -3,7 +3,7 @@
 use super::layers::{Layer, Layers};
 use std::net::IpAddr;
 use wqcap_frame::{ExtensionHeader, FlowKey, Headers, Malformed, Next, ethertype, protocol};
-use wqcap_tests::skip;
+use wqcap_testkit::skip;
 
 /// Default number of mutated frames; `scripts/soak` sets more.
 const MUTATED: u64 = 200_000;

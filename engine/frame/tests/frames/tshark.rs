@@ -10,7 +10,7 @@ use super::Sample;
 use super::layers::{Layer, Layers};
 use std::{collections::BTreeMap, net::IpAddr, process::Command};
 use wqcap_frame::{Malformed, Next, protocol};
-use wqcap_tests::{Dir, skip};
+use wqcap_testkit::{Dir, skip};
 
 /// Compared fields, by their tshark names.
 const FIELDS: [&str; 28] = [

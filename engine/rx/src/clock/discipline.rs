@@ -47,6 +47,7 @@ const JUMP_NS: i64 = 1_000_000;
 /// Jumps of the NIC's and the host's clock since the last counted clock reading; 0 means that a
 /// clock was not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Disturbance {
     /// Jump of the NIC's clock, in nanoseconds; 0: it was not set.
     pub nic_ns: i64,

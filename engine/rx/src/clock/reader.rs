@@ -26,6 +26,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 
 /// Reading of the device's clock and the host's clocks at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ClockReading {
     /// Value of the device's counter, in ticks.
     pub ticks: u64,
@@ -43,6 +44,7 @@ pub struct ClockReading {
 
 /// Time on the NIC's clock, as the driver computes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct NicTime {
     /// NIC's time in nanoseconds since 1970.
     pub ns: u64,

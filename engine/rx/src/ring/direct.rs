@@ -53,14 +53,9 @@ impl Filling for OneFrame {
         for _ in 0..limit {
             let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
-            slots.enter(
-                slot.into(),
-                cqe.status,
-                cqe.byte_len,
-                cqe.timestamp,
-                cqe.stripped,
-                |filled| places.push(filled),
-            )?;
+            slots.enter(slot.into(), cqe.status, cqe.into(), |filled| {
+                places.push(filled)
+            })?;
         }
         Ok(())
     }
@@ -152,7 +147,7 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
     }
 
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
-        self.wq.wq_mut().set_cvlan_stripping(on)
+        self.wq.set_cvlan_stripping(on)
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError};
-use crate::pool::{Slot, SlotMemory};
+use crate::pool::{FrameFacts, Slot, SlotMemory};
 use std::{
     collections::VecDeque,
     os::fd::BorrowedFd,
@@ -71,6 +71,13 @@ impl FakeQueue {
     }
 }
 
+fn facts(len: u32) -> FrameFacts {
+    FrameFacts {
+        len,
+        ..FrameFacts::default()
+    }
+}
+
 // SAFETY: `post` marks the slots whose tokens it consumes; no device writes to the slots.
 unsafe impl Queue for FakeQueue {
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
@@ -84,20 +91,20 @@ unsafe impl Queue for FakeQueue {
             };
             match script.steps.pop_front() {
                 Some(ScriptStep::Pause) => break,
-                Some(ScriptStep::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
+                Some(ScriptStep::Bogus(index)) => account.enter(index, 0, facts(60))?,
                 Some(ScriptStep::Frame(bytes)) => {
                     let index = script.posted.pop_front().expect("a slot is posted");
                     account.write(index, &bytes);
-                    account.enter(index.into(), 0, bytes.len() as u32, 0, None)?;
+                    account.enter(index.into(), 0, facts(bytes.len() as u32))?;
                 }
                 Some(ScriptStep::Error(status)) => {
                     let index = script.posted.pop_front().expect("a slot is posted");
-                    account.enter(index.into(), status, 0, 0, None)?;
+                    account.enter(index.into(), status, facts(0))?;
                 }
                 None if flushes => match script.posted.pop_front() {
                     Some(index) => {
                         script.flushes = script.flushes.map(|left| left.saturating_sub(1));
-                        account.enter(index.into(), FLUSHED, 0, 0, None)?;
+                        account.enter(index.into(), FLUSHED, facts(0))?;
                     }
                     None => break,
                 },

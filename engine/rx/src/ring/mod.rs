@@ -30,7 +30,7 @@ mod verbs;
 pub use packet::PacketQueue;
 pub use queue::{DeviceQueue, Queue};
 
-use super::pool::{Filled, Slot, SlotLayout, SlotMemory};
+use super::pool::{Filled, FrameFacts, Slot, SlotLayout, SlotMemory};
 use crate::error::{RingError, RxError};
 use direct::{DirectQueue, OneFrame};
 use std::{
@@ -43,8 +43,8 @@ use verbs::VerbsQueue;
 use wqcap_memory::{Region, prefer_node};
 use wqcap_verbs as ibv;
 use wqcap_verbs::{
-    Channel, CompletionStamps, Context, Cq, CqAttr, MiniFormat, Moderation, Mr, Pd, Striding, Wq,
-    WqAttr, WqState, is_direct,
+    Channel, CompletionStamps, Context, Cq, CqAttr, MiniFormat, Moderation, Mr, Pd, RingAccess,
+    Striding, Wq, WqAttr, WqState,
 };
 
 /// `IBV_WC_WR_FLUSH_ERR`: completion status of a WR whose WQ went into error. Its slot holds no
@@ -85,8 +85,8 @@ pub struct RingAttr {
     pub channel: bool,
     /// Moderation of the completion channel's events; `None`: an event at the first completion.
     pub moderation: Option<Moderation>,
-    /// `true` to access the WQ and the CQ directly in their own memory if the device supports it.
-    pub direct: bool,
+    /// Method of access to the WQ and the CQ; the verbs if the device does not support it.
+    pub access: RingAccess,
     /// NUMA node for the memory of the receive ring, its slots and its queues; `None`: any node.
     pub numa_node: Option<u32>,
 }
@@ -95,14 +95,14 @@ pub struct RingAttr {
 #[derive(Debug)]
 pub struct Batch {
     /// Received frames of the batch in the order of their completion.
-    pub frames: Vec<Filled>,
+    pub(crate) frames: Vec<Filled>,
     /// WRs of the batch that completed in error.
-    pub failed: Vec<Failed>,
+    pub(crate) failed: Vec<Failed>,
     /// Slots of the batch whose WR was flushed. They hold no frame.
-    pub flushed: Vec<Slot>,
+    pub(crate) flushed: Vec<Slot>,
     /// Returned slots that are reposted with this batch: slots of earlier batches, and used up
     /// buffers of a striding queue.
-    pub home: Vec<Slot>,
+    pub(crate) home: Vec<Slot>,
     /// Maximum number of completions in the batch.
     size: usize,
 }
@@ -215,13 +215,16 @@ impl Ring {
         // Receives posted before this call are lost: libmlx5 zeroes the ring at RESET -> RDY.
         wq.set_state(None, WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
-        let queue = if let Some(shape) = attr.striding {
-            let filling = |wrs| ManyFrames::new(shape, wrs);
-            DeviceQueue::Striding(DirectQueue::new(wq, cq, filling)?)
-        } else if attr.direct && is_direct(context) {
-            DeviceQueue::Direct(DirectQueue::new(wq, cq, |_| OneFrame)?)
-        } else {
-            DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
+        let is_direct = attr.access == RingAccess::fastest(context);
+        let queue = match (attr.striding, attr.access) {
+            (Some(shape), _) => {
+                let filling = |wrs| ManyFrames::new(shape, wrs);
+                DeviceQueue::Striding(DirectQueue::new(wq, cq, filling)?)
+            }
+            (None, RingAccess::Mlx5) if is_direct => {
+                DeviceQueue::Direct(DirectQueue::new(wq, cq, |_| OneFrame)?)
+            }
+            (None, _) => DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr)),
         };
         Self::with_queue(queue, memory, attr)
     }
@@ -452,6 +455,7 @@ impl<Q: Queue> Ring<Q> {
 
 /// Result of recovering a WQ in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recovered {
     /// Number of WRs that completed in error before the recovery. Each was a received frame.
     pub errors: u64,
@@ -476,23 +480,15 @@ impl Account<'_> {
         self.memory.write(index, bytes);
     }
 
-    /// Enters one completion into the receive batch. `index` is the slot, `status` the
-    /// `ibv_wc_status`, `len` the frame's length in bytes, `stamp` the device time stamp, and
-    /// `stripped` the TCI of a stripped VLAN tag.
+    /// Enters one completion into the receive batch. `index` is the slot, and `status` the
+    /// `ibv_wc_status`; `facts` count only if it is 0.
     ///
     /// # Errors
     /// The slot is not on the ring. No token is created.
     #[inline]
-    pub fn enter(
-        &mut self,
-        index: u64,
-        status: u32,
-        len: u32,
-        stamp: u64,
-        stripped: Option<u16>,
-    ) -> Result<(), RingError> {
+    pub fn enter(&mut self, index: u64, status: u32, facts: FrameFacts) -> Result<(), RingError> {
         let (frames, mut slots) = self.parts();
-        slots.enter(index, status, len, stamp, stripped, move |filled| {
+        slots.enter(index, status, facts, move |filled| {
             frames.push(filled);
             frames.last_mut()
         })
@@ -564,9 +560,7 @@ impl SlotAccount<'_> {
         &mut self,
         index: u64,
         status: u32,
-        len: u32,
-        stamp: u64,
-        stripped: Option<u16>,
+        facts: FrameFacts,
         push: impl FnOnce(Filled) -> Option<&'f mut Filled>,
     ) -> Result<(), RingError> {
         let posted = usize::try_from(index)
@@ -579,8 +573,8 @@ impl SlotAccount<'_> {
         *self.outstanding -= 1;
         // The index is in `posted`, whose length is a u32.
         let slot = self.memory.slot(index as u32);
-        if status == 0 && len as usize <= self.memory.slot_bytes() {
-            self.memory.fill(slot, 0, len, stamp, stripped, push);
+        if status == 0 && facts.len as usize <= self.memory.slot_bytes() {
+            self.memory.fill(slot, 0, facts, push);
         } else if status == FLUSHED {
             self.flushed.push(slot);
         } else {

@@ -8,7 +8,7 @@ use super::{
     Account, Failed, Queue, Ring, RingAttr, RingError, TOO_LONG, places::SpareCapacity,
     tokens::BufferTokens,
 };
-use crate::pool::{Slot, SlotLayout, SlotMemory};
+use crate::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -93,9 +93,12 @@ impl PacketQueue {
                     cut += 1;
                     continue;
                 }
-                memory.fill(slot, frame.at, frame.len, frame.stamp_ns, None, |filled| {
-                    places.push(filled)
-                });
+                let facts = FrameFacts {
+                    len: frame.len,
+                    stamp: frame.stamp_ns,
+                    stripped: None,
+                };
+                memory.fill(slot, frame.at, facts, |filled| places.push(filled));
             }
         }
         self.tokens.add(block, account.frames() - before + cut);

@@ -69,6 +69,7 @@ pub unsafe trait Queue {
 }
 
 /// Receive queue of a device, by method of access.
+#[non_exhaustive]
 pub enum DeviceQueue {
     /// Queue accessed through the verbs.
     Verbs(VerbsQueue),

@@ -7,7 +7,7 @@
 //! order (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). Completions are checked against it.
 
 use super::{Account, RingError, direct::Filling, places::SpareCapacity, tokens::BufferTokens};
-use crate::pool::Slot;
+use crate::pool::{FrameFacts, Slot};
 use wqcap_verbs::{Cqes, DirectWq, Striding};
 
 /// Buffer mode of a receive queue with many frames per WQE, until the strides of the WQE's buffer
@@ -67,9 +67,8 @@ impl ManyFrames {
             }
             if let Some(len) = it.len {
                 let (slot, at) = (memory.slot(buffer), it.first << log_stride);
-                memory.fill(slot, at, len, cqe.timestamp, cqe.stripped, |filled| {
-                    places.push(filled)
-                });
+                let facts = FrameFacts { len, ..cqe.into() };
+                memory.fill(slot, at, facts, |filled| places.push(filled));
             }
             used = end;
             if end == strides {
@@ -119,7 +118,7 @@ impl Filling for ManyFrames {
             }
             (self.head, self.used) = (self.head.wrapping_add(1), 0);
             if let BufferPoll::Failed(status) = run {
-                account.enter(buffer.into(), status, 0, 0, None)?;
+                account.enter(buffer.into(), status, FrameFacts::default())?;
                 left -= 1;
             } else {
                 account.release_buffer(buffer)?;

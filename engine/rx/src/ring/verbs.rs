@@ -70,7 +70,7 @@ unsafe impl Queue for VerbsQueue {
             let Some(wc) = completions.next().map_err(|e| RingError::Poll(e.0))? else {
                 break;
             };
-            account.enter(wc.wr_id, wc.status, wc.byte_len, wc.timestamp, None)?;
+            account.enter(wc.wr_id, wc.status, wc.into())?;
             // Checked before the next completion is taken: a completion that is taken must be handled.
             if taken == limit {
                 break;

@@ -8,7 +8,10 @@
 use super::{
     Batch, DeviceQueue, Filled, LoadSampler, LoopRequests, Queue, Recovered, Ring, Slot, SlotMemory,
 };
-use crate::clock::{Conversion, SharedConversion};
+use crate::{
+    clock::{Conversion, SharedConversion},
+    error::{LoopError, RingError, WqErrorCause},
+};
 use std::{
     fmt,
     sync::{
@@ -117,12 +120,13 @@ impl Idle {
 }
 
 /// Reason for the end of a receive loop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[non_exhaustive]
 pub enum Ended {
     /// The loop's stop flag was set, and the receive ring is drained.
     Stopped,
-    /// The receive queue failed; the text is the cause.
-    Failed(String),
+    /// The receive queue failed.
+    Failed(LoopError),
 }
 
 /// State shared by the receive loops and the thread that owns the capture.
@@ -288,18 +292,18 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let mut ended = self.receive(&mut batch, &mut state);
         if let Err(lost) = self.outlet.finish(&mut batch.home) {
             state.received.dropped_pipeline += lost.frames;
-            ended = ended.or(lost.why);
+            ended = ended.or(LoopError::Outlet(lost.why));
         }
         self.counters.publish_received(&state.received);
         let (away, here) = (self.ring.away(), batch.slots());
         if away != here {
-            ended = ended.or(format!(
-                "queue {}: only {here} of the {away} slots that are not on the ring were returned at the end; \
-                 this is a fault in wqcap: please report it",
-                self.queue,
-            ));
+            ended = ended.or(LoopError::SlotsMissing {
+                queue: self.queue,
+                away,
+                returned: here,
+            });
         }
-        if ended != Ended::Stopped {
+        if let Ended::Failed(_) = ended {
             self.control.failed.raise();
         }
         (self.ring, ended)
@@ -330,10 +334,10 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             // Frames that the outlet keeps are no longer in the batch.
             let found = match polled {
                 Ok(found) => found,
-                Err(why) => return Ended::Failed(why),
+                Err(source) => return Ended::Failed(self.ring_error(source)),
             };
             if let Some(why) = self.outlet.broken() {
-                return Ended::Failed(why.to_owned());
+                return Ended::Failed(LoopError::Outlet(why.to_owned()));
             }
             if let Err(why) = self.return_slots(batch, state) {
                 return Ended::Failed(why);
@@ -355,7 +359,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 }
                 if self.wq_fatal.swap(false, Ordering::AcqRel)
                     && !state.ahead.take_expected_event()
-                    && let Err(e) = self.recover(state, "the device reported its error event")
+                    && let Err(e) = self.recover(state, WqErrorCause::Event)
                 {
                     return Ended::Failed(e);
                 }
@@ -372,7 +376,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         batch: &mut Batch,
         state: &mut LoopState,
         room: usize,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, RingError> {
         let limit = batch.size().min(room);
         let grant = self
             .budget
@@ -398,26 +402,27 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         if let Some(budget) = &self.budget {
             budget.settle(grant - taken.away, taken.captured);
         }
-        polled
-            .map(|()| found)
-            .map_err(|e| format!("queue {}: {e}", self.queue))
+        polled.map(|()| found)
+    }
+
+    #[cold]
+    fn ring_error(&self, source: RingError) -> LoopError {
+        let queue = self.queue;
+        LoopError::Ring { queue, source }
     }
 
     /// Reposts the slots of a receive batch. If the batch shows that the WQ is in error, recovers
     /// the WQ first.
     #[inline]
-    fn return_slots(&mut self, batch: &mut Batch, state: &mut LoopState) -> Result<(), String> {
+    fn return_slots(&mut self, batch: &mut Batch, state: &mut LoopState) -> Result<(), LoopError> {
         let broken = batch
             .failed
             .iter()
             .find(|f| f.stops_the_queue())
             .map(|f| f.status);
         if broken.is_some() || !batch.flushed.is_empty() {
-            let why = broken.map_or_else(
-                || "the device flushed its WRs".to_owned(),
-                |s| format!("a receive WR completed with the error status {s}"),
-            );
-            self.recover(state, &why)?;
+            let cause = broken.map_or(WqErrorCause::Flushed, WqErrorCause::Completion);
+            self.recover(state, cause)?;
             if !self.wq_fatal.swap(false, Ordering::AcqRel) {
                 state.ahead.recovered();
             }
@@ -427,12 +432,12 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
         self.ring
             .repost(batch)
-            .map_err(|e| format!("queue {}: {e}", self.queue))
+            .map_err(|source| self.ring_error(source))
     }
 
     /// Recovers a WQ in error and adds a note on the gap in the capture.
     #[cold]
-    fn recover(&mut self, state: &mut LoopState, why: &str) -> Result<(), String> {
+    fn recover(&mut self, state: &mut LoopState, cause: WqErrorCause) -> Result<(), LoopError> {
         let from = system_ns();
         state.stamper.update(&self.clock);
         let (outlet, received, stamper) =
@@ -452,17 +457,16 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 }
                 frames.append(&mut beyond);
             })
-            .map_err(|e| {
-                format!(
-                    "queue {}: the WQ is in error ({why}) and cannot be recovered: {e}",
-                    self.queue
-                )
+            .map_err(|source| LoopError::Recovery {
+                queue: self.queue,
+                cause,
+                source,
             })?;
         received.frames += errors;
         received.errors += errors;
         self.counters.add_recovery();
         let mut note = format!(
-            "queue {}: the WQ went into error ({why}) and was recovered; frames between {} and {} may be missing",
+            "queue {}: the WQ went into error ({cause}) and was recovered; frames between {} and {} may be missing",
             self.queue,
             iso_8601(from, 9),
             iso_8601(system_ns(), 9)
@@ -522,7 +526,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
 impl Ended {
     /// Returns the loop's first failure: `self` if it is one, else `Failed(why)`.
-    fn or(self, why: String) -> Self {
+    fn or(self, why: LoopError) -> Self {
         match self {
             Self::Stopped => Self::Failed(why),
             failed @ Self::Failed(_) => failed,

@@ -207,14 +207,14 @@ struct Outcome {
 impl Outcome {
     #[track_caller]
     fn stopped(&self) {
-        assert_eq!(self.ended, Ended::Stopped);
+        assert!(matches!(self.ended, Ended::Stopped), "{:?}", self.ended);
         assert!(!self.failed);
     }
 
     #[track_caller]
     fn failed_for(&self, words: &str) {
         assert!(
-            matches!(&self.ended, Ended::Failed(why) if why.contains(words)),
+            matches!(&self.ended, Ended::Failed(why) if why.to_string().contains(words)),
             "{:?}",
             self.ended
         );

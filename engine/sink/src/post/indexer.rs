@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_core::{error::ResourceError, sync::thread::BoundedThread, text::counted};
-use wqcap_files::index::IndexFolder;
+use wqcap_files::{index::IndexFolder, sealed::SecretKey};
 
 /// Longest wait at the end of a run for the indexing thread, which may get little CPU time.
 const BEHIND: Duration = Duration::from_secs(1);
@@ -26,39 +26,44 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// Lowest priority of nice(2), at which the indexing thread runs.
 const IDLE: i32 = 19;
 
+/// Directories of the capture files and of their indexes, and the key of encrypted capture files.
+#[derive(Clone)]
+struct IndexedFiles {
+    folder: PathBuf,
+    dir: PathBuf,
+    key: Option<SecretKey>,
+}
+
 /// Handle of the indexing thread.
 pub(super) struct Indexer {
-    /// Directory of the capture files' indexes.
-    folder: PathBuf,
-    /// Directory of the indexed capture files.
-    dir: PathBuf,
+    files: IndexedFiles,
     /// Indexing thread, which returns the files left without an index.
     follower: BoundedThread<Vec<PathBuf>>,
 }
 
 impl Indexer {
-    /// Starts the indexing thread. `folder` must exist. The finished files of `dir` are sent to the
-    /// returned channel; the thread ends when the sender is dropped.
+    /// Starts the indexing thread. `folder` must exist; `key` opens encrypted files. The finished
+    /// files of `dir` are sent to the returned channel; the thread ends when the sender is dropped.
     pub(super) fn start(
         folder: &Path,
         dir: &Path,
+        key: Option<SecretKey>,
     ) -> Result<(Self, Sender<PathBuf>), ResourceError> {
         fs::read_dir(folder).map_err(|source| ResourceError::File {
             what: "output.index_dir",
             path: folder.display().to_string(),
             source,
         })?;
-        let (files, waiting) = crossbeam_channel::bounded(WAITING);
-        let (folder, dir) = (folder.to_owned(), dir.to_owned());
-        let (to, of) = (folder.clone(), dir.clone());
-        let follower =
-            BoundedThread::start("wqcap-index", move |ended| index(&to, &of, &waiting, ended))?;
-        let it = Self {
-            folder,
-            dir,
-            follower,
+        let (sender, waiting) = crossbeam_channel::bounded(WAITING);
+        let files = IndexedFiles {
+            folder: folder.to_owned(),
+            dir: dir.to_owned(),
+            key,
         };
-        Ok((it, files))
+        let indexed = files.clone();
+        let follower =
+            BoundedThread::start("wqcap-index", move |ended| indexed.follow(&waiting, ended))?;
+        Ok((Self { files, follower }, sender))
     }
 
     /// Builds the remaining file indexes for at most [`BEHIND`] and [`PATIENCE`]. `missed` is the
@@ -67,11 +72,7 @@ impl Indexer {
     pub(super) fn finish(self, missed: u64) {
         let mut left = self.follower.finish(BEHIND).unwrap_or_default();
         let until = Instant::now() + PATIENCE;
-        let indexes = IndexFolder {
-            folder: &self.folder,
-            dir: &self.dir,
-        };
-        left.retain(|file| !build_index(&indexes, file, || Instant::now() < until));
+        left.retain(|file| !self.files.build_index(file, || Instant::now() < until));
         let without = missed + left.len() as u64;
         if without > 0 {
             tracing::warn!(
@@ -83,45 +84,55 @@ impl Indexer {
     }
 }
 
-/// Builds the index of a capture file. Returns `false` if `may_continue` stopped it; a failure is
-/// logged.
-fn build_index(indexes: &IndexFolder<'_>, file: &Path, may_continue: impl Fn() -> bool) -> bool {
-    match indexes.build(file, may_continue) {
-        Ok(Some(_)) => {}
-        Ok(None) => return false,
-        // The file was deleted by retention meanwhile.
-        Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(file))),
-        Err(e) => tracing::warn!(
-            "cannot build the index of {}: {e}; `wqcap extract` tries again",
-            file.display()
-        ),
+impl IndexedFiles {
+    fn indexes(&self) -> IndexFolder<'_> {
+        IndexFolder {
+            folder: &self.folder,
+            dir: &self.dir,
+        }
     }
-    true
-}
 
-/// Runs the indexing thread. Returns the files left without an index.
-fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBool) -> Vec<PathBuf> {
-    // On Linux this sets the priority of the calling thread only.
-    if let Err(e) = rustix::process::setpriority_process(None, IDLE) {
-        tracing::debug!("cannot lower the indexer's priority: {e}");
+    /// Builds the index of a capture file. Returns `false` if `may_continue` stopped it; a failure
+    /// is logged.
+    fn build_index(&self, file: &Path, may_continue: impl Fn() -> bool) -> bool {
+        let indexes = self.indexes();
+        match indexes.build(file, self.key.as_ref(), may_continue) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            // The file was deleted by retention meanwhile.
+            Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(file))),
+            Err(e) => tracing::warn!(
+                "cannot build the index of {}: {e}; `wqcap extract` tries again",
+                file.display()
+            ),
+        }
+        true
     }
-    let indexes = IndexFolder { folder, dir };
-    let sweep = || {
-        if let Err(e) = indexes.sweep() {
-            tracing::warn!("cannot delete old indexes in {}: {e}", folder.display());
+
+    /// Runs the indexing thread. Returns the files left without an index.
+    fn follow(&self, files: &Receiver<PathBuf>, ended: &AtomicBool) -> Vec<PathBuf> {
+        // On Linux this sets the priority of the calling thread only.
+        if let Err(e) = rustix::process::setpriority_process(None, IDLE) {
+            tracing::debug!("cannot lower the indexer's priority: {e}");
         }
-        Instant::now() + SWEEP_EVERY
-    };
-    let mut left = Vec::new();
-    let mut next_sweep = sweep();
-    for file in files {
-        if !build_index(&indexes, &file, || !ended.load(Ordering::Relaxed)) {
-            left.push(file);
+        let sweep = || {
+            if let Err(e) = self.indexes().sweep() {
+                let folder = self.folder.display();
+                tracing::warn!("cannot delete old indexes in {folder}: {e}");
+            }
+            Instant::now() + SWEEP_EVERY
+        };
+        let mut left = Vec::new();
+        let mut next_sweep = sweep();
+        for file in files {
+            if !self.build_index(&file, || !ended.load(Ordering::Relaxed)) {
+                left.push(file);
+            }
+            if Instant::now() >= next_sweep {
+                next_sweep = sweep();
+            }
         }
-        if Instant::now() >= next_sweep {
-            next_sweep = sweep();
-        }
+        sweep();
+        left
     }
-    sweep();
-    left
 }

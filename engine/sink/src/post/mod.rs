@@ -110,7 +110,7 @@ impl PostClose {
     pub(super) fn start(files: &WriterConfig) -> Result<(Self, CloseNotifier), ResourceError> {
         let (dir, output) = (files.dir(), &files.output);
         let keep = (!output.retention.is_everything())
-            .then(|| retention::start(dir, output, &files.finish_times));
+            .then(|| retention::start(dir, output, &files.finish_times, files.at_rest.as_ref()));
         let (keeper, trigger, gauge) = match keep.transpose()? {
             Some((keeper, trigger, gauge)) => (Some(keeper), Some(trigger), Some(gauge)),
             None => (None, None, None),
@@ -119,7 +119,7 @@ impl PostClose {
         let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));
         let (hooks, hook_files) = hook.transpose()?.unzip();
         let index = output.index_dir.as_ref();
-        let index = index.map(|folder| Indexer::start(folder, dir));
+        let index = index.map(|folder| Indexer::start(folder, dir, files.at_rest.clone()));
         let (indexer, index_files) = index.transpose()?.unzip();
         let unindexed = Arc::<AtomicU64>::default();
         let mut notifier = CloseNotifier {
@@ -131,8 +131,7 @@ impl PostClose {
         };
         let mut sealer = None;
         if let Some(key) = &files.at_rest {
-            let (running, plain) =
-                Sealer::start(Arc::clone(key), dir, output, notifier, list(files))?;
+            let (running, plain) = Sealer::start(key.clone(), dir, output, notifier, list(files))?;
             sealer = Some(running);
             notifier = CloseNotifier {
                 trigger,

@@ -20,7 +20,7 @@ use wqcap_files::{
     folder::FolderTree,
     name::{FileName, NameTemplate, unsealed},
     read::origin::is_capture,
-    sealed::Content,
+    sealed::{Content, SecretKey},
 };
 
 /// Identity of a file in the output directory. An inode number may be reused; the time of the last
@@ -73,16 +73,19 @@ enum FileOwner {
 /// Cache of which run wrote each file in the output directory.
 pub(super) struct OwnFiles {
     template: NameTemplate,
+    /// Key that opens encrypted capture files, whose content shows that they are captures.
+    key: Option<SecretKey>,
     known: Mutex<HashMap<FileId, FileOwner>>,
     /// Number of capture files that this run finished.
     finished: AtomicU64,
 }
 
 impl OwnFiles {
-    /// Creates an empty cache of capture files named by `template`.
-    pub(super) fn new(template: NameTemplate) -> Self {
+    /// Creates an empty cache of capture files named by `template`. `key` opens encrypted files.
+    pub(super) fn new(template: NameTemplate, key: Option<SecretKey>) -> Self {
         Self {
             template,
+            key,
             known: Mutex::default(),
             finished: AtomicU64::new(0),
         }
@@ -119,7 +122,7 @@ impl OwnFiles {
             there.insert(id);
             let known = self.known().get(&id).copied();
             let whose = known.unwrap_or_else(|| {
-                let whose = if Content::open(&path).is_ok_and(is_capture) {
+                let whose = if Content::open(&path, self.key.as_ref()).is_ok_and(is_capture) {
                     FileOwner::Earlier
                 } else {
                     FileOwner::Foreign

@@ -13,6 +13,7 @@ use wqcap_core::text::counted;
 use wqcap_files::{
     index::IndexFolder,
     pin::{PinEvaluator, PinFolder},
+    sealed::SecretKey,
 };
 
 /// Evaluation of which capture files pins hold.
@@ -28,10 +29,12 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// Creates the evaluation of pins. `index_dir` is the directory of the capture files' indexes.
-    pub(super) fn new(index_dir: Option<&Path>) -> Self {
+    /// Creates the evaluation of pins. `index_dir` is the directory of the capture files'
+    /// indexes; `key` opens encrypted capture files.
+    pub(super) fn new(index_dir: Option<&Path>, key: Option<SecretKey>) -> Self {
         Self {
             index_dir: index_dir.map(Path::to_owned),
+            holder: RefCell::new(PinEvaluator::new(key)),
             ..Self::default()
         }
     }

@@ -59,7 +59,7 @@ use wqcap_core::{
         wall_clock::{Moment, StepWatch, boot_time},
     },
 };
-use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock};
+use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock, sealed::SecretKey};
 
 /// Minimum interval between two retention checks of the output directory. With thousands of files a
 /// check takes milliseconds.
@@ -164,18 +164,20 @@ impl RetentionTrigger {
 
 /// Starts the retention thread for directory `dir`. It checks the directory at its start, after
 /// each wake, every [`CHECK_EVERY`] if the retention limits require that, and a last time when the
-/// trigger is dropped; then it ends. The returned gauge publishes the results of the checks.
+/// trigger is dropped; then it ends. The returned gauge publishes the results of the checks. `key`
+/// opens encrypted files.
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
     times: &FinishTimes,
+    key: Option<&SecretKey>,
 ) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), ResourceError> {
     let (trigger, wakes) = crossbeam_channel::bounded(1);
     let name = &output.name;
     let trigger = RetentionTrigger {
         wakes: trigger,
         room: Arc::default(),
-        own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
+        own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone(), key.cloned()))),
         counts: output.journal.is_some().then(FrameCounts::default),
         times: (output.retention.age_ns > 0).then(|| times.clone()),
     };
@@ -184,7 +186,7 @@ pub(super) fn start(
         dir: dir.to_owned(),
         keep: output.retention,
         own: trigger.own.clone(),
-        pinned: Pinned::new(output.index_dir.as_deref()),
+        pinned: Pinned::new(output.index_dir.as_deref(), key.cloned()),
         delivery: delivery.map(|(journal, counts)| ShippingState {
             journal,
             index_dir: output.index_dir.clone(),
@@ -207,6 +209,15 @@ pub(super) fn start(
     let room = output.buffer;
     let thread = spawn("wqcap-keeper", move || keeper.run(room, &wakes, &asked))?;
     Ok((thread, trigger, gauge))
+}
+
+/// Failure of a retention check, which then deletes no further file.
+#[derive(Debug, thiserror::Error)]
+enum TidyFailure {
+    #[error("cannot check the capture files in {}: {source}", dir.display())]
+    Check { dir: PathBuf, source: io::Error },
+    #[error("cannot delete {}: {source}", path.display())]
+    Delete { path: PathBuf, source: io::Error },
 }
 
 /// State of the retention thread.
@@ -235,14 +246,16 @@ impl RetentionThread {
             let room = if asked { room } else { 0 };
             match self.tidy(room, Moment::now(), &mut deleted) {
                 Ok(()) => last.clear(),
-                // Logged once, not at every check.
-                Err(e) if e != last => {
-                    tracing::warn!(
-                        "output.keep: {e}; no newer capture file is deleted until this succeeds"
-                    );
-                    last = e;
+                Err(e) => {
+                    let text = e.to_string();
+                    // Logged once, not at every check.
+                    if text != last {
+                        tracing::warn!(
+                            "output.keep: {text}; no newer capture file is deleted until this succeeds"
+                        );
+                    }
+                    last = text;
                 }
-                Err(_) => {}
             }
             let watches = self.keep.age_ns > 0 || self.keep.free != Keep::default();
             let woken = if watches {
@@ -312,15 +325,22 @@ impl From<&RetentionCandidate> for FinishedFile {
 impl RetentionThread {
     /// Deletes the capture files that are too old at `now`, then the oldest files until the
     /// retention limits are kept and at least `room` bytes of files are deleted.
-    fn tidy(&mut self, room: u64, now: Moment, deleted: &mut DeletedFiles) -> Result<(), String> {
+    fn tidy(
+        &mut self,
+        room: u64,
+        now: Moment,
+        deleted: &mut DeletedFiles,
+    ) -> Result<(), TidyFailure> {
         let (dir, keep) = (&self.dir.clone(), self.keep);
-        let failure =
-            |e: io::Error| format!("cannot check the capture files in {}: {e}", dir.display());
+        let failure = |source: io::Error| TidyFailure::Check {
+            dir: dir.clone(),
+            source,
+        };
         // While the lock is held, no other process adds a pin.
         let _lock = FolderLock::take(dir);
         let mut old = self.finished().map_err(failure)?;
         let disk = || statvfs(dir).map_err(|e| failure(e.into()));
-        let bytes_of = |keep| -> Result<u64, String> {
+        let bytes_of = |keep| -> Result<u64, TidyFailure> {
             let percent = match keep {
                 Keep::Size(Size(n)) => return Ok(n),
                 Keep::Percent(n) => u64::from(n),
@@ -432,7 +452,11 @@ impl RetentionThread {
         Some(delivery.is_unshipped(path))
     }
 
-    fn delete(&mut self, it: RetentionCandidate, deleted: &mut DeletedFiles) -> Result<(), String> {
+    fn delete(
+        &mut self,
+        it: RetentionCandidate,
+        deleted: &mut DeletedFiles,
+    ) -> Result<(), TidyFailure> {
         let unshipped = self.is_unshipped(&it.path) == Some(true);
         let removed = match &mut self.delivery {
             Some(delivery) if unshipped => delivery.remove_unshipped(&self.dir, &it.path),
@@ -455,7 +479,10 @@ impl RetentionThread {
             }
             // Another process has deleted the file already.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
+            Err(source) => {
+                let path = it.path;
+                return Err(TidyFailure::Delete { path, source });
+            }
         }
         Ok(())
     }

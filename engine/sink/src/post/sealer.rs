@@ -35,6 +35,7 @@ const PIECE: usize = 1 << 20;
 
 /// Numbers of capture files encrypted and not encrypted in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[non_exhaustive]
 pub struct EncryptionReport {
     /// Number of encrypted capture files, of this run or left by an earlier one.
     pub files: u64,
@@ -83,7 +84,7 @@ impl Sealer {
     /// the returned queue and published to `next` when they are encrypted. The thread ends when the
     /// queue is dropped.
     pub(super) fn start(
-        key: Arc<SecretKey>,
+        key: SecretKey,
         dir: &Path,
         output: &OutputPlan,
         next: CloseNotifier,
@@ -122,7 +123,7 @@ impl Sealer {
 }
 
 struct SealerThread {
-    key: Arc<SecretKey>,
+    key: SecretKey,
     dir: PathBuf,
     output: OutputPlan,
     missed: Arc<AtomicBool>,
@@ -171,7 +172,8 @@ impl SealerThread {
             let files = files.map(|(path, _)| path);
             files.filter(|it| FileName::parse(it).is_some()).collect()
         } else {
-            let files = OwnFiles::new(name.clone()).list(&self.dir)?.into_iter();
+            let files = OwnFiles::new(name.clone(), Some(self.key.clone()));
+            let files = files.list(&self.dir)?.into_iter();
             files.map(|it| it.path).collect()
         };
         Ok(own.into_iter().filter(|it| !is_sealed(it)).collect())
@@ -179,26 +181,25 @@ impl SealerThread {
 
     fn seal(&mut self, path: PathBuf, by: FinishedBy, ended: &AtomicBool) {
         let done = seal(&path, &self.key, || !ended.load(Ordering::Relaxed));
-        let report = &mut self.sealed.report;
         match done {
             Ok(Some(sealed)) => {
-                report.files += 1;
-                report.bytes += sealed.bytes;
+                self.sealed.report.files += 1;
+                self.sealed.report.bytes += sealed.bytes;
                 self.publish(&sealed.path, by);
             }
             Ok(None) => {
-                report.left += 1;
+                self.sealed.report.left += 1;
                 self.add_to_list(&path, by);
             }
             // The file was deleted by retention or renamed by a recovery meanwhile.
             Err(_) if !path.exists() => {}
             // A crash happened between the renaming of the encrypted file and the deletion of the plain one.
-            Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && self.is_whole(&path) => {
                 drop(std::fs::remove_file(&path));
                 self.publish(&sealed_name(&path), by);
             }
             Err(e) => {
-                report.failed += 1;
+                self.sealed.report.failed += 1;
                 let failure = format!(
                     "cannot encrypt {}: {e}; the file stays unencrypted",
                     path.display()
@@ -220,24 +221,21 @@ impl SealerThread {
             self.sealed.listed.push(path);
         }
     }
-}
 
-/// Returns `true` if the encrypted file of a plain capture file exists with the same content.
-fn is_whole(plain: &Path) -> bool {
-    let both = || {
-        let [mut one, mut other] = [plain, &sealed_name(plain)].map(Content::open);
-        let (one, other) = (one.as_mut(), other.as_mut());
-        let (Ok(one), Ok(other)) = (one, other) else {
-            return Ok(false);
-        };
-        loop {
-            let [mut a, mut b] = [(); 2].map(|()| Vec::with_capacity(PIECE));
-            one.take(PIECE as u64).read_to_end(&mut a)?;
-            other.take(PIECE as u64).read_to_end(&mut b)?;
-            if a != b || a.is_empty() {
-                return Ok::<_, io::Error>(a == b);
+    /// Returns `true` if the encrypted file of a plain capture file exists with the same content.
+    fn is_whole(&self, plain: &Path) -> bool {
+        let same = || {
+            let mut one = Content::open(plain, None)?;
+            let mut other = Content::open(&sealed_name(plain), Some(&self.key))?;
+            loop {
+                let [mut a, mut b] = [(); 2].map(|()| Vec::with_capacity(PIECE));
+                one.by_ref().take(PIECE as u64).read_to_end(&mut a)?;
+                other.by_ref().take(PIECE as u64).read_to_end(&mut b)?;
+                if a != b || a.is_empty() {
+                    return Ok::<_, io::Error>(a == b);
+                }
             }
-        }
-    };
-    both().unwrap_or(false)
+        };
+        same().unwrap_or(false)
+    }
 }

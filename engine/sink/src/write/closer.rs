@@ -7,7 +7,7 @@ use crate::{
     post::{CloseNotifier, retention::FinishedBy},
     write::{
         finished::WriterReport,
-        named::{NamedFile, ToSync},
+        named::{NamedFile, SyncFailure, ToSync},
         naming::NameCandidates,
     },
 };
@@ -41,10 +41,10 @@ pub(super) fn close(
     for task in tasks {
         let mut frames = None;
         let done = match task {
-            CloserTask::Sync(order) => order.sync().map(|()| None),
+            CloserTask::Sync(order) => order.sync().map(|()| None).map_err(CloserFailure::Sync),
             CloserTask::Close(file) => {
                 frames = Some(file.tally.frames);
-                file.finish()
+                file.finish().map_err(CloserFailure::Close)
             }
         };
         match done {
@@ -85,6 +85,33 @@ fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<Pa
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
+/// Failure of a task of the thread that syncs and closes capture files.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum CloserFailure {
+    Sync(SyncFailure),
+    Close(CloseFailure),
+}
+
+/// Failure to close a complete capture file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CloseFailure {
+    /// A file without records cannot be removed.
+    #[error("cannot remove the empty capture file {}: {source}", part.display())]
+    Remove { part: PathBuf, source: io::Error },
+    /// A file with records cannot be finished.
+    #[error(
+        "cannot {step} the capture file {}: {source}; the file keeps its .part name",
+        part.display()
+    )]
+    Finish {
+        /// Step that failed: `trust`, `truncate`, `sync` or `rename`.
+        step: &'static str,
+        part: PathBuf,
+        source: io::Error,
+    },
+}
+
 /// Capture file to close, which gets no more write blocks.
 pub(super) struct ClosingFile {
     pub(super) named: NamedFile,
@@ -99,7 +126,7 @@ pub(super) struct ClosingFile {
 impl ClosingFile {
     /// Truncates, syncs and renames the capture file, or removes it if it is empty. If that fails,
     /// the file's frames count as lost, although [`crate::recover`] may still find them.
-    pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
+    pub(super) fn finish(self) -> Result<Option<PathBuf>, CloseFailure> {
         let finished = self.close();
         match &finished {
             Ok(_) => self.ledger.count_kept(&self.tally),
@@ -108,7 +135,7 @@ impl ClosingFile {
         finished
     }
 
-    fn close(&self) -> Result<Option<PathBuf>, String> {
+    fn close(&self) -> Result<Option<PathBuf>, CloseFailure> {
         let NamedFile {
             file,
             part,
@@ -117,24 +144,18 @@ impl ClosingFile {
             ..
         } = &self.named;
         if self.len == 0 {
-            return std::fs::remove_file(part).map(|()| None).map_err(|e| {
-                format!(
-                    "cannot remove the empty capture file {}: {e}",
-                    part.display()
-                )
-            });
+            let part = part.clone();
+            let removed = std::fs::remove_file(&part).map(|()| None);
+            return removed.map_err(|source| CloseFailure::Remove { part, source });
         }
-        let failure = |what: &str, e: io::Error| {
-            format!(
-                "cannot {what} the capture file {}: {e}; the file keeps its .part name",
-                part.display()
-            )
+        let failure = |step| {
+            let part = part.clone();
+            move |source| CloseFailure::Finish { step, part, source }
         };
-        let trusted = self.named.check(self.len);
-        trusted.map_err(|e| failure("trust", e))?;
-        file.set_len(self.len).map_err(|e| failure("truncate", e))?;
-        file.sync_all().map_err(|e| failure("sync", e))?;
-        let path = free_name(part, path, others).map_err(|e| failure("rename", e))?;
+        self.named.check(self.len).map_err(failure("trust"))?;
+        file.set_len(self.len).map_err(failure("truncate"))?;
+        file.sync_all().map_err(failure("sync"))?;
+        let path = free_name(part, path, others).map_err(failure("rename"))?;
         self.named.sync_folders();
         Ok(Some(path))
     }

@@ -2,7 +2,7 @@
 
 use crate::{EncryptionReport, PinnedFiles, post::hook::HookReport};
 use serde::Serialize;
-use std::time::Instant;
+use std::{fmt::Display, time::Instant};
 use wqcap_files::folder::file_list::FileList;
 
 /// Maximum number of write failures reported; further ones are only in the log.
@@ -12,6 +12,7 @@ const MOST_NOTES: usize = 16;
 
 /// Result of a writer: its files, reports, failures and notes.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct WriterReport {
     /// Complete capture files that still exist, in name order.
     pub files: FileList,
@@ -58,7 +59,8 @@ impl WriterReport {
         }
     }
 
-    pub(super) fn fail(&mut self, failure: String) {
+    pub(super) fn fail(&mut self, failure: impl Display) {
+        let failure = failure.to_string();
         tracing::error!("{failure}");
         if self.failures.len() < MOST_FAILURES {
             self.failures.push(failure);

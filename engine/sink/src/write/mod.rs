@@ -4,7 +4,7 @@
 mod backlog;
 mod closer;
 mod disk;
-mod disk_full;
+mod disk_policy;
 mod finished;
 mod named;
 mod naming;
@@ -31,7 +31,7 @@ use crate::{
     write::{
         closer::close,
         disk::{Disk, Pool},
-        disk_full::ShutdownDeadline,
+        disk_policy::ShutdownDeadline,
         naming::Naming,
         preopen::Preopen,
         stream::{StreamEncoder, StreamEnd},
@@ -41,7 +41,7 @@ use crate::{
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     convert::Infallible,
-    io::Write,
+    io::{self, Write},
     ops::RangeInclusive,
     panic::resume_unwind,
     path::Path,
@@ -84,6 +84,7 @@ const SHOWN_NS: u64 = 250_000_000;
 
 /// Settings of a writer: capture files and write buffers.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct WriterConfig {
     /// Output settings of the run.
     pub output: OutputPlan,
@@ -93,8 +94,8 @@ pub struct WriterConfig {
     pub longest: usize,
     /// Process that runs the hook of finished files; `None`: the calling process.
     pub hook_process: Option<Arc<HookProcess>>,
-    /// Key for the encryption of finished capture files; `None`: no encryption.
-    pub at_rest: Option<Arc<SecretKey>>,
+    /// Key that encrypts finished capture files and opens encrypted ones; `None`: no encryption.
+    pub at_rest: Option<SecretKey>,
     /// Finish times of the run's capture files, including those of earlier captures of the run.
     pub finish_times: FinishTimes,
     /// io_uring instance for writing files; `None`: the writer creates one.
@@ -106,6 +107,23 @@ pub struct WriterConfig {
 }
 
 impl WriterConfig {
+    /// Creates settings for the files of `output` and for frames of at most `longest` bytes: whole
+    /// frames, no encryption, no limit, and an io_uring instance and a hook of the writer's own.
+    #[must_use]
+    pub fn new(output: OutputPlan, longest: usize) -> Self {
+        Self {
+            output,
+            snaplen: 0,
+            longest,
+            hook_process: None,
+            at_rest: None,
+            finish_times: FinishTimes::default(),
+            ring: None,
+            limit: None,
+            owner: Wakeup::default(),
+        }
+    }
+
     /// Returns a function that opens the disk for the files of `queues` queues. The writer thread
     /// calls it.
     fn disk(&self, queues: usize) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
@@ -135,8 +153,8 @@ impl WriterConfig {
 pub struct Writer {
     /// Counters of the queues whose frames are in the capture files; empty if a stream is written.
     counters: Vec<Arc<QueueCounters>>,
-    /// Ordering thread of the writer. It returns the cause if its stream failed.
-    reorderer: Option<JoinHandle<Option<String>>>,
+    /// Ordering thread of the writer. It returns the error if its stream failed.
+    reorderer: Option<JoinHandle<Option<io::Error>>>,
     compressors: Option<Compressors>,
     /// Writer, preopen and closer threads, in the order in which they end; empty for a stream.
     threads: Vec<JoinHandle<WriterReport>>,
@@ -329,7 +347,7 @@ impl Writer {
                 all: queue.is_none(),
                 ..shape
             };
-            sinks.push(BlockSink::limited(
+            sinks.push(BlockSink::new(
                 shape,
                 encoder.clone(),
                 Arc::clone(&requests),
@@ -385,7 +403,6 @@ impl Writer {
         let channels = WriterChannels {
             full,
             closer: tasks_in,
-            deadline: Arc::clone(&deadline),
             failed: Arc::clone(&failed),
             requests: Arc::clone(&it.requests),
             trigger: notifier.trigger(),
@@ -396,7 +413,8 @@ impl Writer {
             files.output.name.clone(),
             format!("{}{}", encoder.extension(), files.output.compress.ending()),
         );
-        let work = WriterThread::new(naming, compressors.is_some(), it.states, channels);
+        let packed = compressors.is_some();
+        let work = WriterThread::new(naming, packed, it.states, channels, Arc::clone(&deadline));
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let listed = crate::post::list(files);
         let closer = spawn("wqcap-closer", move || {
@@ -495,7 +513,7 @@ impl Writer {
     /// Limits the writer's wait for a full disk to one more second, because the run ends. After
     /// that, sinks that wait for blocks continue, and blocks that cannot be written are lost.
     pub fn begin_shutdown(&self) {
-        self.deadline.begin();
+        self.deadline.begin(Instant::now());
     }
 
     /// Registers a flag that ends writing: once it is set, write blocks that are not being written
@@ -517,23 +535,20 @@ impl Writer {
             match thread.join() {
                 Ok(more) => finished.absorb(more),
                 Err(_) => finished.fail(
-                    "a thread that writes files ended in a panic; open capture files keep their .part name"
-                        .into(),
+                    "a thread that writes files ended in a panic; open capture files keep their .part name",
                 ),
             }
         }
         match ordered {
             None | Some(Ok(None)) => {}
-            Some(Ok(Some(failure))) => finished.fail(failure),
+            Some(Ok(Some(e))) => finished.fail(format_args!("cannot write to stdout: {e}")),
             Some(Err(_)) => finished.fail(
-                "the thread that orders frames ended in a panic: this is a fault in wqcap: please report it"
-                    .into(),
+                "the thread that orders frames ended in a panic: this is a fault in wqcap: please report it",
             ),
         }
         if !packed {
             finished.fail(
-                "a thread that compresses capture files ended in a panic: this is a fault in wqcap: please report it"
-                    .into(),
+                "a thread that compresses capture files ended in a panic: this is a fault in wqcap: please report it",
             );
         }
         // Frames that were in a thread which ended too early count as lost.
@@ -685,7 +700,7 @@ impl Relays {
             relays
                 .lines
                 .push(QueueLine::new(Arc::clone(counters), empty));
-            let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange);
+            let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange, None);
             relays.sinks.push(sink);
         }
         Ok(relays)

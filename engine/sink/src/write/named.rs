@@ -5,7 +5,7 @@
 //! that [`crate::recover`] can distinguish it from a file that a crash left.
 
 use crate::write::{
-    disk_full::is_no_space,
+    disk_policy::DiskError,
     naming::{NAMES, NameCandidates, Naming},
 };
 use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
@@ -65,7 +65,7 @@ impl OutputFile {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).custom_flags(flags);
             let file = options.open(part);
-            if file.as_ref().is_err_and(is_invalid) {
+            if file.as_ref().is_err_and(refuses_direct) {
                 // Some kernels create the file before they refuse direct I/O.
                 let _ = std::fs::remove_file(part);
             }
@@ -83,7 +83,7 @@ impl OutputFile {
     fn with(open: impl Fn(i32) -> io::Result<File>) -> io::Result<Self> {
         let opened = |direct| move |file| Self { file, direct };
         match open(libc::O_DIRECT) {
-            Err(e) if is_invalid(&e) => open(0).map(opened(false)),
+            Err(e) if refuses_direct(&e) => open(0).map(opened(false)),
             other => other.map(opened(true)),
         }
     }
@@ -100,9 +100,9 @@ impl OutputFile {
     }
 }
 
-/// Returns `true` for EINVAL, with which the kernel refuses direct I/O.
-fn is_invalid(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::EINVAL)
+/// Returns `true` if the file system does not support direct I/O.
+fn refuses_direct(e: &io::Error) -> bool {
+    DiskError::from(e) == DiskError::NotDirect
 }
 
 /// Locks a new capture file. Returns `false` if another process has locked it.
@@ -157,31 +157,72 @@ pub(super) struct ToSync {
 }
 
 impl ToSync {
-    pub(super) fn sync(self) -> Result<(), String> {
+    /// Syncs the file's data and its new directories.
+    ///
+    /// # Errors
+    /// The data could not be synced. The file is not finished then.
+    pub(super) fn sync(self) -> Result<(), SyncFailure> {
         let synced = self.file.sync_data();
         self.folders.iter().for_each(|it| sync_folder(it));
         self.syncs.asked.store(false, Ordering::Release);
-        let part = self.part.display();
         match synced {
             Ok(()) => {
+                let part = self.part.display();
                 tracing::debug!("{part}: the first {} bytes are synced", self.written);
                 Ok(())
             }
-            Err(e) => {
+            Err(source) => {
                 self.syncs.failed.store(true, Ordering::Release);
-                Err(format!("cannot sync {part}: {e}"))
+                let part = self.part;
+                Err(SyncFailure { part, source })
             }
         }
     }
 }
 
+/// Failure to sync an open capture file.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot sync {}: {source}", part.display())]
+pub(super) struct SyncFailure {
+    part: PathBuf,
+    source: io::Error,
+}
+
 /// Failure to create a capture file.
-pub(super) struct NameRefusal {
-    /// Message of the failure to create the capture file.
-    pub(super) text: String,
-    /// `true` if the capture file cannot be created because the disk is full, so that a later
-    /// attempt may succeed.
-    pub(super) is_no_space: bool,
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CreateFailure {
+    /// The file cannot be created or linked.
+    #[error("output.dir: cannot create {}: {source}", part.display())]
+    Create { part: PathBuf, source: io::Error },
+    /// Other files have all names that the file may get.
+    #[error(
+        "output.name: cannot name the file that begins at {ns} ns: {} already has {NAMES} files of its name; \
+         use a template with finer time fields",
+        dir.display()
+    )]
+    NoName { ns: u64, dir: PathBuf },
+}
+
+impl CreateFailure {
+    /// Returns the class of the failure for the disk's policy.
+    pub(super) fn class(&self) -> DiskError {
+        match self {
+            Self::Create { source, .. } => source.into(),
+            Self::NoName { .. } => DiskError::Lasting,
+        }
+    }
+}
+
+/// Damage to an open capture file: another program has truncated it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: another program truncated the file to {len} of the {written} bytes that were written",
+    part.display()
+)]
+pub(super) struct Truncated {
+    part: PathBuf,
+    len: u64,
+    written: u64,
 }
 
 impl NamedFile {
@@ -192,7 +233,7 @@ impl NamedFile {
         queue: Option<u16>,
         ns: u64,
         mut nameless: Option<OutputFile>,
-    ) -> Result<Self, NameRefusal> {
+    ) -> Result<Self, CreateFailure> {
         let mut names = NameCandidates::new(naming, queue, ns);
         let mut new_folders = Vec::new();
         // Two files may begin at times that give the same name. The later file takes the next free name.
@@ -222,22 +263,11 @@ impl NamedFile {
                     });
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => {
-                    return Err(NameRefusal {
-                        text: format!("output.dir: cannot create {}: {e}", part.display()),
-                        is_no_space: is_no_space(&e),
-                    });
-                }
+                Err(source) => return Err(CreateFailure::Create { part, source }),
             }
         }
-        Err(NameRefusal {
-            text: format!(
-                "output.name: cannot name the file that begins at {ns} ns: {} already has {NAMES} files of its name; \
-                 use a template with finer time fields",
-                naming.dir.display()
-            ),
-            is_no_space: false,
-        })
+        let dir = naming.dir.clone();
+        Err(CreateFailure::NoName { ns, dir })
     }
 
     /// Returns a request for the closer to sync the capture file, with `written` bytes of whole
@@ -258,21 +288,20 @@ impl NamedFile {
         self.new_folders.iter().for_each(|it| sync_folder(it));
     }
 
-    /// Returns an error message if another program has truncated the capture file below the
-    /// `written` bytes of whole records. The message is returned once; [`NamedFile::check`] fails
+    /// Returns an error if another program has truncated the capture file below the `written` bytes
+    /// of whole records. The error is returned once; [`NamedFile::check`] fails
     /// from then on.
-    pub(super) fn is_cut(&self, written: u64) -> Option<String> {
+    pub(super) fn is_cut(&self, written: u64) -> Option<Truncated> {
         let len = self.file.metadata().map_or(written, |it| it.len());
         self.is_cut_at(len, written)
     }
 
-    fn is_cut_at(&self, there: u64, written: u64) -> Option<String> {
-        let is_new = there < written && !self.syncs.failed.swap(true, Ordering::AcqRel);
-        is_new.then(|| {
-            format!(
-                "{}: another program truncated the file to {there} of the {written} bytes that were written",
-                self.part.display()
-            )
+    fn is_cut_at(&self, len: u64, written: u64) -> Option<Truncated> {
+        let is_new = len < written && !self.syncs.failed.swap(true, Ordering::AcqRel);
+        is_new.then(|| Truncated {
+            part: self.part.clone(),
+            len,
+            written,
         })
     }
 
@@ -330,7 +359,7 @@ mod tests {
         let template = NameTemplate::default();
         let naming = Arc::new(Naming::new(dir.to_owned(), template, "pcap".into()));
         let made = NamedFile::create(&naming, Some(3), 17, nameless);
-        made.map_err(|it| it.text).expect("created")
+        made.expect("created")
     }
 
     #[test]
@@ -353,7 +382,7 @@ mod tests {
         for (ahead, name) in [(true, "q03"), (false, "q03_001"), (true, "q03_002")] {
             let ahead = ahead.then(|| OutputFile::nameless(dir.path()).expect("opened"));
             let made = NamedFile::create(&naming, Some(3), 17, ahead);
-            let mut file = made.map_err(|it| it.text).expect("created");
+            let mut file = made.expect("created");
             let folder = dir.path().join("1970/001");
             assert_eq!(file.part, folder.join(format!("{name}.pcap.part")));
             // Each new directory and its parent.

@@ -47,8 +47,8 @@ pub(super) struct StreamEncoder<E, W> {
     totals: Totals,
     end: Arc<StreamEnd>,
     limit: Option<Arc<WriteLimit>>,
-    /// Message of the write error that ended the stream.
-    failure: Option<String>,
+    /// Write error that ended the stream.
+    failure: Option<io::Error>,
 }
 
 impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
@@ -81,8 +81,8 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         Self { limit, ..self }
     }
 
-    /// Writes the trailer of the stream. Returns the error message if a write to the stream failed.
-    pub(super) fn finish(mut self) -> Option<String> {
+    /// Writes the trailer of the stream. Returns the error if a write to the stream failed.
+    pub(super) fn finish(mut self) -> Option<io::Error> {
         self.buffer.extend(self.encoder.trailer(&self.totals));
         self.write_out();
         self.failure
@@ -110,7 +110,7 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
                 self.give_up(written);
             }
             Err(e) => {
-                self.failure = Some(format!("cannot write to stdout: {e}"));
+                self.failure = Some(e);
                 self.end.failed.raise();
                 self.give_up(written);
             }
@@ -237,6 +237,6 @@ mod tests {
         for (queue, lost) in [(0, 1), (1, 1)] {
             assert_eq!(counters[queue].ledger(0).dropped_storage, lost);
         }
-        assert_eq!(stream.finish(), None, "no failure");
+        assert!(stream.finish().is_none(), "no failure");
     }
 }

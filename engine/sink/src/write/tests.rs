@@ -32,20 +32,11 @@ const QUIET: Rotation = Rotation {
 };
 
 fn files(dir: &Path, buffer: u64, rotation: Rotation) -> WriterConfig {
-    WriterConfig {
-        output: OutputPlan {
-            rotation,
-            ..OutputPlan::pcap(dir, buffer)
-        },
-        snaplen: 0,
-        longest: 2048,
-        hook_process: None,
-        finish_times: Default::default(),
-        at_rest: None,
-        ring: None,
-        limit: None,
-        owner: Wakeup::default(),
-    }
+    let output = OutputPlan {
+        rotation,
+        ..OutputPlan::pcap(dir, buffer)
+    };
+    WriterConfig::new(output, 2048)
 }
 
 /// Reads the frames of a file, as (stamp, bytes).
@@ -79,12 +70,11 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
     range
         .map(|i| {
             u64::from(
-                sink.frame(&Frame {
-                    bytes: &frame(i),
-                    len: u32::try_from(frame(i).len()).expect("short"),
-                    fcs: None,
-                    ns: i,
-                }) == Verdict::Captured,
+                sink.frame(&Frame::new(
+                    &frame(i),
+                    u32::try_from(frame(i).len()).expect("short"),
+                    i,
+                )) == Verdict::Captured,
             )
         })
         .sum()
@@ -528,7 +518,6 @@ fn several_on_fake(
     let channels = WriterChannels {
         full: it.full,
         closer,
-        deadline: Arc::clone(&deadline),
         failed: Arc::default(),
         requests: it.requests,
         trigger: None,
@@ -541,7 +530,8 @@ fn several_on_fake(
         empty: it.empties.remove(0),
     };
     let naming = Naming::new(dir.to_owned(), NameTemplate::default(), "pcap".into());
-    let work = WriterThread::new(naming, false, it.states, channels);
+    let ends = Arc::clone(&seen.deadline);
+    let work = WriterThread::new(naming, false, it.states, channels, ends);
     (work, it.sinks, seen)
 }
 
@@ -748,7 +738,7 @@ fn the_end_of_a_run_does_not_wait_for_a_full_disk() {
         seen.empty.is_empty() && seen.begun() >= 32
     });
     assert!(!queue.is_finished(), "with hold the sink waits");
-    seen.deadline.begin();
+    seen.deadline.begin(Instant::now());
     assert_eq!(queue.join().expect("ends"), 5_000);
     let finished = writer.join().expect("ends");
     assert!(
@@ -994,12 +984,7 @@ fn longest_delay(compress: Compress, rate: u64) -> u64 {
                 sink.idle();
             } else {
                 sink.begin_batch();
-                sink.frame(&Frame {
-                    bytes: &[7; 60],
-                    len: 60,
-                    fcs: None,
-                    ns: now,
-                });
+                sink.frame(&Frame::new(&[7; 60], 60, now));
             }
             for full in full.try_iter() {
                 sent += full.block.tally.frames;
@@ -1084,7 +1069,7 @@ fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     assert_eq!(finished.failures, Vec::<String>::new());
     // The index contains the marks that readers of the files see.
     let marks = listed(&finished).into_iter().map(|path| {
-        let index = wqcap_files::index::build(&path, || true).expect("reads");
+        let index = wqcap_files::index::build(&path, None, || true).expect("reads");
         let marks = index.expect("unchanged").marks.into_iter();
         marks.map(|it| (it.ns, it.text)).collect::<Vec<_>>()
     });

@@ -1,7 +1,7 @@
 //! Writer thread: takes full blocks and writes them, blocks of several queues concurrently.
 //!
-//! While the disk is full, the thread waits and keeps every block. Any other write error ends the
-//! file at its last whole record on disk, and the queue continues in a new file.
+//! [`super::disk_policy`] decides what follows from an error, and [`super::open`] has the states of a
+//! file. This thread carries out the decisions.
 
 use crate::{
     SinkRequests,
@@ -9,19 +9,22 @@ use crate::{
     post::retention::RetentionTrigger,
     write::{
         closer::CloserTask,
-        disk::{CompletedWrite, DEPTH, Disk, Write, is_transient},
-        disk_full::{DiskFull, ShutdownDeadline, is_no_space},
+        disk::{CompletedWrite, DEPTH, Disk, Write},
+        disk_policy::{
+            CreateDecision, DiskNotice, DiskPolicy, ShutdownDeadline, WriteDecision, WriteEnd,
+        },
         finished::WriterReport,
         named::NamedFile,
         naming::Naming,
-        open::ChainedFile,
+        open::{BlockFate, ChainedFile},
         preopen::Preopen,
     },
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    io,
+    fmt::Display,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -34,8 +37,6 @@ use wqcap_core::sync::wakeup::Alarm;
 /// Interval at which open capture files are synced. A power failure loses at most the data written
 /// since.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Longest sleep of the writer thread while the disk is full, so that it notices the run's end.
-const NAP: Duration = Duration::from_millis(50);
 
 /// State of the writer thread.
 pub(super) struct WriterThread {
@@ -49,23 +50,49 @@ pub(super) struct WriterThread {
     /// Write blocks to write next, in order for each queue.
     ready: VecDeque<Full>,
     /// Write blocks being written, by token.
-    flying: Vec<Option<Flying>>,
-    /// State of the writer thread's wait while the disk is full.
-    disk_full: Option<DiskFull>,
+    slots: Vec<WriteSlot>,
+    policy: DiskPolicy,
     next_sync: Instant,
     finished: WriterReport,
 }
 
-/// Write block being written to disk.
-struct Flying {
+/// Slot for the write of a block. The index of the slot is the token of the write.
+#[derive(Default)]
+enum WriteSlot {
+    #[default]
+    Free,
+    /// The block is being written.
+    Flying(BlockWrite),
+    /// The disk was full: the block is kept until the next attempt.
+    Kept(BlockWrite),
+}
+
+impl WriteSlot {
+    /// Returns the write in the slot, if there is one.
+    fn write(&self) -> Option<&BlockWrite> {
+        match self {
+            Self::Free => None,
+            Self::Flying(write) | Self::Kept(write) => Some(write),
+        }
+    }
+
+    /// Frees the slot and returns the write that was in it.
+    fn take(&mut self) -> Option<BlockWrite> {
+        match mem::take(self) {
+            Self::Free => None,
+            Self::Flying(write) | Self::Kept(write) => Some(write),
+        }
+    }
+}
+
+/// Write of a block to a file.
+struct BlockWrite {
     queue: usize,
     /// Number of the block's link in the chain of its file.
     link: u64,
     /// Number of the block's bytes to write.
     want: usize,
     block: Block,
-    /// Set if the disk was full: the write block waits for another attempt.
-    stuck: bool,
 }
 
 /// State of a queue in the writer thread.
@@ -80,6 +107,8 @@ pub(super) struct WriterQueue {
     /// Open files of the queue, oldest first: earlier files whose last blocks are still being
     /// written, then the current file.
     files: VecDeque<ChainedFile>,
+    /// Number of the queue's latest file that could not be created. Its blocks are lost.
+    not_created: Option<u64>,
     /// Number of the queue's next write block in order.
     next: u64,
     /// Write blocks of the queue that arrived before an earlier block, by number.
@@ -103,6 +132,7 @@ impl WriterQueue {
             broken,
             ledger,
             files: VecDeque::new(),
+            not_created: None,
             next: 0,
             early: BTreeMap::new(),
             settled: 0,
@@ -135,7 +165,6 @@ impl WriterQueue {
 pub(super) struct WriterChannels {
     pub(super) full: Receiver<Full>,
     pub(super) closer: Sender<CloserTask>,
-    pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<Alarm>,
     /// Requests to the sinks, in which the writer thread publishes the progress of flushes.
     pub(super) requests: Arc<SinkRequests>,
@@ -152,7 +181,9 @@ impl WriterThread {
         packed: bool,
         queues: Vec<WriterQueue>,
         channels: WriterChannels,
+        deadline: Arc<ShutdownDeadline>,
     ) -> Self {
+        let policy = DiskPolicy::new(deadline);
         Self {
             naming: Arc::new(naming),
             packed,
@@ -160,8 +191,8 @@ impl WriterThread {
             queues,
             disk: Disk::plain(),
             ready: VecDeque::new(),
-            flying: (0..DEPTH).map(|_| None).collect(),
-            disk_full: None,
+            slots: (0..DEPTH).map(|_| WriteSlot::Free).collect(),
+            policy,
             next_sync: Instant::now(),
             finished: WriterReport::default(),
         }
@@ -174,18 +205,18 @@ impl WriterThread {
         if catch_unwind(AssertUnwindSafe(|| self.write_blocks())).is_err() {
             self.fail(
                 "the thread that writes files ended in a panic; files end before the blocks that it had not written: \
-                 this is a fault in wqcap: please report it"
-                    .into(),
+                 this is a fault in wqcap: please report it",
             );
             // No block may be written behind the end of its file, or from memory that has another use by then.
             self.disk.drain();
         }
-        self.disk_has_room(Instant::now());
-        for flying in self.flying.drain(..).flatten() {
-            let queue = &mut self.queues[flying.queue];
+        let notice = self.policy.end_wait(Instant::now());
+        self.note(notice);
+        for write in self.slots.iter_mut().filter_map(WriteSlot::take) {
+            let queue = &mut self.queues[write.queue];
             let ledger = queue.ledger.clone();
-            if let Some(file) = queue.file(flying.block.file) {
-                file.settle(flying.link, false, &ledger);
+            if let Some(file) = queue.file(write.block.file) {
+                file.settle(write.link, false, &ledger);
             }
         }
         for full in self.ready.drain(..) {
@@ -193,13 +224,10 @@ impl WriterThread {
         }
         for queue in 0..self.queues.len() {
             // Blocks that wait for an earlier block, which was lost with its packer.
-            for block in std::mem::take(&mut self.queues[queue].early).into_values() {
+            for block in mem::take(&mut self.queues[queue].early).into_values() {
                 self.queues[queue].lose(block);
             }
-            while let Some(mut file) = self.queues[queue].files.pop_front() {
-                for block in file.waiting.drain(..) {
-                    self.queues[queue].lose(block);
-                }
+            while let Some(file) = self.queues[queue].files.pop_front() {
                 self.hand_to_closer(queue, file);
             }
         }
@@ -211,13 +239,13 @@ impl WriterThread {
         let mut open = true;
         while open || self.in_flight() > 0 || !self.ready.is_empty() {
             let now = Instant::now();
-            self.retry_stuck(now);
+            self.retry_kept(now);
             self.sync_files(now);
             open = self.take_blocks(open);
-            if self.flying.iter().flatten().any(|it| !it.stuck) {
+            if (self.slots.iter()).any(|it| matches!(it, WriteSlot::Flying(_))) {
                 self.reap();
-            } else if let Some(disk_full) = &self.disk_full {
-                std::thread::sleep(disk_full.remaining(Instant::now()).min(NAP));
+            } else if let Some(nap) = self.policy.nap(Instant::now()) {
+                std::thread::sleep(nap);
             }
             for (index, queue) in self.queues.iter().enumerate() {
                 self.channels.requests.publish_written(index, queue.settled);
@@ -226,7 +254,7 @@ impl WriterThread {
     }
 
     fn in_flight(&self) -> usize {
-        self.flying.iter().flatten().count()
+        self.slots.iter().filter_map(WriteSlot::write).count()
     }
 
     /// Takes all write blocks from the channel and starts as many writes as the disk accepts.
@@ -234,8 +262,8 @@ impl WriterThread {
     fn take_blocks(&mut self, mut open: bool) -> bool {
         // Without a write in progress, a new block is the only event to wait for.
         let mut waits = self.in_flight() == 0 && self.ready.is_empty();
-        while open && !self.pauses() {
-            let next = match std::mem::take(&mut waits) {
+        while open && !self.policy.pauses() {
+            let next = match mem::take(&mut waits) {
                 true => self.wait(),
                 false => self.channels.full.try_recv(),
             };
@@ -246,7 +274,7 @@ impl WriterThread {
             }
         }
         while let Some(next) = self.ready.front()
-            && !self.pauses()
+            && !self.policy.pauses()
             && self.can_submit(usize::from(next.queue))
             && let Some(full) = self.ready.pop_front()
         {
@@ -266,9 +294,10 @@ impl WriterThread {
     /// before one beyond the file's end (`xfs_file_write_checks`). Only blocks of another queue
     /// gain from concurrent writes.
     fn is_only(&self, queue: usize) -> bool {
-        let under_way = self.flying.iter().flatten().map(|it| it.queue);
+        let under_way = self.slots.iter().filter_map(WriteSlot::write);
+        let under_way = under_way.map(|it| it.queue);
         let ready = self.ready.iter().map(|it| usize::from(it.queue));
-        let waiting = |it: &WriterQueue| it.files.iter().any(|file| !file.waiting.is_empty());
+        let waiting = |it: &WriterQueue| it.files.iter().any(ChainedFile::has_waiting);
         let queues = self.queues.iter().enumerate();
         let waiting = queues.filter_map(|(index, it)| waiting(it).then_some(index));
         under_way.chain(ready).chain(waiting).all(|it| it == queue)
@@ -278,7 +307,7 @@ impl WriterThread {
     /// next sync is due.
     fn wait(&self) -> Result<Full, TryRecvError> {
         let files = || self.queues.iter().flat_map(|queue| &queue.files);
-        if !files().any(|file| file.unsynced) {
+        if !files().any(ChainedFile::is_unsynced) {
             return self
                 .channels
                 .full
@@ -322,47 +351,49 @@ impl WriterThread {
         }
     }
 
-    fn fail(&mut self, failure: String) {
+    fn fail(&mut self, failure: impl Display) {
         self.channels.failed.raise();
         self.finished.fail(failure);
     }
 
-    /// Assigns a write block to its file, opening the file if needed, and starts its write unless
-    /// the block must wait.
+    /// Adds a notice about the disk to the report of the run.
+    fn note(&mut self, notice: Option<DiskNotice>) {
+        if let Some(notice) = notice {
+            tracing::warn!("{notice}");
+            self.finished.note(notice.to_string());
+        }
+    }
+
+    /// Passes a write block to its file, opening the file if needed, and starts its write unless the
+    /// block must wait.
     fn place(&mut self, mut full: Full) {
         let index = usize::from(full.queue);
-        if self.channels.deadline.has_given_up() {
+        if self.policy.has_given_up() {
             return self.give_up_block(index, full.block);
         }
-        let number = full.block.file;
-        let last = self.queues[index].files.back();
-        if last.is_none_or(|f| f.number != number) && !self.begin(index, &full.block) {
+        let (queue, number) = (&mut self.queues[index], full.block.file);
+        let is_open = queue.files.back().is_some_and(|it| it.number == number);
+        if !is_open && queue.not_created != Some(number) && !self.begin(index, &full.block) {
             return self.ready.push_front(full);
         }
         let queue = &mut self.queues[index];
-        let Some(file) = queue.files.back_mut() else {
-            return;
+        let Some(file) = queue.files.back_mut().filter(|it| it.number == number) else {
+            return queue.lose(full.block);
         };
-        file.ended |= full.block.end;
         if self.packed {
-            full.block.offset = file.end;
-            file.end += full.block.len as u64;
+            file.place_packed(&mut full.block);
         }
-        let spoils = full.block.spoilt && !file.broke;
-        file.broke |= spoils;
-        if file.broke {
-            queue.broken.fetch_or(spoils, Ordering::Relaxed);
-            queue.lose(full.block);
-        } else if file.partial || !file.waiting.is_empty() {
-            file.waiting.push_back(full.block);
-        } else {
-            self.write(index, full.block);
-        }
-        if spoils {
-            self.fail(
-                "cannot compress a write block: its frames are lost; the records before it in its file stay readable"
-                    .into(),
-            );
+        match file.accept(full.block) {
+            BlockFate::Write(block) => self.write(index, block),
+            BlockFate::Waits => {}
+            BlockFate::Lost(block) => queue.lose(block),
+            BlockFate::Breaks(block) => {
+                queue.broken.store(true, Ordering::Relaxed);
+                queue.lose(block);
+                self.fail(
+                    "cannot compress a write block: its frames are lost; the records before it in its file stay readable",
+                );
+            }
         }
         self.sweep(index);
     }
@@ -372,7 +403,7 @@ impl WriterThread {
         let queue = &mut self.queues[index];
         queue.lose(block);
         let number = queue.files.back_mut().map(|file| {
-            file.broke = true;
+            file.give_up();
             file.number
         });
         if let Some(number) = number {
@@ -384,86 +415,88 @@ impl WriterThread {
     fn begin(&mut self, index: usize, block: &Block) -> bool {
         // A previous file without a last block could not be continued.
         if let Some(last) = self.queues[index].files.back_mut() {
-            last.ended = true;
+            last.complete();
         }
         self.sweep(index);
-        let (queue, opened) = (&self.queues[index], self.channels.ahead.take(index));
-        let named = match NamedFile::create(&self.naming, queue.queue, block.first_ns, opened) {
-            Ok(named) => Some(named),
-            Err(refusal) if refusal.is_no_space && self.waits_for_room() => {
-                self.disk_is_full(&refusal.text);
-                return false;
+        let (queue, opened) = (&mut self.queues[index], self.channels.ahead.take(index));
+        match NamedFile::create(&self.naming, queue.queue, block.first_ns, opened) {
+            Ok(named) => {
+                let file = queue
+                    .files
+                    .push_back_mut(ChainedFile::new(block.file, named));
+                file.place = self.disk.register_file(&file.named.file);
             }
-            Err(refusal) => {
-                queue.broken.store(true, Ordering::Relaxed);
-                self.fail(refusal.text);
-                None
-            }
-        };
-        let files = &mut self.queues[index].files;
-        let open = files.push_back_mut(ChainedFile::new(block.file, named));
-        if let Some(named) = &open.named {
-            open.place = self.disk.register_file(&named.file);
+            Err(failure) => match self.policy.after_create(failure.class(), Instant::now()) {
+                CreateDecision::Keep(notice) => {
+                    log(failure, notice);
+                    return false;
+                }
+                CreateDecision::Lose => {
+                    queue.not_created = Some(block.file);
+                    queue.broken.store(true, Ordering::Relaxed);
+                    self.fail(failure);
+                }
+            },
         }
         true
     }
 
     /// Starts the write of a block to its file.
     fn write(&mut self, index: usize, mut block: Block) {
-        let Some(file) = self.queues[index].file(block.file) else {
+        let queue = &mut self.queues[index];
+        let Some(file) = queue.files.iter_mut().find(|it| it.number == block.file) else {
             return;
         };
-        if let Some(cut) = file.is_cut() {
-            self.queues[index].broken.store(true, Ordering::Relaxed);
-            self.fail(cut);
+        let cut = file.is_cut();
+        if cut.is_some() {
+            queue.broken.store(true, Ordering::Relaxed);
         }
-        let Some(file) = self.queues[index].file(block.file) else {
-            return;
-        };
-        let Some(named) = &file.named else { return };
         // The caller has checked that a token is free.
-        let Some(token) = self.flying.iter().position(Option::is_none) else {
-            file.waiting.push_front(block);
-            return;
-        };
-        let mut want = block.len;
-        if !want.is_multiple_of(ALIGN) {
-            file.partial = true;
-            if named.direct {
+        let free = |it: &WriteSlot| matches!(it, WriteSlot::Free);
+        if let Some(token) = self.slots.iter().position(free) {
+            let mut want = block.len;
+            if file.named.direct && !want.is_multiple_of(ALIGN) {
                 // Direct I/O writes whole sectors. The file is truncated to its true length afterwards.
                 want = want.next_multiple_of(ALIGN);
                 let len = block.len;
                 block.memory.as_mut_slice()[len..want].fill(0);
             }
+            let write = BlockWrite {
+                queue: index,
+                link: file.chain(&block),
+                want,
+                block,
+            };
+            self.submit(token, write);
+        } else {
+            file.keep(block);
         }
-        let flying = Flying {
-            queue: index,
-            link: file.chain(&block),
-            want,
-            block,
-            stuck: false,
-        };
-        self.submit(token, flying);
+        if let Some(cut) = cut {
+            self.fail(cut);
+        }
     }
 
-    fn submit(&mut self, token: usize, flying: Flying) {
-        let alone = self.in_flight() == 0 && self.is_only(flying.queue);
-        let flying = self.flying[token].insert(flying);
-        let block = &flying.block;
-        let file = self.queues[flying.queue].file(block.file);
-        if let Some((place, Some(named))) = file.map(|it| (it.place, &it.named)) {
+    fn submit(&mut self, token: usize, write: BlockWrite) {
+        let alone = self.in_flight() == 0 && self.is_only(write.queue);
+        let slot = &mut self.slots[token];
+        *slot = WriteSlot::Flying(write);
+        if let WriteSlot::Flying(BlockWrite {
+            queue, want, block, ..
+        }) = slot
+            && let Some(file) = self.queues[*queue].file(block.file)
+        {
             let write = Write {
                 token,
-                file: &named.file,
-                place,
+                file: &file.named.file,
+                place: file.place,
                 offset: block.offset,
-                bytes: block.memory.as_slice(flying.want),
+                bytes: block.memory.as_slice(*want),
                 extent: block.extent,
                 alone,
             };
             #[allow(unsafe_code)]
             // SAFETY: the block's memory is the mapping with which it joined the pool, and does not move with the
-            // block. The block stays in `flying`, unmodified, until `reap` returns the write's completion or `drain`
+            // block. The block stays in `slots`, unmodified, until `reap` returns the write's completion or `drain`
             // has waited for it. The file stays in `queues` as long as its chain holds this link.
             return unsafe { self.disk.submit(write) };
         }
@@ -480,13 +513,8 @@ impl WriterThread {
         }
         // Blocks of any queue that waited for a free token.
         for index in 0..self.queues.len() {
-            let waiting = |f: &&ChainedFile| !f.waiting.is_empty();
-            if let Some(number) = self.queues[index]
-                .files
-                .iter()
-                .find(waiting)
-                .map(|f| f.number)
-            {
+            let mut files = self.queues[index].files.iter();
+            if let Some(number) = files.find(|it| it.has_waiting()).map(|it| it.number) {
                 self.write_waiting(index, number);
                 self.sweep(index);
             }
@@ -495,60 +523,74 @@ impl WriterThread {
 
     /// Processes the completion of one block write.
     fn complete_write(&mut self, done: CompletedWrite) {
-        let Some(mut flying) = self.flying.get_mut(done.token).and_then(Option::take) else {
+        let Some(write) = self.slots.get_mut(done.token).and_then(WriteSlot::take) else {
             return;
         };
-        let (index, want, number) = (flying.queue, flying.want, flying.block.file);
-        let result = match done.result {
-            Ok(n) if n == want => Ok(()),
-            Ok(n) => self.write_rest(&flying, n, false),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.write_rest(&flying, 0, true),
-            Err(e) if is_transient(&e) => self.write_rest(&flying, 0, false),
-            Err(e) => Err(e),
+        let (index, want, number) = (write.queue, write.want, write.block.file);
+        let end = match self.policy.after_write(done.result, want, Instant::now()) {
+            WriteDecision::End(end) => end,
+            WriteDecision::Repeat {
+                from,
+                leaves_direct,
+            } => {
+                let repeated = self.repeat_write(&write, from, leaves_direct);
+                self.policy.after_repeat(repeated, Instant::now())
+            }
         };
-        let name = self.queues[index].file(number).map(|it| it.name());
-        let name = name.unwrap_or_default();
-        match &result {
-            Err(e) if is_no_space(e) && self.waits_for_room() => {
-                flying.stuck = true;
-                self.flying[done.token] = Some(flying);
-                return self.disk_is_full(&format!("{name}: {e}"));
-            }
-            Err(e) => self.fail(format!(
-                "cannot write {want} bytes to {name}: {e}; the whole records before these bytes stay readable"
-            )),
-            Ok(()) if self.disk_full.as_ref().is_some_and(|it| !it.waits()) => {
-                self.disk_has_room(Instant::now());
-            }
-            Ok(()) => {}
-        }
         let queue = &mut self.queues[index];
-        queue.broken.fetch_or(result.is_err(), Ordering::Relaxed);
+        let name = || {
+            let file = queue.files.iter().find(|it| it.number == number);
+            file.map_or_else(String::new, |it| it.named.part.display().to_string())
+        };
+        let written = match end {
+            WriteEnd::Keep(e, notice) => {
+                log(format_args!("{}: {e}", name()), notice);
+                self.slots[done.token] = WriteSlot::Kept(write);
+                return;
+            }
+            WriteEnd::Lose(e) => {
+                queue.broken.store(true, Ordering::Relaxed);
+                let name = name();
+                self.fail(format_args!(
+                    "cannot write {want} bytes to {name}: {e}; the whole records before these bytes stay readable"
+                ));
+                false
+            }
+            WriteEnd::Done(notice) => {
+                self.note(notice);
+                true
+            }
+        };
+        let queue = &mut self.queues[index];
         let ledger = queue.ledger.clone();
         if let Some(file) = queue.file(number) {
-            file.settle(flying.link, result.is_ok(), &ledger);
+            file.settle(write.link, written, &ledger);
         }
-        queue.give_back(flying.block);
+        queue.give_back(write.block);
         self.write_waiting(index, number);
         self.sweep(index);
     }
 
-    /// Repeats a block write with plain writes from byte `from`, after it was short, failed
-    /// transiently, or was refused as direct I/O. In the last case `buffered` is set, and the file
-    /// leaves direct I/O.
-    fn write_rest(&mut self, flying: &Flying, from: usize, buffered: bool) -> io::Result<()> {
+    /// Repeats the write of a block with plain writes from byte `from`. With `leaves_direct`, the
+    /// file leaves direct I/O before.
+    fn repeat_write(
+        &mut self,
+        write: &BlockWrite,
+        from: usize,
+        leaves_direct: bool,
+    ) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
-        let block = &flying.block;
-        let file = self.queues[flying.queue].file(block.file);
-        let Some(named) = file.and_then(|f| f.named.as_mut()) else {
+        let block = &write.block;
+        let Some(file) = self.queues[write.queue].file(block.file) else {
             return Ok(());
         };
-        if buffered && named.direct {
+        let named = &mut file.named;
+        if leaves_direct && named.direct {
             named.go_through_page_cache()?;
         }
         // Direct I/O continues at the start of a sector.
         let (from, want) = if named.direct {
-            (from - from % ALIGN, flying.want)
+            (from - from % ALIGN, write.want)
         } else {
             (from, block.len)
         };
@@ -565,22 +607,13 @@ impl WriterThread {
         let Some(file) = queue.file(number) else {
             return;
         };
-        if file.broke {
-            for block in std::mem::take(&mut file.waiting) {
-                queue.lose(block);
-            }
-            return;
-        }
-        if file.partial {
-            if !file.chain.is_empty() {
-                return;
-            }
-            file.finish_partial();
+        file.end_tail();
+        for block in file.take_lost() {
+            queue.lose(block);
         }
         while self.can_submit(index)
             && let Some(file) = self.queues[index].file(number)
-            && !file.partial
-            && let Some(block) = file.waiting.pop_front()
+            && let Some(block) = file.next_waiting()
         {
             self.write(index, block);
         }
@@ -588,87 +621,43 @@ impl WriterThread {
 
     /// Passes a queue's complete capture files to the closer.
     fn sweep(&mut self, index: usize) {
-        while let Some(file) = self.queues[index].files.front()
-            && file.ended
-            && file.flying == 0
-            && file.waiting.is_empty()
-            && let Some(file) = self.queues[index].files.pop_front()
-        {
+        while let Some(file) = self.queues[index].files.pop_front_if(|it| it.is_done()) {
             self.hand_to_closer(index, file);
         }
     }
 
     fn hand_to_closer(&mut self, index: usize, file: ChainedFile) {
         self.disk.unregister_file(file.place);
-        if let Some(closing) = file.into_closing(self.queues[index].ledger.clone()) {
-            // The closer thread outlives this thread.
-            let _ = self.channels.closer.send(CloserTask::Close(closing));
-        }
-    }
-}
-
-/// Handling of a full disk by the writer thread.
-impl WriterThread {
-    /// Returns `true` while the disk is full and the next attempt to write is not due. No write is
-    /// started then.
-    fn pauses(&self) -> bool {
-        self.disk_full.as_ref().is_some_and(DiskFull::waits)
-    }
-
-    /// Returns `true` if the writer waits for a full disk: neither the run's end nor the request to
-    /// give up has ended the wait.
-    fn waits_for_room(&self) -> bool {
-        !self.channels.deadline.has_passed(Instant::now())
-    }
-
-    /// Records a write that failed because the disk is full, and begins the wait if it is the first
-    /// such write.
-    fn disk_is_full(&mut self, what: &str) {
-        let now = Instant::now();
-        match &mut self.disk_full {
-            Some(disk_full) => disk_full.record_failure(now),
-            None => {
-                tracing::error!(
-                    "{what}: the writer is waiting for room; frames fill the write buffers meanwhile, then output.on_full \
-                     applies"
-                );
-                self.disk_full = Some(DiskFull::begin(now));
-            }
-        }
+        let queue = &mut self.queues[index];
+        let (closing, waiting) = file.into_closing(queue.ledger.clone());
+        waiting.into_iter().for_each(|block| queue.lose(block));
+        // The closer thread outlives this thread.
+        let _ = self.channels.closer.send(CloserTask::Close(closing));
     }
 
     /// Repeats the block writes that failed because the disk was full, when the next attempt is
     /// due.
-    fn retry_stuck(&mut self, now: Instant) {
-        let out_of_patience = !self.waits_for_room();
-        let Some(disk_full) = &mut self.disk_full else {
-            return;
-        };
-        if !disk_full.waits() || (!disk_full.remaining(now).is_zero() && !out_of_patience) {
+    fn retry_kept(&mut self, now: Instant) {
+        if !self.policy.begin_attempt(now) {
             return;
         }
-        disk_full.begin_attempt();
         if let Some(trigger) = &self.channels.trigger {
             trigger.ask_for_room();
         }
-        for token in 0..self.flying.len() {
-            if let Some(flying) = self.flying[token].take_if(|it| it.stuck) {
-                let stuck = false;
-                self.submit(token, Flying { stuck, ..flying });
+        for token in 0..self.slots.len() {
+            let slot = &mut self.slots[token];
+            if matches!(slot, WriteSlot::Kept(_))
+                && let Some(write) = slot.take()
+            {
+                self.submit(token, write);
             }
         }
     }
+}
 
-    /// Ends the writer's wait for a full disk, because a write succeeded or the run has ended.
-    fn disk_has_room(&mut self, now: Instant) {
-        if let Some(disk_full) = self.disk_full.take() {
-            let note = format!(
-                "output.dir: there was no room for {:.1} s on the disk; frames without a free write buffer were counted as \
-                 dropped_storage",
-                disk_full.lasted(now).as_secs_f64()
-            );
-            tracing::warn!("{note}");
-            self.finished.note(note);
-        }
+/// Logs a failure after which a block is kept, with the notice that the disk has become full.
+fn log(failure: impl Display, notice: Option<DiskNotice>) {
+    if let Some(notice) = notice {
+        tracing::error!("{failure}: {notice}");
     }
 }

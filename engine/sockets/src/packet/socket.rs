@@ -166,7 +166,7 @@ impl PacketSocket {
         /// `PACKET_FANOUT_FLAG_UNIQUEID`: the kernel chooses a number that no group has.
         const UNIQUE: u32 = 0x2000;
         const OPTION: &str = "PACKET_FANOUT";
-        let kind = libc::PACKET_FANOUT_HASH as u32 | UNIQUE;
+        let kind = libc::PACKET_FANOUT_HASH | UNIQUE;
         self.set(OPTION, libc::PACKET_FANOUT, &(kind << 16))?;
         let group: u32 = self
             .get(libc::PACKET_FANOUT)
@@ -179,7 +179,7 @@ impl PacketSocket {
     /// # Errors
     /// The group is full, or its sockets are bound to another interface.
     pub fn join_fanout(&self, group: FanoutGroup) -> Result<(), PacketError> {
-        let kind = libc::PACKET_FANOUT_HASH as u32;
+        let kind = libc::PACKET_FANOUT_HASH;
         let request = kind << 16 | u32::from(group.0);
         self.set("PACKET_FANOUT", libc::PACKET_FANOUT, &request)
     }

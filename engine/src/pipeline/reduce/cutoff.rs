@@ -251,12 +251,7 @@ mod tests {
     /// Counts a frame that may have been parsed in advance. Returns `true` if it is cut off.
     fn cuts_known(cutoff: &mut Cutoff, ahead: &mut ParsedBatch, bytes: &[u8], ns: u64) -> bool {
         let outer = Headers::parse(bytes);
-        let frame = Frame {
-            bytes,
-            len: u32::try_from(bytes.len()).unwrap(),
-            fcs: None,
-            ns,
-        };
+        let frame = Frame::new(bytes, u32::try_from(bytes.len()).unwrap(), ns);
         let (place, guess) = match ahead.find(bytes) {
             Some(known) => (known.place, known.guess),
             None => {

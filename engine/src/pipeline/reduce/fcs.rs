@@ -25,18 +25,18 @@ mod tests {
     #[test]
     fn a_damaged_frame_is_found_and_marked() {
         // Check value of CRC-32/ISO-HDLC.
-        let frame = |bytes: [u8; 4]| Frame {
-            bytes: b"123456789",
-            len: 9,
-            fcs: Some(Fcs { bytes, bad: false }),
-            ns: 0,
+        let without = Frame::new(b"123456789", 9, 0);
+        let frame = |bytes: [u8; 4]| {
+            let mut frame = without;
+            frame.fcs = Some(Fcs { bytes, bad: false });
+            frame
         };
         let mut report = FcsReport::default();
         let mut good = frame(0xcbf4_3926u32.to_le_bytes());
         let mut bad = frame(0xcbf4_3927u32.to_le_bytes());
         report.verify(&mut good);
         report.verify(&mut bad);
-        report.verify(&mut Frame { fcs: None, ..bad });
+        report.verify(&mut { without });
         assert_eq!(
             [good, bad].map(|frame| frame.fcs.is_some_and(|fcs| fcs.bad)),
             [false, true]

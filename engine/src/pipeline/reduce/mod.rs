@@ -324,12 +324,7 @@ mod tests {
     /// Passes a frame to the reduction stage and returns its verdict.
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
         let len = u32::try_from(bytes.len()).unwrap();
-        stage.frame(&Frame {
-            bytes,
-            len,
-            fcs: None,
-            ns,
-        })
+        stage.frame(&Frame::new(bytes, len, ns))
     }
 
     /// Returns a reduction with these settings.

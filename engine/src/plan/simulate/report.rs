@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 /// Configuration that determines how frames are spread over queues.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct SimulatedSpread {
     /// Value of `capture.mode` in the simulation.
     pub mode: String,
@@ -29,6 +30,7 @@ pub struct SimulatedSpread {
 
 /// Flows and frames that one queue would receive.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct SimulatedQueue {
     /// Index of the simulated queue.
     pub queue: u16,
@@ -42,6 +44,7 @@ pub struct SimulatedQueue {
 
 /// Load of the busiest queue divided by the queues' mean load; 1 is even, `None` means no load.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Skew {
     /// Load of the busiest queue divided by the queues' mean, in frames.
     pub frames: Option<f64>,
@@ -52,6 +55,7 @@ pub struct Skew {
 /// Frames and bytes not hashed by ports, by reason. Every reason is listed, including those with no
 /// frames.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct ByReason {
     /// Frames and bytes of all reasons together.
     #[serde(flatten)]
@@ -62,6 +66,7 @@ pub struct ByReason {
 
 /// Number of simulated flows seen in both directions, and of those split over two queues.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct Directions {
     /// Number of simulated flows seen in both directions.
     pub both: u64,
@@ -71,6 +76,7 @@ pub struct Directions {
 
 /// One of the heaviest flows of a simulation.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct HeaviestFlow {
     /// Protocol and both ends of the heavy flow.
     pub flow: String,
@@ -86,6 +92,7 @@ pub struct HeaviestFlow {
 
 /// Suggested value of a configuration key.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct SuggestedSetting {
     /// Configuration key, such as `rss.hash`.
     pub key: &'static str,
@@ -99,6 +106,7 @@ pub struct SuggestedSetting {
 
 /// Suggested settings that spread the load of the queues better.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Suggestion {
     /// Suggested value for each configuration key that was considered.
     pub settings: Vec<SuggestedSetting>,
@@ -110,6 +118,7 @@ pub struct Suggestion {
 
 /// Report of a simulation: how a capture's frames spread over queues.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct SimulationReport {
     /// Settings that determined the simulated spread over queues.
     pub spread: SimulatedSpread,

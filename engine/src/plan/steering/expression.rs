@@ -39,8 +39,38 @@ const FRAGMENT: u8 = 44;
 /// Mask of the more-fragments flag and the offset in bytes 6 and 7 of an IPv4 header.
 const FRAGMENT_BITS: [u8; 2] = [0x3f, 0xff];
 
+/// Reason why flow rules cannot select the frames of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// The filter's constraints on frames are unknown.
+    #[error("the filter has too many alternatives, or a loop such as that of protochain")]
+    TooComplex,
+    /// The filter constrains no field that flow rules match.
+    #[error(
+        "the filter keeps frames with any MAC destination, EtherType, IP address, protocol and port, and rules can match \
+         only these fields"
+    )]
+    Unconstrained,
+    /// The filter expands to this number of frame matches, which is too large.
+    #[error("the filter expands to {0} matches of flow rules; at most {MOST} are supported")]
+    TooManyMatches(usize),
+    /// Installed flow rules do not take all frames of another filter.
+    #[error(
+        "the flow rules of the NIC were derived from the filter {installed:?} and do not take {missing}; restart the \
+         capture with the new filter"
+    )]
+    NotTaken {
+        /// Filter expression that the installed flow rules were derived from.
+        installed: String,
+        /// Readable text of a frame match that the installed flow rules miss.
+        missing: String,
+    },
+}
+
 /// Split of a filter expression between the NIC and the software.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Split {
     /// Readable text of the frame matches that the NIC applies.
     pub nic: Vec<String>,
@@ -60,18 +90,12 @@ impl Split {
     ///
     /// # Errors
     /// Rules cannot express any part of the filter; the error is the reason.
-    pub(super) fn from_filter(filter: &Filter) -> Result<Self, String> {
-        let known = filter
-            .constraints()
-            .ok_or("the filter has too many alternatives, or a loop such as that of protochain")?;
+    pub(super) fn from_filter(filter: &Filter) -> Result<Self, SplitError> {
+        let known = filter.constraints().ok_or(SplitError::TooComplex)?;
         let (mut matches, mut fragments) = (Vec::new(), Vec::new());
         for it in known.iter().flat_map(matches_of) {
             if it == FrameMatch::default() {
-                return Err(
-                    "the filter keeps frames with any MAC destination, EtherType, IP address, protocol and port, and \
-                     rules can match only these fields"
-                        .into(),
-                );
+                return Err(SplitError::Unconstrained);
             }
             add(&mut matches, it);
             if it.for_fragments().is_some() {
@@ -80,10 +104,7 @@ impl Split {
         }
         fragments.retain(|it| !it.has_its_fragments_taken_by(&matches));
         if matches.len() > MOST {
-            return Err(format!(
-                "the filter expands to {} matches of flow rules; at most {MOST} are supported",
-                matches.len()
-            ));
+            return Err(SplitError::TooManyMatches(matches.len()));
         }
         let words = |it: &FrameMatch| describe(&it.specs(Profile::CatchAll));
         Ok(Self {
@@ -98,16 +119,15 @@ impl Split {
     ///
     /// # Errors
     /// The rules miss frames of the filter; the error names a missing match.
-    pub fn allows(&self, filter: &Filter) -> Result<(), String> {
+    pub fn allows(&self, filter: &Filter) -> Result<(), SplitError> {
         let other = Self::from_filter(filter)?;
         let is_taken = |it: &&FrameMatch| self.matches.iter().any(|mine| mine.covers(it));
         match other.matches.iter().find(|it| !is_taken(it)) {
             None => Ok(()),
-            Some(missing) => Err(format!(
-                "the flow rules of the NIC were derived from the filter {:?} and do not take {}; restart the capture with the new filter",
-                self.software,
-                describe(&missing.specs(Profile::CatchAll))
-            )),
+            Some(missing) => Err(SplitError::NotTaken {
+                installed: self.software.clone(),
+                missing: describe(&missing.specs(Profile::CatchAll)),
+            }),
         }
     }
 }

@@ -15,6 +15,29 @@ pub(super) const VLAN_ID: u16 = 0x0fff;
 /// Bit of a MAC address's first byte that is set in multicast and broadcast addresses (IEEE 802).
 const GROUP: u8 = 1;
 
+/// Fields of a configured flow rule that no hardware rule can match together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RuleError {
+    #[error("vlan is at most 4095")]
+    VlanOutOfRange,
+    #[error("vni is at most 16777215")]
+    VniOutOfRange,
+    #[error(
+        "a rule with vni matches VXLAN only: set proto = \"udp\" and dst_port = {VXLAN_PORT}, or leave both out"
+    )]
+    VniWithoutVxlan,
+    #[error("ports need proto = \"tcp\" or \"udp\"")]
+    PortsWithoutProtocol,
+    #[error(
+        "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports"
+    )]
+    EthertypeWithIp,
+    #[error("action = \"drop\" takes no queue")]
+    DropWithQueue,
+    #[error("the rule has fields of both IPv4 and IPv6; no frame matches both")]
+    BothIpVersions,
+}
+
 /// IP version that a flow rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ip {
@@ -55,7 +78,7 @@ impl FrameMatch {
     ///
     /// # Errors
     /// A value is out of range, or fields exclude each other.
-    pub(super) fn from_rule(rule: &RuleConfig) -> Result<Self, String> {
+    pub(super) fn from_rule(rule: &RuleConfig) -> Result<Self, RuleError> {
         let any_or = |port: Option<u16>| port.map(Masked::exact).unwrap_or_default();
         let mac = rule.dst_mac.map(|mac| Masked {
             value: mac.0,
@@ -76,10 +99,10 @@ impl FrameMatch {
             ..Self::default()
         };
         if rule.vlan.is_some_and(|v| v > VLAN_ID) {
-            return Err("vlan is at most 4095".into());
+            return Err(RuleError::VlanOutOfRange);
         }
         if rule.vni.is_some_and(|v| v >= 1 << 24) {
-            return Err("vni is at most 16777215".into());
+            return Err(RuleError::VniOutOfRange);
         }
         match rule.ethertype {
             Some(0x0800) => it.set_ip(Ip::V4)?,
@@ -92,9 +115,7 @@ impl FrameMatch {
             if rule.proto.is_some_and(|p| p != Proto::UDP)
                 || rule.dst_port.is_some_and(|p| p != VXLAN_PORT)
             {
-                return Err(format!(
-                    "a rule with vni matches VXLAN only: set proto = \"udp\" and dst_port = {VXLAN_PORT}, or leave both out"
-                ));
+                return Err(RuleError::VniWithoutVxlan);
             }
             it.proto = Some(Proto::UDP.0);
             it.dst_port = Masked::exact(VXLAN_PORT);
@@ -105,22 +126,20 @@ impl FrameMatch {
                 .proto
                 .is_some_and(|p| [Proto::TCP.0, Proto::UDP.0].contains(&p))
         {
-            return Err("ports need proto = \"tcp\" or \"udp\"".into());
+            return Err(RuleError::PortsWithoutProtocol);
         }
         if it.ethertype.is_some() && (it.proto.is_some() || it.ip.is_some()) {
-            return Err(
-                "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports".into(),
-            );
+            return Err(RuleError::EthertypeWithIp);
         }
         if rule.action == RuleAction::Drop && rule.queue.is_some() {
-            return Err("action = \"drop\" takes no queue".into());
+            return Err(RuleError::DropWithQueue);
         }
         Ok(it)
     }
 
     /// Returns the address and mask of an IP network, and sets the frame match's IP version to the
     /// network's.
-    fn address(&mut self, net: Option<Net>) -> Result<Masked<u128>, String> {
+    fn address(&mut self, net: Option<Net>) -> Result<Masked<u128>, RuleError> {
         let Some(net) = net else {
             return Ok(Masked::default());
         };
@@ -155,9 +174,9 @@ impl FrameMatch {
     }
 
     /// Sets the frame match's IP version; fails if the match has the other version already.
-    pub(super) fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
+    pub(super) fn set_ip(&mut self, ip: Ip) -> Result<(), RuleError> {
         if self.ip.is_some_and(|old| old != ip) {
-            return Err("the rule has fields of both IPv4 and IPv6; no frame matches both".into());
+            return Err(RuleError::BothIpVersions);
         }
         self.ip = Some(ip);
         Ok(())

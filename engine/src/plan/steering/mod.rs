@@ -17,12 +17,12 @@ pub mod rule_priority;
 mod tests;
 
 pub use describe::describe;
-pub use expression::Split;
+pub use expression::{Split, SplitError};
 
 use crate::{
     Error,
     config::{self, Config, Mode, RuleConfig},
-    filter::{self, Filter},
+    filter::{self, FilterCompiler},
     plan::steering::rule_priority::RUNGS,
     verbs::{FlowKind, FlowSpec},
 };
@@ -58,6 +58,7 @@ pub enum Spread {
 
 /// Plan of one RSS QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct QpPlan {
     /// RSS profile whose headers the QP hashes; the catch-all hashes nothing.
     #[serde(serialize_with = "super::text")]
@@ -83,6 +84,7 @@ impl QpPlan {
 
 /// Plan of one flow rule on the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RulePlan {
     /// Name of the flow rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
@@ -104,6 +106,7 @@ pub struct RulePlan {
 
 /// QPs and flow rules of a run, in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Steering {
     /// RSS QPs of the run, in the order of their creation.
     pub qps: Vec<QpPlan>,
@@ -130,6 +133,15 @@ impl Steering {
     /// # Errors
     /// A rule is invalid, rules would duplicate frames, or the mode supports fewer queues.
     pub fn from_config(config: &Config, queues: u16) -> Result<Self, Error> {
+        Self::with_filters(config, queues, &FilterCompiler::default())
+    }
+
+    /// Plans the steering like [`Steering::from_config`]; `filters` compiles the capture filter.
+    pub(super) fn with_filters(
+        config: &Config,
+        queues: u16,
+        filters: &FilterCompiler,
+    ) -> Result<Self, Error> {
         let depth = depth(config);
         match config.capture.mode {
             mode if config.rss.inner && mode != Mode::Steal => Err(Error::config(
@@ -138,17 +150,19 @@ impl Steering {
                 format!(
                     "mode \"{mode}\" has no flow rules for packets inside tunnels; set capture.mode = \"steal\""
                 ),
-            )),
+            )
+            .involving(&["capture.mode"])),
             Mode::Steal => Ok(Self::steal(depth, config.rss.inner)),
             Mode::Sniffer if queues > 1 => Err(Error::config(
                 "capture.queues",
                 queues,
                 "mode \"sniffer\" has one queue, since its rules cannot distinguish protocols; spread its frames over \
                  threads with pipeline.mode = \"fanout\"",
-            )),
+            )
+            .involving(&["pipeline.mode"])),
             Mode::Sniffer => Ok(Self::sniffer()),
             Mode::Filtered if config.rule.is_empty() => {
-                Self::by_filter(&config.capture.filter, depth)
+                Self::by_filter(&config.capture.filter, depth, filters)
             }
             Mode::Filtered => Self::filtered(&config.rule, depth, queues),
         }
@@ -219,15 +233,20 @@ impl Steering {
 
     /// Creates flow rules, by RSS profile, for the frames that a filter keeps. Rules of one
     /// priority that match the same frame lead to the same QP.
-    fn by_filter(expression: &str, depth: HashDepth) -> Result<Self, Error> {
+    fn by_filter(
+        expression: &str,
+        depth: HashDepth,
+        filters: &FilterCompiler,
+    ) -> Result<Self, Error> {
         if expression.trim().is_empty() {
             return Err(Error::config(
                 "capture.mode",
                 "\"filtered\"",
                 "no [[rule]] and no capture.filter selects frames; set one of them",
-            ));
+            )
+            .involving(&["rule", "capture.filter"]));
         }
-        let refused = |problem: String| {
+        let refused = |problem: &dyn std::error::Error| {
             Error::config(
                 "capture.filter",
                 filter::quoted_expression(expression),
@@ -236,9 +255,10 @@ impl Steering {
                      write [[rule]]s, or use mode \"steal\""
                 ),
             )
+            .involving(&["rule"])
         };
-        let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
-        let split = Split::from_filter(&filter).map_err(refused)?;
+        let filter = filters.compile(expression).map_err(|e| refused(&e))?;
+        let split = Split::from_filter(&filter).map_err(|e| refused(&e))?;
         let mut steering = Self::default();
         for wanted in &split.matches {
             for profile in wanted.profiles(depth, false) {

@@ -1,6 +1,7 @@
 //! Tests of the readable rules of each mode.
 
 use super::*;
+use crate::filter::Filter;
 
 /// Creates the steering of mode `filtered` with the rules in `text`.
 fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
@@ -202,7 +203,7 @@ fn another_filter_is_allowed_where_the_rules_take_all_it_keeps() {
     ] {
         allows(narrower).unwrap_or_else(|e| panic!("{narrower}: {e}"));
     }
-    let error = allows("tcp").unwrap_err();
+    let error = allows("tcp").unwrap_err().to_string();
     assert!(
         error.contains("do not take ipv") && error.contains("protocol 6"),
         "{error}"

@@ -7,11 +7,11 @@
 mod child;
 
 use std::{collections::BTreeMap, process::Command, time::Duration};
-use wqcap_tests::{
+use wqcap_testkit::{
     Dir, Done, Program, files,
     frames::{self, Ends, Frame},
+    model::model,
     skip,
-    wqcap::model,
 };
 
 const COUNT: u64 = 6000;

@@ -1,7 +1,7 @@
 //! Tests of changes while frames flow, through the engine's API and real verbs on the software NIC.
 //!
 //! The NIC is a preloaded library, so each test runs its inner test, a function of module `on_the_nic` or
-//! `stamps`, in a separate process: `wqcap model --wire WIRE -- THIS_BINARY running::on_the_nic::NAME`.
+//! `stamps`, in a separate process on the model: `THIS_BINARY running::on_the_nic::NAME`.
 
 mod on_the_nic;
 mod stamps;
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::capture::Capture;
-use wqcap_tests::{Dir, files, frames, wqcap::model};
+use wqcap_testkit::{Dir, files, frames, model::model};
 
 /// Environment variable with the directory for the inner test's files.
 const DIR: &str = "WQCAP_TEST_DIR";
@@ -52,7 +52,7 @@ fn run_on(inner: &str, wire: &str, sets: &[&str], dir: &Path) {
         .lines()
         .filter(|line| line.starts_with("figure"))
     {
-        wqcap_tests::skip::say(line);
+        wqcap_testkit::skip::say(line);
     }
 }
 

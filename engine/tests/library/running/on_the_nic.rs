@@ -15,7 +15,7 @@ use wqcap_engine::{
     stats::Counter,
 };
 use wqcap_rss::{FrameClass, HashDepth, Profile, RssKey, Toeplitz};
-use wqcap_tests::{
+use wqcap_testkit::{
     files,
     frames::{self, Ends, Frame},
 };

@@ -39,6 +39,7 @@ const CQ_DOORBELL: usize = 0x20;
 
 /// Receive completion, decoded from its CQE.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Cqe {
     /// Counter of the completed WQE, modulo 2^16.
     pub wqe_counter: u16,
@@ -55,6 +56,7 @@ pub struct Cqe {
 
 /// Strides that one frame takes in the buffer at the head of a striding WQ's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FrameStrides {
     /// Index of the frame's first stride in its buffer.
     pub first: u32,

@@ -8,6 +8,7 @@ use crate::{
 
 /// Completion with its raw CQ entry and the received bytes.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Inspected {
     /// Decoded CQE of the completion.
     pub cqe: Cqe,

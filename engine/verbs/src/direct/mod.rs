@@ -12,24 +12,17 @@
 //! Sources: `infiniband/mlx5dv.h`; the NVIDIA Programmer's Reference Manual, "Completion Queue"
 //! (CQE, ownership, doorbell record, arming) and "Work Queue" (receive WQE, doorbell record).
 
+mod access;
 mod cq;
 mod inspect;
 mod wq;
 
+pub use access::{RingAccess, RingCaps};
 pub use cq::{Cqe, Cqes, DirectCq, FrameStrides};
 pub use inspect::{Inspected, InspectedQueue};
 pub use wq::DirectWq;
 
-use crate::{
-    device::{Context, ContextInner},
-    error::VerbsError,
-};
-
-/// Returns `true` if the CQ and WQ rings of this device context can be accessed directly.
-#[must_use]
-pub fn is_direct(context: &Context) -> bool {
-    cfg!(target_arch = "x86_64") && context.0.is_mlx5()
-}
+use crate::{device::ContextInner, error::VerbsError};
 
 /// Rejects a CQ or WQ of another provider: `mlx5dv_init_obj` does not check that an object is
 /// libmlx5's.

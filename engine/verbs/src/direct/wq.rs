@@ -97,9 +97,12 @@ impl DirectWq {
         &self.wq
     }
 
-    /// Returns the WQ for modification by verbs.
-    pub fn wq_mut(&mut self) -> &mut Wq {
-        &mut self.wq
+    /// Turns CVLAN stripping of the WQ on or off.
+    ///
+    /// # Errors
+    /// As [`Wq::set_cvlan_stripping`].
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
+        self.wq.set_cvlan_stripping(on)
     }
 
     /// Returns the number of WQEs in the WQ's ring: a power of two, at least the requested number.

@@ -78,6 +78,7 @@ pub struct FlowRule {
 
 /// Kinds of flow rules (`ibv_flow_attr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FlowKind {
     /// Flow rule that takes the frames that its specs match, before the kernel receives them.
     Normal,

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use wqcap_tests::{need, skip};
+use wqcap_testkit::{need, skip};
 
 const WIRE: &str = "af_packet:wire,ring=16MiB";
 

@@ -8,7 +8,7 @@ use super::super::{Delivery, Wire, WireDirection, WireDrops, WireState};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use wqcap_tests::{need, skip};
+use wqcap_testkit::{need, skip};
 
 const MODES: [&str; 2] = ["skb", "native"];
 

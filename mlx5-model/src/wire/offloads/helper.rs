@@ -394,7 +394,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use std::time::Instant;
-    use wqcap_tests::need;
+    use wqcap_testkit::need;
 
     const RING: u32 = 64 << 10;
 

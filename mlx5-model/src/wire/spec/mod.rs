@@ -23,7 +23,8 @@ use af_packet::AfPacketSpec;
 use af_xdp::AfXdpSpec;
 use pcap::PcapSpec;
 use synth::SynthSpec;
-use text::{SpecError, SpecText};
+pub use text::SpecError;
+use text::SpecText;
 
 /// Parsed description of a wire, from the user's text.
 #[derive(Clone, Debug)]

@@ -51,6 +51,7 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// Number of a run's hooks, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, AddAssign)]
+#[non_exhaustive]
 pub struct HookReport {
     /// Number of hooks that exited with status 0.
     pub succeeded: u64,

@@ -1,28 +1,27 @@
 //! Hooks in a separate process, so that a capture may give up the right to start programs.
 //!
-//! The capture sends paths through a pipe, each terminated by a NUL; an empty path marks the end of a
+//! The capture sends paths through a socket, each terminated by a NUL; an empty path marks the end of a
 //! run. The process then returns the report, one line of JSON, and the next run may begin. When the
-//! pipe closes, the process ends.
+//! socket closes, the process ends.
 //!
 //! Neither side trusts the other. [`HookGate`] decides for which paths a hook runs. A process that reads
 //! no path for [`STUCK`], or sends no report within [`REPORT`], is treated as dead.
 
 use super::{GRACE, HookGate, HookReport, Hooks};
 use crossbeam_channel::Receiver;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{OFlags, fcntl_getfl, fcntl_setfl},
-    io::Errno,
-};
 use std::{
     ffi::OsString,
     io::{self, BufRead, Read, Write},
+    net::Shutdown,
     os::{
-        fd::{AsFd, BorrowedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
+        fd::OwnedFd,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, Command},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -32,7 +31,7 @@ use wqcap_core::{error::ResourceError, sync::wall_clock::Moment};
 const LONGEST_PATH: u64 = 4096;
 /// Longest report of the hook process in bytes.
 const LONGEST_REPORT: usize = 4096;
-/// Longest time that the pipe to the hook process may stay full.
+/// Longest time that the socket to the hook process may stay full.
 const STUCK: Duration = Duration::from_secs(10);
 /// Longest wait for the hook process's report of a run. Running hooks take up to [`GRACE`] of it.
 const REPORT: Duration = Duration::from_secs(GRACE.as_secs() + 10);
@@ -43,13 +42,11 @@ const MOST_LOGGED: u64 = 16;
 
 /// Capture's handle of the process that runs [`serve_hooks`].
 #[derive(Debug)]
-pub struct HookProcess(Mutex<HookPipes>);
+pub struct HookProcess(Mutex<HookSocket>);
 
 #[derive(Debug)]
-struct HookPipes {
-    /// Pipe for the paths of finished files; `None`: closed, so that the hook process ends.
-    orders: Option<ChildStdin>,
-    reports: ChildStdout,
+struct HookSocket {
+    socket: UnixStream,
     child: Child,
 }
 
@@ -60,21 +57,10 @@ impl HookProcess {
     /// # Errors
     /// The command cannot be started.
     pub fn start(mut command: Command) -> io::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (Some(orders), Some(reports)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        for end in [orders.as_fd(), reports.as_fd()] {
-            fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
-        }
-        Ok(Self(Mutex::new(HookPipes {
-            orders: Some(orders),
-            reports,
-            child,
-        })))
+        let (socket, theirs) = UnixStream::pair()?;
+        command.stdin(OwnedFd::from(theirs.try_clone()?));
+        let child = command.stdout(OwnedFd::from(theirs)).spawn()?;
+        Ok(Self(Mutex::new(HookSocket { socket, child })))
     }
 
     /// Sends each finished file to the hook process until the channel ends, and returns the hook
@@ -94,7 +80,7 @@ impl HookProcess {
                 report
             }
             Err(e) => {
-                ends.orders = None;
+                ends.close();
                 tracing::warn!(
                     "output.hook: the hook process does not respond: {e}; no hook runs until the capture is restarted"
                 );
@@ -107,72 +93,55 @@ impl HookProcess {
     }
 }
 
-/// Waits until a pipe of the hook process is writable or readable, as `what` selects.
-fn wait(end: BorrowedFd<'_>, what: PollFlags, until: Instant) -> io::Result<()> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-        match poll(&mut [PollFd::from_borrowed_fd(end, what)], Some(&left)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-/// Returns `true` if a call on a non-blocking pipe must be repeated later.
-fn must_repeat(e: &io::Error) -> bool {
-    let kinds = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
-    kinds.contains(&e.kind())
-}
-
-impl HookPipes {
+impl HookSocket {
     /// Sends a path to the hook process. After a failure nothing more is sent, because the process
     /// may have got part of a path.
     fn send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
-        let sent = self.try_send(path, patience);
-        if sent.is_err() {
-            self.orders = None;
-        }
-        sent
-    }
-
-    fn try_send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
-        let orders = self.orders.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut message = path.to_vec();
-        message.push(0);
-        let until = Instant::now() + patience;
-        let mut left = &message[..];
-        while !left.is_empty() {
-            match orders.write(left) {
-                Ok(written) => left = &left[written..],
-                Err(e) if must_repeat(&e) => wait(orders.as_fd(), PollFlags::OUT, until)?,
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+        let message = [path, &[0]].concat();
+        let timeout = self.socket.set_write_timeout(Some(patience));
+        let sent = timeout.and_then(|()| self.socket.write_all(&message));
+        sent.map_err(|e| {
+            self.close();
+            name_timeout(e)
+        })
     }
 
     fn report(&mut self, patience: Duration) -> io::Result<HookReport> {
         let until = Instant::now() + patience;
         let mut line = Vec::new();
         while !line.ends_with(b"\n") && line.len() < LONGEST_REPORT {
-            let mut byte = [0];
-            match self.reports.read(&mut byte) {
+            let left = until.saturating_duration_since(Instant::now());
+            // A timeout of 0 would be none.
+            let left = left.max(Duration::from_millis(1));
+            self.socket.set_read_timeout(Some(left))?;
+            let mut piece = [0; LONGEST_REPORT];
+            match self.socket.read(&mut piece) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => line.extend(byte),
-                Err(e) if must_repeat(&e) => wait(self.reports.as_fd(), PollFlags::IN, until)?,
-                Err(e) => return Err(e),
+                Ok(n) => line.extend(&piece[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(name_timeout(e)),
             }
         }
         Ok(serde_json::from_slice(&line)?)
     }
+
+    /// Sends nothing more, so that the hook process ends.
+    fn close(&self) {
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
 }
 
-impl Drop for HookPipes {
+/// Returns the error of a call on the socket; at its timeout the call fails with EAGAIN.
+fn name_timeout(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => e,
+    }
+}
+
+impl Drop for HookSocket {
     fn drop(&mut self) {
-        self.orders = None;
+        self.close();
         // In its sandbox a capture may not wait for a process, and gets an error here.
         let until = Instant::now() + ENDS;
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
@@ -189,7 +158,7 @@ enum HookOrder {
     TooLong,
     /// End of a run: the hook process sends its report.
     RunIsOver,
-    /// End of the pipe: the capture has ended.
+    /// End of the socket: the capture has ended.
     CaptureIsGone,
 }
 
@@ -214,7 +183,7 @@ fn next_order(orders: &mut impl BufRead) -> io::Result<HookOrder> {
 /// a report to `reports` at the end of each run. Returns when `orders` ends.
 ///
 /// # Errors
-/// A pipe failed, or a thread could not be started.
+/// The input or output failed, or a thread could not be started.
 pub fn serve_hooks(
     program: &Path,
     mut gate: HookGate,
@@ -328,7 +297,7 @@ mod tests {
     #[test]
     fn files_for_a_dead_hook_process_count_as_not_run() {
         let process = HookProcess::start(Command::new("/bin/true")).expect("started");
-        // The process has ended, and closed its end of both pipes.
+        // The process has ended, and closed its end of the socket.
         let _ = process.0.lock().expect("own").child.wait();
         let (sender, files) = crossbeam_channel::unbounded();
         for file in ["a", "b"] {
@@ -347,7 +316,7 @@ mod tests {
         let soon = Duration::from_millis(20);
         let path = [b'x'; 1000];
         let refused = (0..10_000).find_map(|_| ends.send(&path, soon).err());
-        let refused = refused.expect("the pipe is full").kind();
+        let refused = refused.expect("the socket is full").kind();
         assert_eq!(refused, io::ErrorKind::TimedOut);
         let kind = |e: io::Error| e.kind();
         let sent = ends.send(&path, soon).map_err(kind);

@@ -160,8 +160,13 @@ fn a_full_disk_deletes_the_oldest_files_only_if_their_size_is_limited() {
             files: 9,
             ..Retention::default()
         };
-        let (keeper, trigger, _) =
-            start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
+        let (keeper, trigger, _) = start(
+            dir.path(),
+            &output(keep, 150),
+            &FinishTimes::default(),
+            None,
+        )
+        .expect("starts");
         trigger.ask_for_room();
         drop(trigger);
         let deleted = keeper.join().expect("ends");
@@ -393,8 +398,13 @@ fn an_invalid_pin_holds_all_files() {
         age_ns: 1,
         ..Retention::default()
     };
-    let (keeper, trigger, gauge) =
-        start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
+    let (keeper, trigger, gauge) = start(
+        dir.path(),
+        &output(keep, 150),
+        &FinishTimes::default(),
+        None,
+    )
+    .expect("starts");
     drop(trigger);
     let deleted = keeper.join().expect("ends");
     let found = PinnedFiles {
@@ -412,8 +422,13 @@ fn the_directory_is_checked_after_each_wake_and_at_the_end() {
         files: 1,
         ..Retention::default()
     };
-    let (keeper, trigger, _) =
-        start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
+    let (keeper, trigger, _) = start(
+        dir.path(),
+        &output(keep, 150),
+        &FinishTimes::default(),
+        None,
+    )
+    .expect("starts");
     for i in 200..220 {
         fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
         trigger.wake();
@@ -428,7 +443,10 @@ fn the_directory_is_checked_after_each_wake_and_at_the_end() {
 fn subdirectories_are_searched_and_deleted_when_empty() {
     let dir = tempfile::tempdir().expect("dir");
     let at = |name: &str| dir.path().join(name);
-    let own = Arc::new(OwnFiles::new("%Y%m%d/%H/q{queue}".parse().expect("reads")));
+    let own = Arc::new(OwnFiles::new(
+        "%Y%m%d/%H/q{queue}".parse().expect("reads"),
+        None,
+    ));
     let capture = PcapngEncoder::default().header(Some(0), 0);
     for folder in ["20261121/09", "20261121/10", "20261122/00/deep", "notes"] {
         fs::create_dir_all(at(folder)).expect("made");
@@ -481,7 +499,7 @@ fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
     earlier[program.expect("there")] = b'W';
     fs::write(at("tap-8.pcapng"), &earlier).expect("written");
 
-    let own = Arc::new(OwnFiles::new("tap-%j".parse().expect("reads")));
+    let own = Arc::new(OwnFiles::new("tap-%j".parse().expect("reads"), None));
     let (wakes, _woken) = crossbeam_channel::bounded(1);
     let trigger = RetentionTrigger {
         wakes,

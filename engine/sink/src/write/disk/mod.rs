@@ -13,7 +13,10 @@ mod uring;
 
 pub use uring::PreparedRing;
 
-use crate::block::Block;
+use crate::{
+    block::Block,
+    write::disk_policy::{FIRST_RING_PAUSE, RingDecision, RingUse},
+};
 use std::{
     collections::VecDeque, fs::File, io, os::unix::fs::FileExt, sync::Arc, thread, time::Duration,
 };
@@ -23,13 +26,6 @@ pub(super) mod fake;
 
 /// Maximum number of block writes in progress.
 pub(super) const DEPTH: u32 = 16;
-/// Maximum number of consecutive transient failures of io_uring_enter. The pauses after them add up
-/// to a quarter of a second.
-const MOST_REFUSALS: u32 = 8;
-/// Pause after the first transient failure of io_uring_enter. Each further pause is twice as long
-/// as the previous one.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-
 /// Disk to which write blocks are written, with or without io_uring.
 pub(super) struct Disk {
     /// io_uring instance for concurrent writes; `None`: one plain write at a time.
@@ -38,11 +34,9 @@ pub(super) struct Disk {
     queued: VecDeque<usize>,
     /// Number of block writes that the kernel has taken and not completed.
     taken: usize,
-    /// Set after too many failures of io_uring_enter. The io_uring instance is then polled only for
-    /// the completions of writes that the kernel has taken.
-    refused: bool,
-    /// Number of consecutive transient failures of io_uring_enter.
-    refusals: u32,
+    /// Use of the io_uring instance, by the results of io_uring_enter.
+    ring_use: RingUse,
+    /// Pause after the first transient failure of io_uring_enter.
     first_pause: Duration,
     /// `true` if block writes that cannot run concurrently with others are plain writes.
     lone_are_plain: bool,
@@ -154,7 +148,7 @@ impl Disk {
         match uring::Uring::open(pool, kept) {
             Ok(ring) => Self {
                 lone_are_plain: true,
-                ..Self::with_ring(Box::new(ring), FIRST_PAUSE)
+                ..Self::with_ring(Box::new(ring), FIRST_RING_PAUSE)
             },
             Err(e) => {
                 tracing::info!(
@@ -171,9 +165,8 @@ impl Disk {
             ring: None,
             queued: VecDeque::new(),
             taken: 0,
-            refused: false,
-            refusals: 0,
-            first_pause: FIRST_PAUSE,
+            ring_use: RingUse::Used { refusals: 0 },
+            first_pause: FIRST_RING_PAUSE,
             lone_are_plain: false,
             done: Vec::new(),
         }
@@ -191,7 +184,7 @@ impl Disk {
     /// they are plain and the maximum is 1: through io_uring, each such write would wake a kernel
     /// worker, and its completion would wake this thread.
     pub(super) fn at_once(&self, of_one_queue: bool) -> usize {
-        let by_ring = self.ring.is_some() && !self.refused;
+        let by_ring = self.ring.is_some() && self.ring_use != RingUse::Left;
         match by_ring && !(of_one_queue && self.lone_are_plain) {
             true => DEPTH as usize,
             false => 1,
@@ -244,24 +237,24 @@ impl Disk {
         if !waits && self.queued.is_empty() && self.taken == 0 {
             return;
         }
-        let mut pause = self.refused.then_some(FIRST_PAUSE);
-        if !self.refused {
+        let mut pause = None;
+        if self.ring_use == RingUse::Left {
+            pause = Some(FIRST_RING_PAUSE);
+        } else {
             let entered = ring.enter(usize::from(waits));
             let taken = self.queued.len().saturating_sub(ring.untaken());
             self.queued.drain(..taken);
             self.taken += taken;
-            match entered {
-                Ok(()) => self.refusals = 0,
-                Err(e) if is_transient(&e) && self.refusals < MOST_REFUSALS => {
+            match self.ring_use.after_enter(entered, self.first_pause) {
+                RingDecision::Continue => {}
+                RingDecision::Repeat(e, after) => {
                     tracing::debug!("io_uring_enter failed: {e}; the call is repeated");
-                    pause = Some(self.first_pause * (1 << self.refusals));
-                    self.refusals += 1;
+                    pause = Some(after);
                 }
-                Err(e) => {
+                RingDecision::Leave(e) => {
                     tracing::warn!(
                         "io_uring_enter failed: {e}; from now on, write blocks are written one at a time"
                     );
-                    self.refused = true;
                     for token in self.queued.drain(..) {
                         each(CompletedWrite {
                             token,
@@ -291,21 +284,12 @@ impl Disk {
     /// Waits until the kernel has completed every write that it has taken, and discards the writes
     /// still queued.
     pub(super) fn drain(&mut self) {
-        self.refused = true;
+        self.ring_use = RingUse::Left;
         self.queued.clear();
         while self.taken > 0 {
             self.reap(drop);
         }
     }
-}
-
-/// Returns `true` if a write or io_uring call that failed with this error may succeed when it is
-/// repeated.
-pub(super) fn is_transient(e: &io::Error) -> bool {
-    matches!(
-        e.raw_os_error(),
-        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM)
-    )
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ use rustix::{
 use std::{
     ffi::{OsStr, OsString},
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{ErrorKind, Read, Write},
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -35,6 +35,28 @@ pub const HANG: Duration = Duration::from_secs(300);
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Returns `true` if this process ignores a signal that stops or reconfigures programs. The parent
+/// of the tests may ignore signals (nohup, a background job of a shell), and children inherit that.
+fn ignores_signals() -> bool {
+    static IGNORES: OnceLock<bool> = OnceLock::new();
+    *IGNORES.get_or_init(|| {
+        let status = fs::read_to_string("/proc/self/status").expect("the kernel has /proc");
+        let mask = status.lines().find_map(|it| it.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+        let signals = [
+            Signal::HUP,
+            Signal::INT,
+            Signal::QUIT,
+            Signal::TERM,
+            Signal::ALARM,
+            Signal::USR1,
+            Signal::USR2,
+        ];
+        let bit = |signal: Signal| 1 << (signal.as_raw() - 1);
+        mask.expect("a line SigIgn") & signals.map(bit).into_iter().sum::<u64>() != 0
+    })
 }
 
 /// Command line of a program, with the wrapper programs that execute it.
@@ -126,13 +148,11 @@ impl Program {
     #[must_use]
     pub fn start(&self) -> Running {
         let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--"])
-            // The parent of the tests may ignore these signals (nohup, a background job of a
-            // shell), and children inherit that.
-            .args(["env", "--default-signal=HUP,INT,QUIT,TERM,ALRM,USR1,USR2"])
-            .args(&self.wrappers)
-            .args(&self.argv);
+        command.args(["--pdeathsig", "KILL", "--"]);
+        if ignores_signals() {
+            command.args(["env", "--default-signal=HUP,INT,QUIT,TERM,ALRM,USR1,USR2"]);
+        }
+        command.args(&self.wrappers).args(&self.argv);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);

@@ -1,8 +1,8 @@
-//! DPDK's software Toeplitz hash of frames, computed by `tests/clients/thash.c`.
+//! DPDK's software Toeplitz hash of frames, computed by `mlx5-model/tests/clients/thash.c`.
 
 use std::path::PathBuf;
-use wqcap_tests::process::clients;
-use wqcap_tests::{Dir, Program};
+use wqcap_testkit::process::clients;
+use wqcap_testkit::{Dir, Program};
 
 /// Fields of a frame that are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Thash {
     /// Returns a reason to skip if DPDK's headers are missing.
     pub fn find(dir: &Dir) -> Result<Self, String> {
         Ok(Self {
-            program: clients::with_package("thash", "libdpdk")?,
+            program: clients::with_package("mlx5-model/tests/clients/thash.c", "libdpdk")?,
             input: dir.join("thash.raw"),
         })
     }

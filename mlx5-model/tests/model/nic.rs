@@ -2,20 +2,16 @@
 //! and without gcc's address sanitizer. Other tests run several devices, ports and processes at
 //! once.
 
+use crate::c_client;
 use std::time::Duration;
-use wqcap_tests::{
-    Dir, Done, process,
-    process::clients::{self, Build},
-    skip,
-    wqcap::model,
-};
+use wqcap_testkit::{Dir, Done, model::model, process, process::clients::Build, skip};
 
 const BUILDS: [Build; 2] = [Build::Plain, Build::Sanitized];
 
-/// Runs a client of `tests/clients` in both builds. The client checks all results and prints `ok`.
+/// Runs a client of `mlx5-model/tests/clients` in both builds. The client checks all results and prints `ok`.
 fn client(name: &str, args: &[&str], wires: &[&str], sets: &[&str]) {
     for build in BUILDS {
-        let program = clients::ours(name, build);
+        let program = c_client(name, build);
         let program = [program.to_str().expect("the path is UTF-8")];
         let done = model(wires, sets, program.iter().chain(args))
             .timeout(Duration::from_secs(120))
@@ -59,7 +55,7 @@ fn completion_queues_work_with_128_byte_cqes() {
 #[test]
 fn rss_works_with_128_byte_cqes() {
     for mode in ["poll", "ex", "event"] {
-        let program = clients::ours("rss", Build::Plain);
+        let program = c_client("rss", Build::Plain);
         let program = [
             program.to_str().expect("the path is UTF-8"),
             mode,
@@ -120,7 +116,7 @@ fn child_processes_have_their_own_device() {
 #[test]
 fn two_programs_receive_at_once() {
     const FRAMES: u64 = 100_000;
-    let rss = clients::ours("rss", Build::Plain);
+    let rss = c_client("rss", Build::Plain);
     let script = format!(
         "{rss} poll 2 {FRAMES} & first=$!; {rss} ex 3 {FRAMES} & second=$!
         wait $first && wait $second && cat /sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_packets",
@@ -180,7 +176,7 @@ fn delay_drop_needs_cap_sys_rawio() {
     if !process::is_root() {
         skip!("only root has CAP_SYS_RAWIO and can drop it");
     }
-    let client = clients::ours("wq", Build::Plain);
+    let client = c_client("wq", Build::Plain);
     let folder = "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop";
     let program = [
         "setpriv",

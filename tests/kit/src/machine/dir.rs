@@ -1,9 +1,11 @@
 //! Scratch folders of tests.
 
+use super::privileges::copy_program;
 use crate::Program;
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -42,6 +44,30 @@ impl Dir {
                 _guard: Some(made),
             }
         }
+    }
+
+    /// Creates an empty folder that every user can access. The repository itself may be unreadable
+    /// for other users.
+    ///
+    /// # Panics
+    /// Panics if the folder for temporary files is not writable.
+    #[must_use]
+    pub fn for_all() -> Self {
+        let dir = Self::new();
+        // The mode of /tmp: a user cannot replace the files of another user.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777))
+            .expect("the mode of the new folder can be set");
+        dir
+    }
+
+    /// Copies a program with its permissions to the folder, and returns the path of the copy.
+    ///
+    /// # Panics
+    /// Panics if the file cannot be copied.
+    pub fn bring(&self, file: &Path) -> PathBuf {
+        let copy = self.join(file.file_name().expect("a file has a name"));
+        copy_program(file, &copy);
+        copy
     }
 
     /// Returns the path of the folder.

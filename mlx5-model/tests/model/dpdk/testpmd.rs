@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
-use wqcap_tests::machine::netns::IFACE;
-use wqcap_tests::process::HANG;
-use wqcap_tests::{Dir, Done, Pair, Program, Running, wqcap};
+use wqcap_testkit::machine::netns::IFACE;
+use wqcap_testkit::process::HANG;
+use wqcap_testkit::{Dir, Done, Pair, Program, Running, model};
 
 /// Options of the driver, of testpmd, and of the model.
 #[derive(Clone, Debug)]
@@ -136,7 +136,7 @@ impl Testpmd {
         ];
         if let Some(out) = setup.out {
             let nothing = dir.join(format!("nothing-{number}.pcap"));
-            wqcap_tests::files::write(&nothing, 0, &[]);
+            wqcap_testkit::files::write(&nothing, 0, &[]);
             let input = setup.input.unwrap_or(&nothing);
             eal.push(format!(
                 "--vdev=net_pcap1,rx_pcap={},tx_pcap={}",
@@ -161,7 +161,7 @@ impl Testpmd {
 
         let mut program = pair
             .far
-            .enter(wqcap::model(&[wire], &settings, &eal))
+            .enter(model::model(&[wire], &settings, &eal))
             // DPDK leaves megabytes there for each prefix; they are deleted with the test's folder.
             .env("RUNTIME_DIRECTORY", dir.path())
             .told();

@@ -6,9 +6,9 @@ use super::thash::{Inputs, Thash};
 use super::{capture, numbered, source};
 use std::collections::BTreeMap;
 use std::path::Path;
-use wqcap_tests::compare::assert_same;
-use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
-use wqcap_tests::{Dir, Program, need};
+use wqcap_testkit::compare::assert_same;
+use wqcap_testkit::frames::{Ends, Frame, IPV4, IPV6};
+use wqcap_testkit::{Dir, Program, need};
 
 /// Rule as a testpmd pattern and as a tshark filter, with a matching frame.
 struct Rule {

@@ -16,11 +16,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testpmd::{Counted, Setup, Testpmd};
 use thash::{Inputs, Thash};
-use wqcap_tests::captures::{Captures, SHORTEST};
-use wqcap_tests::compare::{assert_frames, assert_same};
-use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
-use wqcap_tests::machine::netns::IFACE;
-use wqcap_tests::{Dir, files, need, skip};
+use wqcap_testkit::captures::{Captures, SHORTEST};
+use wqcap_testkit::compare::{assert_frames, assert_same};
+use wqcap_testkit::frames::{Ends, Frame, IPV4, IPV6};
+use wqcap_testkit::machine::netns::IFACE;
+use wqcap_testkit::{Dir, files, need, skip};
 
 /// Returns frames of `count` flows each of UDP and TCP over IPv4 and IPv6.
 fn flows(count: u16) -> Vec<Vec<u8>> {

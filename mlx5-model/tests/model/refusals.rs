@@ -1,11 +1,13 @@
 //! The model refuses the same calls as the kernel and the mlx5 driver. Each row of the client's
 //! tables is a verb. It is called by root, without capabilities, and with CAP_NET_RAW only.
 
+use crate::c_client;
 use std::path::Path;
-use wqcap_tests::{
-    Program,
-    machine::privileges::{self, ForAll, as_nobody},
-    process::clients::{self, Build},
+use wqcap_testkit::{
+    Dir, binaries,
+    machine::privileges::{self, as_nobody},
+    model::preloaded,
+    process::clients::Build,
     process::is_root,
     skip,
 };
@@ -29,12 +31,9 @@ const BARE: &[&str] = &[
 
 /// Runs the client's rows for `device` as `user`, and asserts that each has the result that the
 /// client expects. Returns the number of rows.
-fn check_rows(place: &ForAll, client: &Path, device: &str, user: &str) -> usize {
+fn check_rows(model: &Path, client: &Path, device: &str, user: &str) -> usize {
     let sets = if device == "bare" { BARE } else { &[] };
-    let program = Program::new(place.wqcap())
-        .args(["model", "--wire", "loopback"])
-        .args(sets.iter().flat_map(|set| ["--set", set]))
-        .arg("--")
+    let program = preloaded(model, &["loopback"], sets)
         .arg(client)
         .args([device, user]);
     let program = match user {
@@ -60,10 +59,11 @@ fn check_all_rows(user: &str) {
     if !is_root() {
         skip!("only root can set capabilities");
     }
-    let place = ForAll::new();
-    let client = place.bring(&clients::ours("refusals", Build::Plain));
-    let full = check_rows(&place, &client, "full", user);
-    let bare = check_rows(&place, &client, "bare", user);
+    let place = Dir::for_all();
+    let model = place.bring(binaries::model());
+    let client = place.bring(&c_client("refusals", Build::Plain));
+    let full = check_rows(&model, &client, "full", user);
+    let bare = check_rows(&model, &client, "bare", user);
     assert!(full > 90 && bare > 15, "only {full} and {bare} rows");
 }
 

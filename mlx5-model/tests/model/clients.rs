@@ -1,19 +1,21 @@
 //! Third-party verbs programs, and C clients that check every result, on the model.
 //!
-//! No test here uses the engine. The programs are Debian's tools, the clients of `tests/clients`,
-//! and, if that directory exists, the unmodified clients of `../shared/spike`.
+//! The programs are Debian's tools, the clients of `mlx5-model/tests/clients`, and, if that directory
+//! exists, the unmodified clients of `../shared/spike`.
 
+use crate::c_client;
 use rustix::process::Signal;
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
-use wqcap_tests::{
-    Dir, Done, Program, need,
+use wqcap_testkit::{
+    Dir, Done, Program,
+    model::model,
+    need,
     process::HANG,
     process::clients::{self, Build},
     skip,
-    wqcap::model,
 };
 
 #[test]
@@ -79,35 +81,6 @@ fn a_device_of_two_ports_lists_both() {
 }
 
 #[test]
-fn the_launcher_exits_with_the_status_of_its_program() {
-    let run = |wires: &[&str], sets: &[&str], program: &[&str]| model(wires, sets, program).run();
-    let _ = run(&["loopback"], &[], &["true"]).expect(0);
-    let _ = run(&["loopback"], &[], &["sh", "-c", "exit 7"]).expect(7);
-    assert_eq!(
-        run(&["loopback"], &[], &["sh", "-c", "kill -TERM $$"]).signal(),
-        Some(15)
-    );
-    let done = run(&["loopback"], &[], &["/nonexistent/program"]).expect(127);
-    done.says(&["/nonexistent/program"]);
-    let done = run(&["loopback"], &[], &["/etc/passwd"]).expect(126);
-    done.says(&["/etc/passwd"]);
-    let done = run(&["no-such-wire:x"], &[], &["true"]).expect(2);
-    done.says(&["no-such-wire:x"]);
-    let done = run(&["loopback"], &["no_such_key=1"], &["true"]).expect(2);
-    done.says(&["no_such_key"]);
-    let done = run(&["loopback"], &["rate=fast"], &["true"]).expect(2);
-    done.says(&["rate", "fast"]);
-    let done = run(&["loopback"], &[], &[]).expect(2);
-    done.says(&["PROGRAM"]);
-    let done = run(&[], &[], &["true"]).expect(2);
-    done.says(&["--wire"]);
-    // If a wire cannot be opened, the port is down and the reason is printed.
-    let done = run(&["pcap:/nonexistent/file.pcap"], &[], &["ibv_devinfo"]).expect(0);
-    done.says(&["/nonexistent/file.pcap"]);
-    assert!(done.stdout.contains("PORT_DOWN"), "{done}");
-}
-
-#[test]
 fn programs_without_verbs_run_unchanged() {
     let dir = Dir::new();
     let file = dir.write("text", "one\ntwo\n");
@@ -126,7 +99,7 @@ fn programs_without_verbs_run_unchanged() {
 
 /// Runs the client `rss MODE QUEUES COUNT` on `wire`, and asserts that it received `count` frames.
 fn rss(build: Build, mode: &str, queues: usize, count: u64, wire: &str) -> Done {
-    let client = clients::ours("rss", build);
+    let client = c_client("rss", build);
     let wire = format!("synth:count={count},{wire}");
     let (queues, count) = (queues.to_string(), count.to_string());
     let program = [
@@ -220,7 +193,7 @@ fn the_rss_client_passes_under_the_address_sanitizer() {
 #[test]
 fn the_flush_client_passes() {
     for build in [Build::Plain, Build::Sanitized] {
-        let done = model(&["loopback"], &[], [clients::ours("flush", build)])
+        let done = model(&["loopback"], &[], [c_client("flush", build)])
             .run()
             .expect(0);
         assert_eq!(done.stdout, "ok\n");
@@ -230,7 +203,7 @@ fn the_flush_client_passes() {
 #[test]
 fn the_matchers_client_passes() {
     for build in [Build::Plain, Build::Sanitized] {
-        let done = model(&["loopback"], &[], [clients::ours("matchers", build)])
+        let done = model(&["loopback"], &[], [c_client("matchers", build)])
             .run()
             .expect(0);
         assert_eq!(done.stdout, "ok\n");
@@ -240,7 +213,7 @@ fn the_matchers_client_passes() {
 /// Creates, destroys and resets queues while the wire sends `frames` frames. `pace` is `,pps=N`, or
 /// empty for the full rate.
 fn churn(mode: &str, frames: u64, pace: &str, seed: u64, deadline: Duration) {
-    let client = clients::ours("churn", Build::Plain);
+    let client = c_client("churn", Build::Plain);
     let lossy = if mode == "loses" { ",lossy" } else { "" };
     let wire = format!("synth:count={frames},size=94/594,flows=256,proto=mix,ip=mix{pace}{lossy}");
     let (count, text) = (frames.to_string(), seed.to_string());
@@ -291,7 +264,7 @@ fn queues_churn_at_length() {
 #[test]
 fn a_killed_client_does_not_affect_the_next_client() {
     let dir = Dir::new();
-    let client = clients::ours("rss", Build::Plain);
+    let client = c_client("rss", Build::Plain);
     let program = [
         client.to_str().expect("the path is UTF-8"),
         "poll",

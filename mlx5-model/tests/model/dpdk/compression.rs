@@ -3,9 +3,9 @@
 use super::testpmd::{Counted, Setup, Testpmd};
 use super::{ROOM, capture, flows};
 use std::collections::BTreeMap;
-use wqcap_tests::captures::Captures;
-use wqcap_tests::compare::assert_frames;
-use wqcap_tests::{Dir, files, need, skip};
+use wqcap_testkit::captures::Captures;
+use wqcap_testkit::compare::assert_frames;
+use wqcap_testkit::{Dir, files, need, skip};
 
 /// Driver arguments and model settings: compression sessions of maximum length, short sessions, and
 /// sessions that cross the end of the ring, which the vectorised reader does not support.

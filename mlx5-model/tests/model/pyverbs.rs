@@ -9,7 +9,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use wqcap_tests::{Dir, Done, Program, Running, need, process, skip, wqcap::model};
+use wqcap_testkit::{Dir, Done, Program, Running, model::model, need, process, skip};
 
 /// Modules of the suite that apply to a raw-Ethernet NIC.
 const MODULES: [&str; 13] = [

@@ -20,26 +20,27 @@ pub enum Build {
     Sanitized,
 }
 
-/// Compiler flags of the clients in `tests/clients`: warnings are errors.
+/// Compiler flags of clients of this repository: warnings are errors.
 const STRICT: [&str; 4] = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"];
 
-/// Builds `tests/clients/<name>.c` and returns its path.
+/// Builds a client of this repository, with warnings as errors, and returns its path. `source` is
+/// relative to the root of the repository.
 ///
 /// # Panics
 /// Panics if the source does not compile.
 #[must_use]
-pub fn ours(name: &str, build: Build) -> PathBuf {
-    compile(&source_of(name), build, &STRICT)
+pub fn ours(source: &str, build: Build) -> PathBuf {
+    compile(&binaries::root().join(source), build, &STRICT)
 }
 
-/// Builds `tests/clients/<name>.c` with the headers of the pkg-config package `package`.
+/// Builds a client of this repository with the headers of the pkg-config package `package`.
 ///
 /// # Errors
 /// Returns a reason to skip if the package is not installed.
 ///
 /// # Panics
 /// Panics if the source does not compile.
-pub fn with_package(name: &str, package: &str) -> Result<PathBuf, String> {
+pub fn with_package(source: &str, package: &str) -> Result<PathBuf, String> {
     let asked = Program::new("pkg-config").args(["--cflags", package]).run();
     if !asked.status.success() {
         return Err(format!(
@@ -51,13 +52,8 @@ pub fn with_package(name: &str, package: &str) -> Result<PathBuf, String> {
         .into_iter()
         .chain(asked.stdout.split_whitespace())
         .collect();
-    Ok(compile(&source_of(name), Build::Plain, &flags))
-}
-
-fn source_of(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("clients")
-        .join(format!("{name}.c"))
+    let source = binaries::root().join(source);
+    Ok(compile(&source, Build::Plain, &flags))
 }
 
 /// Builds an unmodified client from `../shared/spike`, with warnings disabled.

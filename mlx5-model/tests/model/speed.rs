@@ -1,11 +1,13 @@
 //! Measurements of the model's speed. They need an idle machine, so only `scripts/soak` runs them.
 
+use crate::c_client;
 use std::time::Duration;
-use wqcap_tests::{
-    Dir, Program, binaries, need,
+use wqcap_testkit::{
+    Dir, Program, binaries,
+    model::model,
+    need,
     process::clients::{self, Build},
     skip,
-    wqcap::model,
 };
 
 /// Minimum ratio of the model's frame rate to that of the spike, the program that it replaces.
@@ -40,7 +42,7 @@ fn median(figures: &[f64]) -> f64 {
 #[ignore = "a measurement, for an idle machine: scripts/soak runs it"]
 fn a_frame_takes_the_same_time_with_1_and_16_queues() {
     const QUEUES: [&str; 5] = ["1", "2", "4", "8", "16"];
-    let client = clients::ours("rate", Build::Plain);
+    let client = c_client("rate", Build::Plain);
     let client = client.to_str().expect("a plain path");
     let mut figures = [const { Vec::<f64>::new() }; QUEUES.len()];
     for _ in 0..ROUNDS {

@@ -4,9 +4,9 @@
 use super::testpmd::{Counted, Setup, Testpmd};
 use super::{ROOM, capture, flows, source, tagged};
 use std::collections::BTreeMap;
-use wqcap_tests::captures::Captures;
-use wqcap_tests::compare::assert_frames;
-use wqcap_tests::{Dir, files, need, skip};
+use wqcap_testkit::captures::Captures;
+use wqcap_testkit::compare::assert_frames;
+use wqcap_testkit::{Dir, files, need, skip};
 
 /// Setting of the model: the device accepts the smallest number of strides per WQE that any
 /// firmware allows.

@@ -1,0 +1,73 @@
+//! Ways in which a capture file violates its format.
+
+/// Violation of the pcap or pcapng format by a record, a block or a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatViolation {
+    /// The file ends within its pcap header.
+    #[error("the file ends within its header")]
+    TornHeader,
+    /// The major version in a pcap header is not 2.
+    #[error("pcap version {major}.{minor} is not supported; only 2.4 can be read")]
+    PcapVersion {
+        /// Major version in the pcap header.
+        major: u16,
+        /// Minor version in the pcap header.
+        minor: u16,
+    },
+    /// The major version in a pcapng section header is not 1.
+    #[error("pcapng version {0} is not supported; only 1 can be read")]
+    PcapngVersion(u16),
+    /// A pcap record has more bytes than readers accept.
+    #[error("a record of {caplen} bytes is too long; at most {limit} are accepted")]
+    RecordLength {
+        /// Captured length in the record's header.
+        caplen: u32,
+        /// Longest accepted length.
+        limit: u32,
+    },
+    /// Zeros stand in the place of a record, and other bytes follow them.
+    #[error("the file has {0} zero bytes instead of a record, and more data after them")]
+    Zeros(u64),
+    /// A pcapng file does not begin with a section header.
+    #[error("the file has no section header before this block")]
+    NoSection,
+    /// A pcapng section header has no byte-order magic.
+    #[error("the section header has no byte-order magic")]
+    NoByteOrder,
+    /// The length of a pcapng block is not a multiple of 4 within the accepted range.
+    #[error(
+        "a pcapng block of type {kind:#x} has {total} bytes; the length must be a multiple of 4 from {least} to {limit}"
+    )]
+    BlockLength {
+        /// Type of the block.
+        kind: u32,
+        /// Total length in the block's header.
+        total: u32,
+        /// Length of a block without a body.
+        least: u32,
+        /// Longest accepted length.
+        limit: u32,
+    },
+    /// The two length fields of a pcapng block differ.
+    #[error(
+        "a pcapng block of {total} bytes must end with this length, but its trailing length is {closing}"
+    )]
+    ClosingLength {
+        /// Total length in the block's header.
+        total: usize,
+        /// Total length at the block's end.
+        closing: usize,
+    },
+    /// The interface of a pcapng packet block is not described before the block.
+    #[error("the packet's interface is not described in the file")]
+    UnknownInterface,
+    /// The captured bytes of a pcapng packet exceed its block, or the longest accepted length.
+    #[error("a packet of {caplen} bytes is too long for its block of {total} bytes")]
+    PacketLength {
+        /// Captured length of the packet.
+        caplen: u32,
+        /// Total length of the packet's block.
+        total: usize,
+    },
+}

@@ -1,0 +1,70 @@
+//! Reasons why a pin, its file or the folder of pins is invalid.
+
+use super::Pin;
+use serde::{Serialize, Serializer};
+
+/// Maximum number of pins of a capture folder.
+pub const MOST_PINS: usize = 1024;
+/// Suffix of a pin's file name, after its ID.
+pub(super) const ENDING: &str = ".json";
+
+/// Reason why a pin is invalid. Serialized as its text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinProblem {
+    /// The pinned time range is empty.
+    #[error("the pin's start must be before its end")]
+    Times,
+    /// The reason of the pin is empty.
+    #[error("the pin must have a reason")]
+    NoReason,
+    /// A text of the pin is longer than [`Pin::LONGEST`].
+    #[error(
+        "the pin's {field} has {len} bytes; at most {} are allowed",
+        Pin::LONGEST
+    )]
+    LongText {
+        /// Field of the pin: `reason` or `filter`.
+        field: &'static str,
+        /// Length of the text in bytes.
+        len: usize,
+    },
+    /// A text of the pin has control characters.
+    #[error("the pin's {field} must be one line of text")]
+    Lines {
+        /// Field of the pin: `reason` or `filter`.
+        field: &'static str,
+    },
+    /// The name of the file is not that of a pin.
+    #[error("the name of a pin file must end in {ENDING}")]
+    FileName,
+    /// The file is longer than any pin.
+    #[error("too long for a pin")]
+    FileLength,
+    /// The content of the file is not that of a pin, for this reason.
+    #[error("not a pin: {0}")]
+    Content(String),
+    /// The system reports this error for the file or the folder.
+    #[error("{0}")]
+    Io(String),
+    /// The path of the folder of pins is that of another file.
+    #[error("the path is not a directory")]
+    NotAFolder,
+    /// The folder has more than [`MOST_PINS`] pins.
+    #[error(
+        "the directory has more than {MOST_PINS} pins, which is the limit; the other pins were not read"
+    )]
+    TooMany,
+}
+
+impl From<std::io::Error> for PinProblem {
+    fn from(e: std::io::Error) -> Self {
+        Self::Io(e.to_string())
+    }
+}
+
+impl Serialize for PinProblem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

@@ -1,0 +1,410 @@
+//! Machine of the supervisor: the only place where an event takes effect.
+//!
+//! [`Supervisor::handle`] looks up the transition of an event in the table, executes its action, and
+//! publishes the phase that follows to the control service, metrics and the host.
+//!
+//! Invariant: the phase that follows has the state that the table gives. If an action failed, it is
+//! the phase before ([`Action::can_fail`]).
+
+use super::{
+    Host, Supervisor,
+    commands::Work,
+    device_recovery::{Backoff, DeviceSearch, continue_capture},
+    failed, replaced, same,
+    signals::Flushing,
+    snapshot_timer::SnapshotTimer,
+    transitions::{Action, Event, transition},
+};
+use std::time::Instant;
+use wqcap_control::{
+    protocol::{CaptureState, Changed, Refusal, RefusalCode},
+    server::ChangeReply,
+};
+use wqcap_engine::{
+    Error,
+    capture::{Capture, End, Report},
+    plan::Plan,
+};
+
+/// Answer to a control command.
+pub(super) type Outcome = Result<Changed, Refusal>;
+
+/// Phase that follows an action, and the answer to the order; `None`: there is none now.
+type Step = (Phase, Option<Outcome>);
+
+/// Event that a supervisor handles, with what its sender gave.
+pub(super) struct Occurrence {
+    pub(super) event: Event,
+    /// Change that the order carries, for [`Action::Change`].
+    pub(super) work: Option<Work>,
+    /// Reply to the order; `None`: the event is not an order.
+    pub(super) reply: Option<ChangeReply>,
+}
+
+impl From<Event> for Occurrence {
+    /// Creates an event that is not an order.
+    fn from(event: Event) -> Self {
+        Self {
+            event,
+            work: None,
+            reply: None,
+        }
+    }
+}
+
+/// Phase of the supervisor, with the objects that exist in it.
+pub(super) enum Phase {
+    /// Phase in which a capture receives frames.
+    Running(Box<LiveCapture>),
+    /// Phase in which a capture lets no frames in.
+    Drained(Box<LiveCapture>),
+    /// Phase in which the device is lost and searched for.
+    Lost(Box<DeviceSearch>),
+    /// Phase in which no capture exists, and `start` starts one.
+    Stopped(Box<RunReports>),
+    /// Phase in which the supervisor has ended.
+    Ended(Box<RunReports>),
+}
+
+impl Phase {
+    /// Returns the state of the phase in the table; `None`: the supervisor has ended.
+    fn state(&self) -> Option<CaptureState> {
+        match self {
+            Self::Running(_) => Some(CaptureState::Running),
+            Self::Drained(_) => Some(CaptureState::Drained),
+            Self::Lost(_) => Some(CaptureState::Lost),
+            Self::Stopped(_) => Some(CaptureState::Stopped),
+            Self::Ended(_) => None,
+        }
+    }
+
+    /// Returns the capture and its plan; `None`: no capture exists.
+    fn capture(&mut self) -> Option<(&mut Capture, &Plan)> {
+        match self {
+            Self::Running(live) | Self::Drained(live) => Some((&mut live.capture, &live.run.plan)),
+            Self::Lost(_) | Self::Stopped(_) | Self::Ended(_) => None,
+        }
+    }
+}
+
+/// Capture that is running or drained.
+pub(super) struct LiveCapture {
+    pub(super) capture: Capture,
+    pub(super) run: Run,
+    pub(super) timer: SnapshotTimer,
+    pub(super) flushing: Option<Flushing>,
+}
+
+/// Capture run from a start to the next stop, including all losses of the device in between.
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    /// Time at which the first WQ of the capture run was ready.
+    pub(super) began: Instant,
+    /// Time at which the first WQ of the present capture was ready.
+    pub(super) ready: Instant,
+    pub(super) backoff: Backoff,
+    /// Combined report of the capture runs before this one.
+    before: Option<Report>,
+}
+
+/// Reports of all capture runs so far.
+pub(super) struct RunReports {
+    /// Report of the last capture run, which the control service shows.
+    pub(super) last: Report,
+    /// Combined report of the capture runs before it.
+    before: Option<Report>,
+}
+
+impl RunReports {
+    /// Returns the combined report of all capture runs.
+    pub(super) fn merge(self) -> Report {
+        match self.before {
+            None => self.last,
+            Some(before) => before.merge(self.last),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Returns the phase that follows the start of a new run's capture.
+    pub(super) fn begin_run(&self, capture: Capture, before: Option<Report>) -> Phase {
+        let ready = capture.ready();
+        let run = Run {
+            plan: self.plan.clone(),
+            began: ready,
+            ready,
+            backoff: Backoff::new(),
+            before,
+        };
+        self.begin_capture(capture, run)
+    }
+
+    fn begin_capture(&self, capture: Capture, run: Run) -> Phase {
+        capture.discard_pending_when(&self.signals.at_once);
+        Phase::Running(Box::new(LiveCapture {
+            capture,
+            run,
+            timer: SnapshotTimer::new(),
+            flushing: None,
+        }))
+    }
+
+    /// Handles an event: executes its action and publishes the phase that follows.
+    pub(super) fn handle(
+        &mut self,
+        phase: Phase,
+        mut it: Occurrence,
+        host: &mut impl Host,
+    ) -> Phase {
+        let Some(before) = phase.state() else {
+            return phase;
+        };
+        let (action, next) = transition(before, it.event);
+        if next.is_none() {
+            host.ending();
+        }
+        let (phase, outcome) = self.execute(action, phase, next, &mut it, host);
+        let after = phase.state();
+        debug_assert!(
+            after == next || action.can_fail() && after == Some(before),
+            "{:?} in {before:?}: {action:?} leads to {after:?}",
+            it.event
+        );
+        if after != Some(before) {
+            self.publish(before, &phase, host);
+        }
+        if let (Some(reply), Some(outcome)) = (it.reply, outcome) {
+            reply.send(outcome);
+        }
+        phase
+    }
+
+    /// Executes an action, and returns the phase that follows and the answer to the order.
+    fn execute(
+        &mut self,
+        action: Action,
+        phase: Phase,
+        next: Option<CaptureState>,
+        it: &mut Occurrence,
+        host: &mut impl Host,
+    ) -> Step {
+        match (action, phase) {
+            (Action::Same(now), phase) => (phase, Some(Ok(same(now)))),
+            (Action::Refuse(why), phase) => {
+                let refusal = Refusal::new(RefusalCode::State, why);
+                (phase, Some(Err(refusal)))
+            }
+            (Action::Change, phase) => self.change(phase, it.work.take()),
+            (Action::Reload, phase) => {
+                if let Some(reply) = it.reply.take() {
+                    self.reload(host, reply);
+                }
+                (phase, None)
+            }
+            (Action::Pause, Phase::Running(live)) => pause(live),
+            (Action::Resume, Phase::Drained(live)) => resume(live),
+            (Action::StartCapture, Phase::Stopped(reports)) => self.start_again(reports),
+            (Action::Finish, Phase::Running(live)) => {
+                self.finish(*live, CaptureState::Running, it.event, next, host)
+            }
+            (Action::Finish, Phase::Drained(live)) => {
+                self.finish(*live, CaptureState::Drained, it.event, next, host)
+            }
+            (Action::GiveUp, Phase::Lost(search)) => self.give_up(*search, it.event, next),
+            (Action::Recover, Phase::Lost(search)) => (self.recover(search, host), None),
+            (Action::End, Phase::Stopped(reports)) => {
+                let outcome = Ok(replaced(CaptureState::Stopped, "the process ends"));
+                (Phase::Ended(reports), Some(outcome))
+            }
+            (Action::Ignore, phase) => (phase, None),
+            // The table has none of these actions in another state; a test checks that.
+            (
+                Action::Pause
+                | Action::Resume
+                | Action::StartCapture
+                | Action::Finish
+                | Action::GiveUp
+                | Action::Recover
+                | Action::End,
+                phase,
+            ) => (phase, None),
+        }
+    }
+
+    /// Executes the change that an order carries.
+    fn change(&mut self, mut phase: Phase, work: Option<Work>) -> Step {
+        let outcome = work.map(|work| work(self, phase.capture()));
+        if let Some((capture, _)) = phase.capture() {
+            // A respread that failed half way has moved rules nevertheless.
+            self.backend.follow(capture);
+        }
+        (phase, outcome)
+    }
+
+    /// Starts a capture after one that was stopped.
+    fn start_again(&self, reports: Box<RunReports>) -> Step {
+        match self.start_capture() {
+            Ok(capture) => {
+                let outcome = Ok(replaced(CaptureState::Stopped, "running"));
+                let phase = self.begin_run(capture, Some(reports.merge()));
+                (phase, Some(outcome))
+            }
+            Err(e) => (Phase::Stopped(reports), Some(Err(failed(e.to_string())))),
+        }
+    }
+
+    pub(super) fn start_capture(&self) -> Result<Capture, Error> {
+        Capture::start(
+            &self.plan,
+            &self.resources,
+            self.limits,
+            &self.signals.owner,
+        )
+    }
+
+    /// Ends a capture, which `event` requires.
+    fn finish(
+        &mut self,
+        live: LiveCapture,
+        was: CaptureState,
+        event: Event,
+        next: Option<CaptureState>,
+        host: &mut impl Host,
+    ) -> Step {
+        let LiveCapture {
+            capture,
+            mut run,
+            flushing,
+            ..
+        } = live;
+        if let Some(flushing) = flushing {
+            flushing.report_run_ended();
+        }
+        host.finishing(event);
+        run.plan = capture.current_plan(&run.plan);
+        self.backend.follow(&capture);
+        if !capture.has_lost_its_device() {
+            // The end may take long if the capture waits for a disk or a reader.
+            self.backend.store_nic_counters(&capture.snapshot());
+        }
+        let mut report = capture.finish();
+        if next == Some(CaptureState::Lost) {
+            let search = DeviceSearch::new(report, run);
+            return (Phase::Lost(Box::new(search)), None);
+        }
+        if event == Event::DeviceLost {
+            tracing::warn!(
+                "the device of a drained capture was lost; `start` a new capture once it is back"
+            );
+            report.end = End::Stopped;
+        } else if event == Event::Signal && report.end.is_loss() && self.retries() {
+            // The loss is detected during an end that was requested.
+            report.end = End::Stopped;
+        }
+        conclude(report, run, was, next)
+    }
+
+    /// Ends the search for a lost device, which `event` requires.
+    fn give_up(&self, search: DeviceSearch, event: Event, next: Option<CaptureState>) -> Step {
+        let DeviceSearch {
+            mut report, run, ..
+        } = search;
+        let limits = self.limits.after(&report, run.began.elapsed());
+        report.end = match (event, limits) {
+            (Event::LimitReached, Err(end)) => end,
+            _ => End::Stopped,
+        };
+        conclude(report, run, CaptureState::Lost, next)
+    }
+
+    /// Attempts to continue the capture on the lost device.
+    fn recover(&self, mut search: Box<DeviceSearch>, host: &mut impl Host) -> Phase {
+        let elapsed = search.run.began.elapsed();
+        let Ok(limits) = self.limits.after(&search.report, elapsed) else {
+            // `Event::LimitReached` follows.
+            return Phase::Lost(search);
+        };
+        let (resources, owner) = (&self.resources, &self.signals.owner);
+        match continue_capture(host, &search, resources, limits, owner) {
+            Ok((capture, plan)) => {
+                let mut run = search.run;
+                (run.plan, run.ready) = (plan, capture.ready());
+                self.begin_capture(capture, run)
+            }
+            Err(why) => {
+                search.record_failure(&why);
+                Phase::Lost(search)
+            }
+        }
+    }
+
+    /// Publishes the phase that the supervisor has entered from the state `before`.
+    pub(super) fn publish(&self, before: CaptureState, phase: &Phase, host: &mut impl Host) {
+        let state = phase.state().unwrap_or(CaptureState::Stopped);
+        match phase {
+            Phase::Running(live) | Phase::Drained(live) => {
+                let is_new = matches!(before, CaptureState::Stopped | CaptureState::Lost);
+                if is_new {
+                    self.backend.begin_capture(&live.capture, &live.run.plan);
+                }
+                self.backend.publish_capture(&live.capture, state);
+                if is_new {
+                    host.running(&live.run.plan);
+                }
+            }
+            Phase::Lost(search) => {
+                self.backend.publish_end(&search.report, state);
+                search.log_loss();
+            }
+            Phase::Stopped(reports) | Phase::Ended(reports) => {
+                self.backend.reset(&self.config, &self.plan);
+                self.backend.publish_end(&reports.last, state);
+            }
+        }
+    }
+}
+
+/// Removes the flow rules of a capture, and completes its files.
+fn pause(mut live: Box<LiveCapture>) -> Step {
+    live.capture.pause();
+    let now = "no more frames are received, and files are completed; `start` receives frames again";
+    let outcome = Ok(replaced(CaptureState::Running, now));
+    (Phase::Drained(live), Some(outcome))
+}
+
+/// Installs the flow rules of a capture again.
+fn resume(mut live: Box<LiveCapture>) -> Step {
+    match live.capture.resume(&live.run.plan) {
+        Ok(()) => {
+            let outcome = Ok(replaced(CaptureState::Drained, "running"));
+            (Phase::Running(live), Some(outcome))
+        }
+        Err(e) => (Phase::Drained(live), Some(Err(failed(e.to_string())))),
+    }
+}
+
+/// Returns the phase that follows the end of a capture run, and the answer to the order that ended
+/// it.
+fn conclude(report: Report, run: Run, was: CaptureState, next: Option<CaptureState>) -> Step {
+    let outcome = match &report.end {
+        End::DeviceLost(why) | End::Storage(why) | End::Failed(why) => {
+            Err(failed(format!("the capture ended with a failure: {why}")))
+        }
+        End::Stopped
+        | End::Count
+        | End::Duration
+        | End::Bytes
+        | End::Files
+        | End::PortDown
+        | End::ReaderLeft => Ok(replaced(was, "stopped, and files are closed")),
+    };
+    let reports = Box::new(RunReports {
+        last: report,
+        before: run.before,
+    });
+    let phase = match next {
+        Some(_) => Phase::Stopped(reports),
+        None => Phase::Ended(reports),
+    };
+    (phase, Some(outcome))
+}

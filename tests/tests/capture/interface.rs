@@ -1,0 +1,404 @@
+//! Captures of ordinary network interfaces by packet sockets: `wqcap run -i IFACE`, without any RDMA
+//! device. tcpdump on the same interface is the judge of time stamps and of numbers.
+
+use rustix::process::Signal;
+use std::{collections::BTreeMap, path::Path};
+use wqcap_tests::{
+    Dir, Done, Pair, Program, Running,
+    captures::Captures,
+    compare::assert_same,
+    ctl::Ctl,
+    files::{self, Record},
+    machine::netns::IFACE,
+    need,
+    wqcap::wqcap,
+};
+
+/// Python program that sends the frames of a pcap file, of nanosecond or microsecond stamps, over an
+/// interface. A frame that the interface refuses as too long is left out. Prints the number sent.
+const SEND: &str = "
+import socket, struct, sys, time
+iface, file = sys.argv[1:]
+data = open(file, 'rb').read()
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+out.bind((iface, 0))
+at, sent = 24, 0
+while at < len(data):
+    kept = struct.unpack('<I', data[at + 8:at + 12])[0]
+    try:
+        out.send(data[at + 16:at + 16 + kept])
+        sent += 1
+    except OSError:
+        pass
+    at += 16 + kept
+    if sent % 64 == 0:
+        time.sleep(0.001)
+print(sent)
+";
+
+/// Longest frame that the interfaces take: their MTU and an Ethernet header.
+const LONGEST: usize = 1514;
+/// Longest frame with a VLAN tag in it.
+const LONGEST_TAGGED: usize = LONGEST + 4;
+
+/// Two namespaces whose interfaces carry no frames but those of the tests.
+fn silent_pair() -> Result<Pair, String> {
+    let pair = Pair::new()?;
+    for end in [&pair.near, &pair.far] {
+        let key = format!("net.ipv6.conf.{IFACE}.disable_ipv6=1");
+        let _ = end.program("sysctl", &["-qw", &key]).run().expect(0);
+        let off = ["link", "set", IFACE, "arp", "off"];
+        let _ = end.program("ip", &off).run().expect(0);
+    }
+    Ok(pair)
+}
+
+/// Capture of the far interface with `args`, and a control socket.
+struct Interface<'p> {
+    pair: &'p Pair,
+    run: Running,
+    ctl: Ctl,
+}
+
+impl<'p> Interface<'p> {
+    fn start(pair: &'p Pair, dir: &Dir, args: &[&str]) -> Self {
+        let socket = dir.join("control.sock");
+        let run = wqcap(["run", "-i", IFACE, "--json"])
+            .args(args)
+            .args(["--set", &format!("control.unix={}", socket.display())])
+            .cwd(dir.path());
+        let mut run = pair.far.enter(run).start();
+        run.until("the capture is ready", |run| {
+            run.stderr().contains(&format!("capturing {IFACE} on"))
+        });
+        let ctl = Ctl::at(&socket);
+        Self { pair, run, ctl }
+    }
+
+    /// Sends the frames of a file from the near end, and returns their number.
+    fn send(&self, file: &Path) -> u64 {
+        let file = file.to_str().expect("a plain path");
+        let send = self
+            .pair
+            .near
+            .program("python3", &["-c", SEND, IFACE, file]);
+        let done = send.run().expect(0);
+        done.stdout.trim().parse().expect("a number")
+    }
+
+    /// Waits until the capture has received `count` frames, and ends it.
+    fn stop_after(mut self, count: u64) -> Done {
+        self.ctl.until_counted(&mut self.run, "received", count);
+        self.run.signal(Signal::INT);
+        self.run.wait().expect(0)
+    }
+}
+
+/// Returns the frames of a capture that the interface takes.
+fn that_fit(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let is_tagged = |frame: &[u8]| matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8]);
+    let fits = |frame: &&Vec<u8>| {
+        let longest = if is_tagged(frame) {
+            LONGEST_TAGGED
+        } else {
+            LONGEST
+        };
+        frame.len() > 14 && frame.len() <= longest
+    };
+    frames.iter().filter(fits).cloned().collect()
+}
+
+fn bytes(records: Vec<Record>) -> Vec<Vec<u8>> {
+    records.into_iter().map(|record| record.bytes).collect()
+}
+
+#[test]
+fn every_frame_of_all_captures_arrives_unchanged_and_in_order() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let (_, frames) = Captures::find().everything(&dir);
+    let frames = that_fit(&frames);
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &frames);
+    let capture = Interface::start(&pair, &dir, &["-w", "out.pcapng"]);
+    let sent = capture.send(&input);
+    let done = capture.stop_after(sent);
+    assert_eq!(sent, frames.len() as u64, "{done}");
+    let file = dir.join("out.pcapng");
+    assert_same("frames", &bytes(files::read(&file)), &frames);
+    let done = Program::new("capinfos").arg(&file).run().expect(0);
+    let facts = done.stdout;
+    assert!(facts.contains(&format!("Name = {IFACE}")), "{facts}");
+    assert!(
+        !facts.contains("ConnectX") && !facts.contains("mlx5"),
+        "{facts}"
+    );
+}
+
+#[test]
+fn four_queues_receive_each_frame_once_and_both_directions_of_a_flow_on_one_queue() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let (_, frames) = Captures::find().everything(&dir);
+    let frames = that_fit(&frames);
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &frames);
+    let args = [
+        "-o",
+        "out",
+        "--set",
+        "capture.queues=4",
+        "--set",
+        "output.format=pcap",
+    ];
+    std::fs::create_dir(dir.join("out")).expect("a new folder");
+    let capture = Interface::start(&pair, &dir, &args);
+    let sent = capture.send(&input);
+    let done = capture.stop_after(sent);
+    let mut queues: BTreeMap<[Vec<u8>; 2], usize> = BTreeMap::new();
+    let mut received = Vec::new();
+    for entry in std::fs::read_dir(dir.join("out")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let queue = files::queue_of(&path);
+        for frame in bytes(files::read(&path)) {
+            // Whole IPv4 packets of UDP and TCP without options: the kernel hashes their ports.
+            if frame[12..15] == [8, 0, 0x45] && matches!(frame[23], 6 | 17) && frame[20] & 0x3f == 0
+            {
+                let mut ends = [
+                    [&frame[26..30], &frame[34..36]].concat(),
+                    [&frame[30..34], &frame[36..38]].concat(),
+                ];
+                ends.sort();
+                let first = *queues.entry(ends.clone()).or_insert(queue);
+                assert_eq!(first, queue, "{ends:?}");
+            }
+            received.push(frame);
+        }
+    }
+    let mut wanted = frames;
+    wanted.sort();
+    received.sort();
+    assert_same("frames", &received, &wanted);
+    let used: std::collections::BTreeSet<_> = queues.values().collect();
+    assert_eq!(used.len(), 4, "{done}");
+}
+
+/// tcpdump gets its stamps from the same kernel, which stamps a frame once for all sockets.
+#[test]
+fn time_stamps_are_those_of_the_kernel() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let frames: Vec<_> = (0..200_u32)
+        .map(|i| [&[2; 12][..], &[0x12, 0x34], &i.to_be_bytes(), &[0; 60]].concat())
+        .collect();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &frames);
+    let dump = dir.join("tcpdump.pcap");
+    let mut tcpdump = pair.far.program(
+        "tcpdump",
+        &["-i", IFACE, "--time-stamp-precision=nano", "-U", "-w"],
+    );
+    tcpdump = tcpdump.arg(&dump);
+    let mut tcpdump = tcpdump.start();
+    tcpdump.until("tcpdump listens", |it| it.stderr().contains("listening on"));
+    let capture = Interface::start(&pair, &dir, &["-w", "out.pcapng"]);
+    let sent = capture.send(&input);
+    let _ = capture.stop_after(sent);
+    tcpdump.until("tcpdump has all frames", |_| {
+        files::read_as_it_stands(&dump).len() == 200
+    });
+    tcpdump.signal(Signal::INT);
+    let _ = tcpdump.wait();
+    let stamps =
+        |path: &Path| -> Vec<u64> { files::read(path).iter().map(|record| record.ts).collect() };
+    assert_same("stamps", &stamps(&dir.join("out.pcapng")), &stamps(&dump));
+}
+
+#[test]
+fn promiscuous_mode_and_sockets_end_with_a_killed_run() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    assert_eq!(pair.far.promiscuity(), 0);
+    let capture = Interface::start(&pair, &dir, &["--set", "output.format=none"]);
+    assert_eq!(pair.far.promiscuity(), 1);
+    capture.run.signal(Signal::KILL);
+    let _ = capture.run.wait();
+    assert_eq!(pair.far.promiscuity(), 0);
+    let capture = Interface::start(&pair, &dir, &["-p", "--set", "output.format=none"]);
+    assert_eq!(pair.far.promiscuity(), 0);
+    let _ = capture.stop_after(0);
+}
+
+/// A stopped process polls nothing, so that the ring overflows.
+#[test]
+fn frames_without_room_in_the_ring_are_counted() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let frames: Vec<_> = (0..60_000_u32)
+        .map(|i| [&[2; 12][..], &[0x12, 0x34], &i.to_be_bytes(), &[0; 1400]].concat())
+        .collect();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &frames);
+    let capture = Interface::start(&pair, &dir, &["--set", "output.format=none"]);
+    capture.run.signal(Signal::STOP);
+    let sent = capture.send(&input);
+    capture.run.signal(Signal::CONT);
+    let Interface { mut run, ctl, .. } = capture;
+    run.until("every frame is received or counted", |_| {
+        let now = ctl.capture();
+        let dropped = now["nic"]["socket_dropped"].as_u64().unwrap_or(0);
+        let received = now["ledger"]["total"]["received"].as_u64().unwrap_or(0);
+        received + dropped == sent && dropped > 0
+    });
+    run.signal(Signal::INT);
+    let done = run.wait().expect(0);
+    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let dropped = summary["nic"]["socket_dropped"].as_u64();
+    let received = summary["ledger"]["total"]["received"].as_u64();
+    assert_eq!(
+        dropped.zip(received).map(|(a, b)| a + b),
+        Some(sent),
+        "{done}"
+    );
+}
+
+#[test]
+fn an_interface_that_goes_down_and_up_is_an_outage_and_a_deleted_one_ends_the_run() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let frame = [&[2; 12][..], &[0x12, 0x34], &[0; 60]].concat();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &vec![frame; 10]);
+    let mut capture = Interface::start(&pair, &dir, &["-w", "out.pcapng"]);
+    assert_eq!(capture.send(&input), 10);
+    capture.ctl.until_counted(&mut capture.run, "received", 10);
+    for (state, says) in [("down", "port 1 went down"), ("up", "port 1 came up")] {
+        let set = ["link", "set", IFACE, state];
+        let _ = pair.far.program("ip", &set).run().expect(0);
+        capture.run.until(says, |run| run.stderr().contains(says));
+    }
+    // The sender's interface takes a moment until it sends again.
+    wqcap_tests::machine::netns::until_it_sends(pair.near.name(), IFACE).expect("comes up");
+    assert_eq!(capture.send(&input), 10);
+    capture.ctl.until_counted(&mut capture.run, "received", 20);
+    pair.far.delete_interface();
+    let done = capture.run.wait().expect(1);
+    done.says(&["the device was lost: the network interface was removed"]);
+    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(summary["end"], "device_lost", "{done}");
+    assert_eq!(summary["ledger"]["total"]["captured"], 20, "{done}");
+}
+
+#[test]
+fn a_capture_is_drained_stopped_and_started_again_inside_its_sandbox() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let frame = [&[2; 12][..], &[0x12, 0x34], &[0; 60]].concat();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &vec![frame; 10]);
+    let args = ["-w", "out.pcapng", "--set", "process.sandbox=require"];
+    let mut capture = Interface::start(&pair, &dir, &args);
+    let mut expected = 0;
+    for (command, receives) in [
+        ("drain", false),
+        ("start", true),
+        ("stop", false),
+        ("start", true),
+    ] {
+        let done = wqcap(["ctl", "--socket"])
+            .arg(dir.join("control.sock"))
+            .arg(command)
+            .run()
+            .expect(0);
+        assert_eq!(capture.send(&input), 10, "{done}");
+        if receives {
+            expected += 10;
+            capture
+                .ctl
+                .until_counted(&mut capture.run, "received", expected);
+        }
+    }
+    let done = capture.stop_after(expected);
+    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(summary["ledger"]["total"]["captured"], 20, "{done}");
+}
+
+#[test]
+fn what_an_interface_cannot_do_is_refused_with_a_remedy() {
+    let pair = need!(silent_pair());
+    let tun = ["tuntap", "add", "tun0", "mode", "tun"];
+    let _ = pair.far.program("ip", &tun).run().expect(0);
+    for (args, says) in [
+        (
+            &["-i", "none0"][..],
+            "-i none0: there is no such device or interface",
+        ),
+        (
+            &["-i", "tun0"],
+            "has hardware type 65534 and no Ethernet header; capture it with tcpdump -i tun0",
+        ),
+        (
+            &["-i", IFACE, "--set", "capture.mode=sniffer"],
+            "capture.mode = \"sniffer\": veth0 is captured by packet sockets",
+        ),
+        (
+            &["-i", IFACE, "--set", "rss.inner=true"],
+            "rss: veth0 is captured by packet sockets",
+        ),
+        (
+            &["-i", IFACE, "--set", "device.backend=mlx5"],
+            "there is no RDMA device on this machine",
+        ),
+        (
+            &["-i", IFACE, "--set", "capture.queues=257"],
+            "supports 1 to 256",
+        ),
+    ] {
+        let run = wqcap(["run", "--set", "output.format=none", "--duration", "1"]).args(args);
+        pair.far.enter(run).run().expect(2).says(&[says]);
+    }
+    let run = wqcap([
+        "run",
+        "-i",
+        IFACE,
+        "--set",
+        "output.format=none",
+        "--duration",
+        "1",
+    ])
+    .wrapped(["setpriv", "--reuid=65534", "--clear-groups"]);
+    let done = pair.far.enter(run).run().expect(2);
+    done.says(&["cannot create a packet socket", "grant CAP_NET_RAW"]);
+}
+
+#[test]
+fn the_loopback_interface_shows_each_frame_once() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let run = wqcap(["run", "-i", "lo", "-w", "out.pcapng", "--count", "20"]).cwd(dir.path());
+    let mut run = pair.far.enter(run).start();
+    run.until("the capture is ready", |run| {
+        run.stderr().contains("capturing lo on")
+    });
+    let ping = ["-q", "-c", "10", "-i", "0.01", "127.0.0.1"];
+    let _ = pair.far.program("ping", &ping).run().expect(0);
+    let _ = run.wait().expect(0);
+    let done = Program::new("tshark")
+        .args([
+            "-r",
+            "out.pcapng",
+            "-T",
+            "fields",
+            "-e",
+            "icmp.type",
+            "-e",
+            "icmp.seq",
+        ])
+        .cwd(dir.path())
+        .run()
+        .expect(0);
+    let mut lines: Vec<_> = done.stdout.lines().collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 20, "ten requests and ten answers: {done}");
+}
