@@ -175,7 +175,7 @@ pub struct Setting {
 
 /// Reason why a text is not a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingError {
+pub enum SettingSyntaxError {
     /// The text has no `=`.
     #[error("write KEY=VALUE")]
     NoEquals,
@@ -188,16 +188,16 @@ pub enum SettingError {
 }
 
 impl FromStr for Setting {
-    type Err = SettingError;
+    type Err = SettingSyntaxError;
 
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        let (key, value) = text.split_once('=').ok_or(SettingError::NoEquals)?;
+    fn from_str(text: &str) -> Result<Self, SettingSyntaxError> {
+        let (key, value) = text.split_once('=').ok_or(SettingSyntaxError::NoEquals)?;
         let (key, value) = (key.trim(), value.trim());
         if key.is_empty() {
-            return Err(SettingError::NoKey);
+            return Err(SettingSyntaxError::NoKey);
         }
         if text.contains('\n') {
-            return Err(SettingError::Lines);
+            return Err(SettingSyntaxError::Lines);
         }
         Ok(Self {
             key: key.into(),

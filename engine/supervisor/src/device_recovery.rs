@@ -87,7 +87,7 @@ impl DeviceSearch {
     }
 
     /// Logs a failed attempt to find the device, and sets the time of the next one.
-    pub(super) fn record_failure(&mut self, why: &RecoveryError) {
+    pub(super) fn record_failure(&mut self, why: &DeviceRecoveryError) {
         self.tries += 1;
         self.wait = self.run.backoff.next();
         let (name, wait) = (self.device(), self.wait);
@@ -100,7 +100,7 @@ impl DeviceSearch {
 
 /// Error of an attempt to continue a capture on a lost device. The attempt may be repeated.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RecoveryError {
+pub(super) enum DeviceRecoveryError {
     /// The host finds no device, or the device does not support the configuration.
     #[error(transparent)]
     Device(#[from] HostError),
@@ -120,11 +120,11 @@ pub(super) fn continue_capture(
     resources: &Resources,
     limits: Limits,
     wakeup: &Wakeup,
-) -> Result<(Capture, Plan), RecoveryError> {
+) -> Result<(Capture, Plan), DeviceRecoveryError> {
     let found = host.find_device()?;
     let before = &search.run.plan;
     if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
-        return Err(RecoveryError::NoInterface(netdev.clone()));
+        return Err(DeviceRecoveryError::NoInterface(netdev.clone()));
     }
     let plan = Plan {
         device: found.device,

@@ -215,16 +215,19 @@ impl Ring {
         // Receives posted before this call are lost: libmlx5 zeroes the ring at RESET -> RDY.
         wq.set_state(None, WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
-        let is_direct = attr.access == RingAccess::fastest(context);
-        let queue = match (attr.striding, attr.access) {
-            (Some(shape), _) => {
+        let access = match attr.access {
+            access if access == RingAccess::fastest(context) => access,
+            _ => RingAccess::Verbs,
+        };
+        let queue = match (access, attr.striding) {
+            (RingAccess::Mlx5 | RingAccess::Verbs, Some(shape)) => {
                 let filling = |wrs| ManyFrames::new(shape, wrs);
                 DeviceQueue::Striding(DirectQueue::new(wq, cq, filling)?)
             }
-            (None, RingAccess::Mlx5) if is_direct => {
+            (RingAccess::Mlx5, None) => {
                 DeviceQueue::Direct(DirectQueue::new(wq, cq, |_| OneFrame)?)
             }
-            (None, _) => DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr)),
+            (RingAccess::Verbs, None) => DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr)),
         };
         Self::with_queue(queue, memory, attr)
     }

@@ -5,8 +5,9 @@ use serde::{Serialize, Serializer};
 use crate::device::Context;
 
 /// Method of access to the WQ and the CQ of a queue.
+///
+/// The enum is exhaustive, so that a new method has to be named wherever rings are created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum RingAccess {
     /// Access through libibverbs, which every device supports.
     #[default]
