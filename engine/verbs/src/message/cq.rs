@@ -42,6 +42,10 @@ pub(crate) struct MessageCqInner {
     pub(crate) raw: *mut ffi::ibv_cq,
     // Dropped after the CQ is destroyed.
     channel: Channel,
+    #[cfg_attr(
+        not(feature = "cm"),
+        expect(dead_code, reason = "only connections read it")
+    )]
     pub(crate) context: Arc<ContextInner>,
 }
 
