@@ -72,7 +72,7 @@ struct Survived {
     burst: Option<FrameBurst>,
 }
 
-/// Burst of frames that lasts as long as the receive loop is held.
+/// Burst of frames that the bench sends while it keeps the receive loop from polling.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct FrameBurst {
     /// Rate of the burst in frames per second.

@@ -230,7 +230,7 @@ struct FullRingConsumer<C> {
     round: u64,
     /// Receiver of the signal that the held loop may continue.
     held: Receiver<()>,
-    /// Channel for the result of each measured round.
+    /// Channel on which the loop sends the result of each measured round of the bench.
     sender: SyncSender<Round>,
     /// Number of frames that the current round has drained so far.
     frames: u64,

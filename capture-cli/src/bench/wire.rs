@@ -123,7 +123,8 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns the configuration of the receiving capture, which only counts frames.
+/// Returns the configuration of the capture at the receiving end of the bench, which only counts
+/// frames.
 fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
     let mut config = args.config.load()?;
     if let Some(device) = args.rx.as_ref().or(args.tx.as_ref()) {

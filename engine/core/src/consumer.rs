@@ -17,7 +17,8 @@ pub struct Frame<'a> {
     /// Frame check sequence (FCS) of the frame, if the device delivers it. It is never part of
     /// `bytes`.
     pub fcs: Option<Fcs>,
-    /// Time of the frame's reception in nanoseconds since 1970. It never decreases within a queue.
+    /// Time of the frame's reception in nanoseconds since 1970. In one capture of an RDMA device it
+    /// never decreases within a queue.
     pub ns: u64,
 }
 

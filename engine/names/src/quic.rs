@@ -220,7 +220,7 @@ fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]
 pub(crate) struct HelloPieces {
     /// Keys of the Initial packets that carry the hello.
     keys: InitialKeys,
-    /// Offset in the hello and bytes of each received piece.
+    /// Received pieces of the TLS ClientHello: the offset of each in the hello, and its bytes.
     pieces: Vec<(usize, Vec<u8>)>,
     /// Total length of all received pieces of the hello in bytes.
     held: usize,

@@ -243,8 +243,9 @@ impl OpenSinkFile {
         self.totals.last_ns.saturating_sub(self.since_ns)
     }
 
-    /// Continues the file in the empty block `next`, which begins with the last `repeated` bytes of
-    /// the current block and with `rest`. Returns the current block.
+    /// Continues the capture file in the empty block `next` and returns the current block. The new
+    /// block repeats the last `repeated` bytes of the current one, because direct I/O writes whole
+    /// sectors, followed by `rest`, the part of a record that did not fit.
     pub(super) fn continue_in(&mut self, mut next: Block, repeated: usize, rest: &[u8]) -> Block {
         let block = &self.block;
         let offset = self.len() - repeated as u64;

@@ -106,7 +106,8 @@ struct Object {
     key: String,
     bytes: u64,
     pieces: Pieces,
-    /// Rank of the object in the order of the objects' first stamps.
+    /// Rank of the stored object by the time stamp of its first frame, among all objects of the
+    /// query.
     turn: usize,
     state: Mutex<ObjectState>,
 }

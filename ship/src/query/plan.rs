@@ -170,7 +170,7 @@ pub async fn plan(
 /// Table of an object's parts, or the reason why the table cannot be used.
 type ReadTable = (CaptureKey, Result<Option<PartTable>, OmittedTable>);
 
-/// Reason why a table of parts is left out of the query.
+/// Reason why a query leaves out the table that lists the parts of a stored capture file.
 enum OmittedTable {
     /// The table of parts was deleted after it was listed.
     Gone,

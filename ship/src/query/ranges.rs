@@ -59,7 +59,7 @@ pub enum RangeListError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeRowError {
-    /// A needed value of the row is null.
+    /// A value that every row of the list of byte ranges needs is null.
     #[error("column {0}: is null")]
     Null(&'static str),
     /// A value of the row is not a number.

@@ -103,7 +103,8 @@ pub fn run(
 }
 
 impl Shipper {
-    /// Runs one pass of shipping, with a sensor status before and after it.
+    /// Runs one pass that sends finished files to the store, and publishes the sensor's status
+    /// before and after it.
     async fn once(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
         self.update_status(|_| {});
         lease.claim().await?;

@@ -27,7 +27,7 @@ pub fn spawn<T: Send + 'static>(
 
 /// Thread for whose work the end of a run waits, up to a limit.
 pub struct BoundedThread<T> {
-    /// Handle of the thread, to join it.
+    /// Join handle of the thread whose work the end of a run waits for.
     thread: JoinHandle<T>,
     /// Stop flag, on which the thread skips its remaining work.
     hurry: Arc<AtomicBool>,

@@ -141,11 +141,11 @@ pub(super) enum Op {
     HalfAtEqual(u32, u16, Branch),
     /// BPF instruction that joins `Half` and `AnyBit`.
     HalfAnyBit(u32, u16, Branch),
-    /// BPF instruction that joins `Half` and `Equal`.
+    /// Instruction that loads as `Half` does and compares the value as `Equal` does, in one step.
     HalfEqual(u32, u16, Branch),
-    /// BPF instruction that joins `Byte` and `Equal`.
+    /// Instruction that loads as `Byte` does and compares the value as `Equal` does, in one step.
     ByteEqual(u32, u8, Branch),
-    /// BPF instruction that joins `Word` and `Equal`.
+    /// Instruction that loads as `Word` does and compares the value as `Equal` does, in one step.
     WordEqual(u32, u32, Branch),
     Return(u32),
     ReturnAccumulator,

@@ -19,7 +19,7 @@ const STILL_NS: u64 = 10_000;
 /// Uncertainty, in nanoseconds, of a clock sample whose device counter did not change.
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
-/// Maximum number of additional clock samples in the first clock reading.
+/// Maximum number of samples of the NIC's clock by which the first reading exceeds a later one.
 const FIRST_LOOKS: usize = 50;
 /// Time between the clock samples of the first clock reading.
 const MOMENT: Duration = Duration::from_millis(1);

@@ -166,7 +166,8 @@ pub(super) struct WriterChannels {
     pub(super) full: Receiver<Full>,
     pub(super) closer: Sender<CloserTask>,
     pub(super) failed: Arc<Alarm>,
-    /// Requests to the sinks, in which the writer thread publishes the progress of flushes.
+    /// Requests of the capture to its sinks. The writer thread records there which flushes have
+    /// reached the disk.
     pub(super) requests: Arc<SinkRequests>,
     /// Trigger of the retention thread, which deletes old files; `None`: files are never deleted.
     pub(super) trigger: Option<RetentionTrigger>,

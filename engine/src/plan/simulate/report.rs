@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct SimulatedSpread {
     /// Value of `capture.mode` in the simulation.
     pub mode: String,
-    /// Value of `capture.queues` in the simulation, or its default.
+    /// Number of queues in the simulation: `capture.queues`, or its default if the key is absent.
     pub queues: u16,
     /// Value of `rss.hash` in the simulation.
     pub hash: String,

@@ -21,8 +21,8 @@ use super::queues::Queues;
 use burst::{Burst, BurstCounts, HoldPolicy};
 use faults::{BURST, PortFaults};
 
-/// Maximum number of bursts of frames that a wire loses when the device returns. An unpaced wire
-/// would lose frames forever.
+/// Maximum number of bursts of frames that a wire loses when a removed device returns. An unpaced
+/// wire would lose frames forever.
 const MAX_LOST_BURSTS: usize = 1 << 12;
 /// Time in nanoseconds without a change of the flow rules, after which a lossless wire discards
 /// frames that match no rule. Programs install their rules one after the other.
