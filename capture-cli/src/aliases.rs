@@ -347,6 +347,7 @@ fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'stat
         return Ok("device.name");
     }
     let mut ports = devices.iter().flat_map(|it| &it.ports);
+    let is_netdev = is_netdev && name != "any";
     if is_netdev || ports.any(|port| port.netdev.as_deref() == Some(name)) {
         return Ok("device.netdev");
     }

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.device.name = args.next();
     config.capture.on_port_down = Some(OnPortDown::Stop);
     config.output.dir = args.next().ok_or("usage: files DEVICE FOLDER")?.into();
-    config.output.buffer = Size(16 << 20);
+    config.output.buffer = Some(Size(16 << 20));
     let plan = Plan::new(&config, &device::list()?)?;
     let mut capture = Capture::start(
         &plan,

@@ -2,7 +2,10 @@
 //! device. tcpdump on the same interface is the judge of time stamps and of numbers.
 
 use rustix::process::Signal;
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 use wqcap_tests::{
     Dir, Done, Pair, Program, Running,
     captures::Captures,
@@ -109,6 +112,17 @@ fn that_fit(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     frames.iter().filter(fits).cloned().collect()
 }
 
+/// Writes `count` numbered frames with payloads of `len` bytes into a file, and returns its path.
+fn numbered(dir: &Dir, count: u32, len: usize) -> PathBuf {
+    let frame = |number: u32| {
+        let padding = vec![0; len - 4];
+        [&[2; 12][..], &[0x12, 0x34], &number.to_be_bytes(), &padding].concat()
+    };
+    let file = dir.join("input.pcap");
+    files::write(&file, 0, &(0..count).map(frame).collect::<Vec<_>>());
+    file
+}
+
 fn bytes(records: Vec<Record>) -> Vec<Vec<u8>> {
     records.into_iter().map(|record| record.bytes).collect()
 }
@@ -183,7 +197,7 @@ fn four_queues_receive_each_frame_once_and_both_directions_of_a_flow_on_one_queu
     wanted.sort();
     received.sort();
     assert_same("frames", &received, &wanted);
-    let used: std::collections::BTreeSet<_> = queues.values().collect();
+    let used: BTreeSet<_> = queues.values().collect();
     assert_eq!(used.len(), 4, "{done}");
 }
 
@@ -192,11 +206,7 @@ fn four_queues_receive_each_frame_once_and_both_directions_of_a_flow_on_one_queu
 fn time_stamps_are_those_of_the_kernel() {
     let pair = need!(silent_pair());
     let dir = Dir::new();
-    let frames: Vec<_> = (0..200_u32)
-        .map(|i| [&[2; 12][..], &[0x12, 0x34], &i.to_be_bytes(), &[0; 60]].concat())
-        .collect();
-    let input = dir.join("input.pcap");
-    files::write(&input, 0, &frames);
+    let input = numbered(&dir, 200, 64);
     let dump = dir.join("tcpdump.pcap");
     let mut tcpdump = pair.far.program(
         "tcpdump",
@@ -238,11 +248,7 @@ fn promiscuous_mode_and_sockets_end_with_a_killed_run() {
 fn frames_without_room_in_the_ring_are_counted() {
     let pair = need!(silent_pair());
     let dir = Dir::new();
-    let frames: Vec<_> = (0..60_000_u32)
-        .map(|i| [&[2; 12][..], &[0x12, 0x34], &i.to_be_bytes(), &[0; 1400]].concat())
-        .collect();
-    let input = dir.join("input.pcap");
-    files::write(&input, 0, &frames);
+    let input = numbered(&dir, 60_000, 1404);
     let capture = Interface::start(&pair, &dir, &["--set", "output.format=none"]);
     capture.run.signal(Signal::STOP);
     let sent = capture.send(&input);
@@ -270,9 +276,7 @@ fn frames_without_room_in_the_ring_are_counted() {
 fn an_interface_that_goes_down_and_up_is_an_outage_and_a_deleted_one_ends_the_run() {
     let pair = need!(silent_pair());
     let dir = Dir::new();
-    let frame = [&[2; 12][..], &[0x12, 0x34], &[0; 60]].concat();
-    let input = dir.join("input.pcap");
-    files::write(&input, 0, &vec![frame; 10]);
+    let input = numbered(&dir, 10, 64);
     let mut capture = Interface::start(&pair, &dir, &["-w", "out.pcapng"]);
     assert_eq!(capture.send(&input), 10);
     capture.ctl.until_counted(&mut capture.run, "received", 10);
@@ -297,9 +301,7 @@ fn an_interface_that_goes_down_and_up_is_an_outage_and_a_deleted_one_ends_the_ru
 fn a_capture_is_drained_stopped_and_started_again_inside_its_sandbox() {
     let pair = need!(silent_pair());
     let dir = Dir::new();
-    let frame = [&[2; 12][..], &[0x12, 0x34], &[0; 60]].concat();
-    let input = dir.join("input.pcap");
-    files::write(&input, 0, &vec![frame; 10]);
+    let input = numbered(&dir, 10, 64);
     let args = ["-w", "out.pcapng", "--set", "process.sandbox=require"];
     let mut capture = Interface::start(&pair, &dir, &args);
     for (command, receives) in [

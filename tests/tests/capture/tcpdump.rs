@@ -333,12 +333,10 @@ fn the_configuration_is_a_file_the_first_word_or_standard_input() {
 }
 
 #[test]
-fn the_error_for_an_interface_without_rdma_names_the_software_nic() {
+fn check_accepts_an_ordinary_interface_and_a_device_of_another_machine() {
     if !fs::exists("/sys/class/net/lo").unwrap_or(false) {
         skip!("this machine has no loopback interface");
     }
-    let done = wqcap(["run", "-i", "lo", "-w", "-"]).run().expect(2);
-    done.says(&["-i lo", "--model af_packet:lo"]);
     if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
         skip!("this machine has an RDMA device");
     }

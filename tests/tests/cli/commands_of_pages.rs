@@ -74,6 +74,7 @@ const WIRE: &str = "synth:size=100,flows=16,pps=2000,proto=mix";
 const PLACE: &str = r#"
 mount -t tmpfs none /var/lib
 mount -t tmpfs none /run
+mount -t sysfs none /sys
 extcap=$(tshark -G folders 2>/dev/null | sed -n 's/^Extcap path:[[:space:]]*//p')
 [ ! -d "$extcap" ] || mount -t tmpfs none "$extcap"
 ip link set lo up

@@ -109,6 +109,13 @@ impl Conversion {
         }
     }
 
+    /// Creates the conversion of stamps that are nanoseconds since 1970 already, within 400 days of
+    /// `around_ns`.
+    #[must_use]
+    pub fn identity(around_ns: u64) -> Self {
+        Self::new(StampForm::Ticks { unused: 0 }, around_ns, around_ns, 1.0)
+    }
+
     /// Marks the stamp conversion as following the host's time, whose monotonic clock showed
     /// `mono_ns` at the conversion's start.
     #[must_use]
