@@ -49,7 +49,7 @@ mod start;
 mod wq_flags;
 
 pub use handle::{CaptureHandle, FilterChange};
-use packet_port::LinkChange;
+use packet_port::InterfaceChange;
 pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
 pub use resources::Resources;
@@ -297,9 +297,9 @@ impl Capture {
         while let Some(event) = self.source.take_event() {
             match event {
                 SourceEvent::Device(event) => self.handle(event),
-                SourceEvent::Link(LinkChange::Down) => self.port_went_down(),
-                SourceEvent::Link(LinkChange::Up) => self.port_came_up(),
-                SourceEvent::Link(LinkChange::Gone) => {
+                SourceEvent::Link(InterfaceChange::Down) => self.port_went_down(),
+                SourceEvent::Link(InterfaceChange::Up) => self.port_came_up(),
+                SourceEvent::Link(InterfaceChange::Gone) => {
                     let end = self.lost("the network interface was removed".into());
                     self.end.get_or_insert(end);
                     break;

@@ -27,7 +27,7 @@ pub(super) struct PacketPort {
 
 /// Change of the interface since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkChange {
+pub(super) enum InterfaceChange {
     /// The interface went down.
     Down,
     /// The interface came up.
@@ -112,14 +112,14 @@ impl PacketPort {
     }
 
     /// Returns what changed since the last call.
-    pub(super) fn check(&mut self) -> Option<LinkChange> {
+    pub(super) fn check(&mut self) -> Option<InterfaceChange> {
         if self.sockets.iter().any(|it| it.is_orphaned()) {
-            return Some(LinkChange::Gone);
+            return Some(InterfaceChange::Gone);
         }
         let is_up = self.is_up();
         match (self.was_up.replace(is_up), is_up) {
-            (Some(true), false) => Some(LinkChange::Down),
-            (Some(false), true) => Some(LinkChange::Up),
+            (Some(true), false) => Some(InterfaceChange::Down),
+            (Some(false), true) => Some(InterfaceChange::Up),
             _ => None,
         }
     }

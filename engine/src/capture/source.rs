@@ -3,7 +3,7 @@
 
 use super::{
     clock::CaptureClock,
-    packet_port::{LinkChange, PacketPort},
+    packet_port::{InterfaceChange, PacketPort},
     port::Port,
 };
 use crate::{
@@ -45,7 +45,7 @@ pub(super) enum SourceEvent {
     /// Event of the RDMA device.
     Device(AsyncEvent),
     /// Change of the network interface.
-    Link(LinkChange),
+    Link(InterfaceChange),
 }
 
 impl Source {

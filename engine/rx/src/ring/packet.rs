@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
-use wqcap_sockets::packet::{BlockCursor, BlockRing, PacketSocket};
+use wqcap_sockets::packet::{BlockRing, PacketCursor, PacketSocket};
 use wqcap_verbs::{VerbsError, WqState};
 
 /// Receive queue of a packet socket with a TPACKET_V3 ring.
@@ -26,7 +26,7 @@ pub struct PacketQueue {
     /// Block that the kernel passes on next, or that is being read.
     current: u32,
     /// Position in the current block; `None`: the kernel has not passed it on.
-    cursor: Option<BlockCursor>,
+    cursor: Option<PacketCursor>,
 }
 
 impl Ring<PacketQueue> {

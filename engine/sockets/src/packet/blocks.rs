@@ -145,7 +145,7 @@ pub struct Damaged(pub u32);
 
 /// Position in a block that the kernel has passed on.
 #[derive(Debug)]
-pub struct BlockCursor {
+pub struct PacketCursor {
     block: u32,
     /// Offset of the next frame's header in the block.
     at: u32,
@@ -153,7 +153,7 @@ pub struct BlockCursor {
     left: u32,
 }
 
-impl BlockCursor {
+impl PacketCursor {
     /// Returns `true` after the last frame of the block.
     #[inline]
     #[must_use]
@@ -199,7 +199,7 @@ impl BlockRing {
     /// If the ring has no such block.
     #[inline]
     #[must_use]
-    pub fn read(&mut self, block: u32) -> Option<BlockCursor> {
+    pub fn read(&mut self, block: u32) -> Option<PacketCursor> {
         const HEADER: u32 = offset_of!(libc::tpacket_block_desc, hdr) as u32;
         let status = self.memory.status(block).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -213,7 +213,7 @@ impl BlockRing {
                 .cast::<libc::tpacket_hdr_v1>()
                 .read()
         };
-        Some(BlockCursor {
+        Some(PacketCursor {
             block,
             at: header.offset_to_first_pkt,
             left: header.num_pkts,
@@ -226,7 +226,7 @@ impl BlockRing {
     /// # Errors
     /// A header points outside of the block. No further frame of the block can be found.
     #[inline]
-    pub fn next(&mut self, cursor: &mut BlockCursor) -> Result<Option<BlockFrame>, Damaged> {
+    pub fn next(&mut self, cursor: &mut PacketCursor) -> Result<Option<BlockFrame>, Damaged> {
         if cursor.left == 0 {
             return Ok(None);
         }

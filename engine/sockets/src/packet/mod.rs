@@ -6,13 +6,13 @@
 //! while the sockets of a group are created one after the other.
 //!
 //! The kernel fills one block of the ring after the other. It passes on a block that is full, or
-//! whose time is over ([`PacketAttr::retire`]). A [`BlockCursor`] walks the frames of such a block.
+//! whose time is over ([`PacketAttr::retire`]). A [`PacketCursor`] walks the frames of such a block.
 
 mod blocks;
 mod gate;
 mod socket;
 
-pub use blocks::{BlockCursor, BlockFrame, BlockMemory, BlockRing, Damaged};
+pub use blocks::{BlockFrame, BlockMemory, BlockRing, Damaged, PacketCursor};
 pub use socket::{FanoutGroup, PacketAttr, PacketCounts, PacketError, PacketSocket};
 
 #[cfg(test)]
