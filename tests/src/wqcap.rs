@@ -1,11 +1,8 @@
 //! Command lines of `wqcap run` and `wqcap model`, and the results of a finished run.
 
 use crate::{
-    Dir, Done, Program, Running, Summary, binaries,
-    compare::assert_same,
-    ctl::Ctl,
-    files,
-    process::{self, HANG},
+    Dir, Done, Program, Running, Summary, binaries, compare::assert_same, ctl::Ctl, files,
+    model::granted, process::HANG,
 };
 use std::{
     cell::OnceCell,
@@ -24,23 +21,17 @@ pub fn wqcap<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Program {
 
 /// Returns the command line `wqcap model --wire WIRE... [--set k=v]... -- PROGRAM`.
 ///
-/// The model checks the capabilities of the process, as the kernel does. For an ordinary user the
-/// command line sets `caps=all`.
+/// The command line has the settings [`granted`], too.
 #[must_use]
 pub fn model<S: AsRef<OsStr>>(
     wires: &[&str],
     sets: &[&str],
     program: impl IntoIterator<Item = S>,
 ) -> Program {
-    let granted: &[&str] = if process::is_root() {
-        &[]
-    } else {
-        &["--set", "caps=all"]
-    };
     let wires = wires.iter().flat_map(|wire| ["--wire", wire]);
-    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let sets = granted().iter().chain(sets);
+    let sets = sets.flat_map(|set| ["--set", set]);
     wqcap(["model"])
-        .args(granted)
         .args(wires)
         .args(sets)
         .arg("--")

@@ -254,7 +254,7 @@ impl SlotMemory {
     }
 
     /// Creates the receive slots over the blocks of a packet socket's ring.
-    pub(super) fn of_socket(memory: Arc<BlockMemory>, layout: SlotLayout) -> Self {
+    pub(super) fn from_blocks(memory: Arc<BlockMemory>, layout: SlotLayout) -> Self {
         let (start, len) = (memory.as_ptr(), memory.len());
         Self::with_backing(start, len, 0, layout, Backing::Socket(memory))
     }

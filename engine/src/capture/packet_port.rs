@@ -5,7 +5,7 @@
 
 use crate::{
     Error,
-    device::counters::SocketDrops,
+    device::{counters::SocketDrops, kernel},
     plan::Plan,
     rx::{PacketQueue, Ring},
 };
@@ -61,7 +61,7 @@ impl PacketPort {
                 Some(group) => socket.join_fanout(group)?,
             }
             let socket = Arc::new(socket);
-            rings.push(Ring::of_socket(Arc::clone(&socket), ring)?);
+            rings.push(Ring::from_socket(Arc::clone(&socket), ring)?);
             sockets.push(socket);
         }
         let port = Self {
@@ -89,8 +89,8 @@ impl PacketPort {
         Ok(())
     }
 
-    /// Keeps further frames out of the rings, and waits until the kernel has passed on all blocks
-    /// with frames.
+    /// Keeps further frames out of the rings. The kernel passes on the blocks that have frames
+    /// within [`PacketPort::settle`].
     pub(super) fn close_gates(&self) {
         for socket in &self.sockets {
             if let Err(e) = socket.close_gate() {
@@ -107,8 +107,7 @@ impl PacketPort {
 
     /// Returns `true` if the interface is up and has a carrier.
     pub(super) fn is_up(&self) -> bool {
-        let file = format!("/sys/class/net/{}/carrier", self.interface);
-        crate::device::read(file).is_some_and(|it| it == "1")
+        kernel::has_carrier(&self.interface)
     }
 
     /// Returns what changed since the last call.

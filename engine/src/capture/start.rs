@@ -311,16 +311,8 @@ impl<'p> Startup<'p> {
             end: None,
         };
         match rings {
-            Rings::Device(rings) => {
-                for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
-                    capture.start_queue(plan, i, ring, source)?;
-                }
-            }
-            Rings::Packet(rings) => {
-                for (i, (ring, source)) in rings.into_iter().zip(sources).enumerate() {
-                    capture.start_queue(plan, i, ring, source)?;
-                }
-            }
+            Rings::Device(rings) => capture.start_queues(plan, rings, sources)?,
+            Rings::Packet(rings) => capture.start_queues(plan, rings, sources)?,
         }
         if let Some(writer) = &mut capture.writer {
             writer.wait_for_memory()?;
@@ -339,6 +331,17 @@ impl<'p> Startup<'p> {
 }
 
 impl Capture {
+    /// Starts the receive loop of every queue.
+    fn start_queues<S: ConsumerSource, Q: Queue + Send + 'static>(
+        &mut self,
+        plan: &Plan,
+        rings: Vec<Ring<Q>>,
+        sources: impl Iterator<Item = S>,
+    ) -> Result<(), Error> {
+        let mut queues = rings.into_iter().zip(sources).enumerate();
+        queues.try_for_each(|(i, (ring, source))| self.start_queue(plan, i, ring, source))
+    }
+
     /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
     fn start_queue<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,

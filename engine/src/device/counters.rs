@@ -157,7 +157,7 @@ impl NicReader {
     pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
         let folder_of = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
         let device = format!("/sys/class/infiniband/{device}");
-        Self::of(CounterSource::Rdma {
+        Self::with_source(CounterSource::Rdma {
             folders: [
                 format!("{device}/ports/{port}/hw_counters"),
                 format!("{device}/hw_counters"),
@@ -172,13 +172,13 @@ impl NicReader {
     /// sockets capture.
     #[must_use]
     pub fn start_interface(name: &str, drops: Arc<SocketDrops>) -> Self {
-        Self::of(CounterSource::Interface {
+        Self::with_source(CounterSource::Interface {
             folder: Path::new("/sys/class/net").join(name).join("statistics"),
             drops,
         })
     }
 
-    fn of(source: CounterSource) -> Self {
+    fn with_source(source: CounterSource) -> Self {
         let reader = Self {
             source,
             counters: Mutex::default(),

@@ -43,7 +43,7 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
     let hardware_type = read_number(sys.join("type"))?;
     // Of interfaces without a carrier, the driver answers EINVAL or -1.
     let speed: Option<i64> = read_number(sys.join("speed"));
-    let is_up = read(sys.join("carrier")).is_some_and(|it| it == "1");
+    let is_up = has_carrier(name);
     let link = fs::read_link(sys.join("device/driver")).ok();
     let driver = link.and_then(|it| Some(it.file_name()?.to_str()?.to_owned()));
     let mac = read(sys.join("address")).filter(|it| !it.is_empty());
@@ -68,7 +68,7 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
             rate_gbps: speed.filter(|it| *it > 0).map_or(0.0, |it| it as f64 / 1e3),
             netdev: Some(name.to_owned()),
             mtu: read_number(sys.join("mtu")),
-            place: PortTopology::of_interface(&sys),
+            place: PortTopology::from_interface(&sys),
         }],
         access: RingAccess::Verbs,
         software: false,
@@ -80,6 +80,12 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
             hardware_type,
         }),
     })
+}
+
+/// Returns `true` if the network interface `name` is up and has a carrier.
+#[must_use]
+pub fn has_carrier(name: &str) -> bool {
+    read(format!("/sys/class/net/{name}/carrier")).is_some_and(|it| it == "1")
 }
 
 /// Lists the network interfaces of this network namespace, in the order of their names.

@@ -179,7 +179,7 @@ pub fn candidates(config: &DeviceConfig) -> Result<Vec<DeviceFacts>, Error> {
 
 /// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
-pub(crate) fn read(path: impl AsRef<Path>) -> Option<String> {
+fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 

@@ -37,11 +37,9 @@ impl PortTopology {
     pub fn read(sysfs: &Path, device: &str, netdev: Option<&str>) -> Self {
         let function = sysfs.join(format!("class/infiniband/{device}/device"));
         let mut place = Self {
-            is_vf: function.join("physfn").exists(),
-            vfs: read_number(function.join("sriov_numvfs")).unwrap_or(0),
             // The driver's name for the device over a bond (mlx5_ib_stage_init_init).
             is_lag: device.starts_with("mlx5_bond_"),
-            ..Self::default()
+            ..Self::from_function(&function)
         };
         if let Some(netdev) = netdev {
             place.read_interface(&sysfs.join(format!("class/net/{netdev}")));
@@ -51,15 +49,19 @@ impl PortTopology {
 
     /// Reads the topology of an ordinary network interface from its directory in sysfs.
     #[must_use]
-    pub fn of_interface(interface: &Path) -> Self {
-        let function = interface.join("device");
-        let mut place = Self {
+    pub fn from_interface(interface: &Path) -> Self {
+        let mut place = Self::from_function(&interface.join("device"));
+        place.read_interface(interface);
+        place
+    }
+
+    /// Reads what a PCI function says of its virtual functions, from its directory in sysfs.
+    fn from_function(function: &Path) -> Self {
+        Self {
             is_vf: function.join("physfn").exists(),
             vfs: read_number(function.join("sriov_numvfs")).unwrap_or(0),
             ..Self::default()
-        };
-        place.read_interface(interface);
-        place
+        }
     }
 
     /// Reads the e-switch port and the bond of a network interface.

@@ -3,10 +3,22 @@
 use crate::{Program, binaries, process};
 use std::{ffi::OsStr, path::Path};
 
+/// Returns the settings of the model that every user of this process needs.
+///
+/// The model checks the capabilities of the process, as the kernel does. An ordinary user gets
+/// `caps=all`.
+#[must_use]
+pub fn granted() -> &'static [&'static str] {
+    if process::is_root() {
+        &[]
+    } else {
+        &["caps=all"]
+    }
+}
+
 /// Returns the command line of `program` on the model, with one device for each of `wires`.
 ///
-/// The model checks the capabilities of the process, as the kernel does. For an ordinary user the
-/// command line sets `caps=all`.
+/// The command line has the settings [`granted`], too.
 ///
 /// # Panics
 /// Panics if the model cannot be built.
@@ -16,12 +28,7 @@ pub fn model<S: AsRef<OsStr>>(
     sets: &[&str],
     program: impl IntoIterator<Item = S>,
 ) -> Program {
-    let granted: &[&str] = if process::is_root() {
-        &[]
-    } else {
-        &["caps=all"]
-    };
-    preloaded(binaries::model(), wires, &[granted, sets].concat()).args(program)
+    preloaded(binaries::model(), wires, &[granted(), sets].concat()).args(program)
 }
 
 /// Returns the beginning of a command line that preloads the model's shared object `object`. The

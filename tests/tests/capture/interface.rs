@@ -98,8 +98,9 @@ impl<'p> Interface<'p> {
     }
 }
 
-/// Returns the frames of a capture that the interface takes.
-fn that_fit(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+/// Writes the frames of all captures that the interface takes into a file. Returns its path and the
+/// frames.
+fn all_that_fit(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
     let is_tagged = |frame: &[u8]| matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8]);
     let fits = |frame: &&Vec<u8>| {
         let longest = if is_tagged(frame) {
@@ -109,7 +110,11 @@ fn that_fit(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         };
         frame.len() > 14 && frame.len() <= longest
     };
-    frames.iter().filter(fits).cloned().collect()
+    let (_, all) = Captures::find().everything(dir);
+    let frames: Vec<_> = all.iter().filter(fits).cloned().collect();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &frames);
+    (input, frames)
 }
 
 /// Writes `count` numbered frames with payloads of `len` bytes into a file, and returns its path.
@@ -131,10 +136,7 @@ fn bytes(records: Vec<Record>) -> Vec<Vec<u8>> {
 fn every_frame_of_all_captures_arrives_unchanged_and_in_order() {
     let pair = need!(silent_pair());
     let dir = Dir::new();
-    let (_, frames) = Captures::find().everything(&dir);
-    let frames = that_fit(&frames);
-    let input = dir.join("input.pcap");
-    files::write(&input, 0, &frames);
+    let (input, frames) = all_that_fit(&dir);
     let capture = Interface::start(&pair, &dir, &["-w", "out.pcapng"]);
     let sent = capture.send(&input);
     let done = capture.stop_after(sent);
@@ -154,10 +156,7 @@ fn every_frame_of_all_captures_arrives_unchanged_and_in_order() {
 fn four_queues_receive_each_frame_once_and_both_directions_of_a_flow_on_one_queue() {
     let pair = need!(silent_pair());
     let dir = Dir::new();
-    let (_, frames) = Captures::find().everything(&dir);
-    let frames = that_fit(&frames);
-    let input = dir.join("input.pcap");
-    files::write(&input, 0, &frames);
+    let (input, frames) = all_that_fit(&dir);
     let args = [
         "-o",
         "out",

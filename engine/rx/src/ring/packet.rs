@@ -33,8 +33,8 @@ impl Ring<PacketQueue> {
     /// Creates the receive ring of a packet socket over the blocks of its TPACKET_V3 ring.
     ///
     /// # Errors
-    /// None at present: the blocks exist already.
-    pub fn of_socket(socket: Arc<PacketSocket>, ring: BlockRing) -> Result<Self, VerbsError> {
+    /// The queue refuses a block.
+    pub fn from_socket(socket: Arc<PacketSocket>, ring: BlockRing) -> Result<Self, VerbsError> {
         let memory = Arc::clone(ring.memory());
         let attr = RingAttr {
             wrs: memory.blocks(),
@@ -43,7 +43,7 @@ impl Ring<PacketQueue> {
             channel: true,
             ..RingAttr::default()
         };
-        let slots = SlotMemory::of_socket(memory, SlotLayout::new(attr));
+        let slots = SlotMemory::from_blocks(memory, SlotLayout::new(attr));
         let queue = PacketQueue {
             socket,
             ring,

@@ -21,7 +21,7 @@ const ATTR: PacketAttr = PacketAttr {
 /// Time limit for frames to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs `test` on a thread in a network namespace of its own, whose loopback interface is up. Without
+/// Runs `test` on a thread in a new network namespace, whose loopback interface is up. Without
 /// the rights for that, prints the reason and returns.
 fn in_namespace(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
