@@ -9,8 +9,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `block` | block sink of a queue: encodes records into blocks |
-//! | `sink_file` | states of a sink's capture file: closed, open, open with notes |
+//! | `block` | block sink of a queue: encodes records into write blocks; states of its capture file |
 //! | `write` | the writer thread, open files, the policy for errors of the disk, io_uring, the closer |
 //! | `post` | processing of finished files: retention, hooks, encryption, indexes |
 //! | `reorder` | `output.order = "time"`: merges the queues' records by time stamp, before the writer |
@@ -36,7 +35,6 @@ mod pcapng;
 mod post;
 mod reorder;
 mod requests;
-mod sink_file;
 mod write;
 
 pub use block::BlockSink;

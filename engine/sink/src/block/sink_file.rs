@@ -1,7 +1,8 @@
 //! Capture file of a block sink: closed, open, or open with notes for its next record. All transitions
 //! between these states are here; [`super::block`] carries them out.
 
-use crate::{Rotation, Totals, block::Block, requests::PendingNotes};
+use super::write_block::Block;
+use crate::{Rotation, Totals, requests::PendingNotes};
 
 /// Capture file of a sink, in one of three states. The representation has a byte for the state: each
 /// frame compares it, and unused values of a field, which take its place otherwise, are 64 bits long.

@@ -9,12 +9,14 @@
 //! Blocks that are compressed or ordered before they are written hold whole records
 //! ([`Cut::Records`]).
 
-use crate::{
-    Encoder, Record, Rotation, SinkRequests, Totals, WriteLimit,
-    requests::RequestCursor,
-    sink_file::{FileLimits, SinkFile},
-};
+mod sink_file;
+mod write_block;
+
+pub(super) use write_block::{ALIGN, Block, FileLedger, FrameTally};
+
+use crate::{Encoder, Record, Rotation, SinkRequests, Totals, WriteLimit, requests::RequestCursor};
 use crossbeam_channel::{Receiver, Sender};
+use sink_file::{FileLimits, SinkFile};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -22,12 +24,7 @@ use std::sync::{
 use wqcap_core::{
     consumer::{Consumer, FCS_LEN, Fcs, Frame, Verdict},
     settings::OnFull,
-    stats::QueueCounters,
 };
-use wqcap_memory::Region;
-
-/// Alignment of offsets, lengths and addresses of direct I/O in bytes: the largest sector size in use.
-pub(super) const ALIGN: usize = 4096;
 
 /// Positions at which a capture file may be cut into write blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,179 +37,6 @@ pub(super) enum Cut {
         /// costs at least one sector.
         patience: u32,
     },
-}
-
-/// Write block: a piece of a capture file, with the memory that holds it.
-pub(super) struct Block {
-    pub(super) memory: Region,
-    /// Number of the block's file among the queue's files, from 1.
-    pub(super) file: u64,
-    /// Number of write blocks that the queue sent before this block. Set by the writer.
-    pub(super) number: u64,
-    /// Offset of the block's first byte in the file, a multiple of [`ALIGN`].
-    pub(super) offset: u64,
-    /// Number of the file's bytes in the write block.
-    pub(super) len: usize,
-    /// Length in bytes up to which the block takes frame records on the fast path: the block's
-    /// capacity, or less if the file reaches its maximum size before.
-    until: usize,
-    /// Number of bytes in the block up to the end of its last whole frame record.
-    pub(super) whole: usize,
-    /// Number of frames whose records end in the block, and of their bytes.
-    pub(super) tally: FrameTally,
-    /// Time stamp of the first frame record in the block's file.
-    pub(super) first_ns: u64,
-    /// `true` for the last block of a capture file.
-    pub(super) end: bool,
-    /// `true` if the block's content cannot be written. The capture file ends before the block.
-    pub(super) spoilt: bool,
-    /// Number of the block's memory in the pool of write blocks that is registered with io_uring.
-    pub(super) extent: Option<u16>,
-}
-
-impl Block {
-    pub(super) fn new(memory: Region) -> Self {
-        Self {
-            memory,
-            file: 0,
-            number: 0,
-            offset: 0,
-            len: 0,
-            until: 0,
-            whole: 0,
-            tally: FrameTally::default(),
-            first_ns: 0,
-            end: false,
-            spoilt: false,
-            extent: None,
-        }
-    }
-
-    /// Makes this block replace the block `other` in its file: copies the file's number, the tally
-    /// and the end mark, but not the bytes and their offset.
-    pub(super) fn take_place_of(&mut self, other: &Self) {
-        self.begin(other.file, 0, other.first_ns);
-        self.tally.clone_from(&other.tally);
-        self.end = other.end;
-    }
-
-    fn room(&self) -> usize {
-        self.memory.len() - self.len
-    }
-
-    /// Resets the write block to an empty piece of file number `file`; the piece begins at
-    /// `offset`.
-    fn begin(&mut self, file: u64, offset: u64, first_ns: u64) {
-        (self.file, self.offset, self.first_ns) = (file, offset, first_ns);
-        (self.len, self.whole, self.until) = (0, 0, self.memory.len());
-        (self.end, self.spoilt) = (false, false);
-        self.tally.clear();
-    }
-
-    /// Resets the write block to an empty piece at `offset` of a file whose frame records may
-    /// extend to at most `longest` bytes.
-    pub(super) fn begin_within(&mut self, longest: u64, file: u64, offset: u64, first_ns: u64) {
-        self.begin(file, offset, first_ns);
-        let left = usize::try_from(longest.saturating_sub(offset)).unwrap_or(usize::MAX);
-        self.until = self.until.min(left);
-    }
-
-    /// Lets the write block take frame records up to its capacity, whatever the file's maximum size.
-    pub(super) fn lift_limit(&mut self) {
-        self.until = self.memory.len();
-    }
-
-    /// Appends as many bytes as fit in the write block and returns the others.
-    pub(super) fn append<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
-        let (here, rest) = bytes.split_at(bytes.len().min(self.room()));
-        let at = self.len;
-        self.memory.as_mut_slice()[at..at + here.len()].copy_from_slice(here);
-        self.len += here.len();
-        rest
-    }
-
-    /// Encodes a frame record at the end of the write block, which must have room for the record's
-    /// `need` bytes.
-    #[inline(always)]
-    fn encode(&mut self, encoder: &impl Encoder, queue: u16, record: &Record<'_>, need: usize) {
-        let at = self.len;
-        self.len += need;
-        let out = &mut self.memory.as_mut_slice()[at..self.len];
-        encoder.record(out, queue, record);
-        self.count(record);
-    }
-
-    #[inline]
-    fn count(&mut self, record: &Record<'_>) {
-        self.whole = self.len;
-        self.tally.frames += 1;
-        self.tally.bytes += u64::from(record.len);
-    }
-}
-
-/// Number of frames in a piece of a capture file, and of their bytes on the wire.
-#[derive(Clone, Default)]
-pub(super) struct FrameTally {
-    pub(super) frames: u64,
-    pub(super) bytes: u64,
-    /// Frames and bytes by queue, in a capture file of all queues; else empty.
-    by_queue: Vec<(u64, u64)>,
-}
-
-impl FrameTally {
-    fn clear(&mut self) {
-        (self.frames, self.bytes) = (0, 0);
-        self.by_queue.fill((0, 0));
-    }
-
-    /// Adds the frame counts of another piece of the same capture file.
-    pub(super) fn add(&mut self, more: &Self) {
-        self.frames += more.frames;
-        self.bytes += more.bytes;
-        for (queue, (frames, bytes)) in more.by_queue.iter().enumerate() {
-            self.credit(queue, *frames, *bytes);
-        }
-    }
-
-    fn credit(&mut self, queue: usize, frames: u64, bytes: u64) {
-        if self.by_queue.len() <= queue {
-            self.by_queue.resize(queue + 1, (0, 0));
-        }
-        self.by_queue[queue].0 += frames;
-        self.by_queue[queue].1 += bytes;
-    }
-}
-
-/// Counters of the queues whose frames are in a capture file.
-#[derive(Clone)]
-pub(super) enum FileLedger {
-    /// Counters of one queue, for a capture file of its frames.
-    Queue(Arc<QueueCounters>),
-    /// Counters of all queues, for a capture file of all frames.
-    All(Vec<Arc<QueueCounters>>),
-}
-
-impl FileLedger {
-    /// Counts the frames of a write block or capture file that did not reach the disk as lost.
-    pub(super) fn count_lost(&self, tally: &FrameTally) {
-        self.each(tally, QueueCounters::add_lost);
-    }
-
-    /// Counts the frames of a finished capture file as kept.
-    pub(super) fn count_kept(&self, tally: &FrameTally) {
-        self.each(tally, QueueCounters::add_kept);
-    }
-
-    fn each(&self, tally: &FrameTally, count: impl Fn(&QueueCounters, u64, u64)) {
-        match self {
-            Self::Queue(counters) => count(counters, tally.frames, tally.bytes),
-            Self::All(all) => {
-                for (counters, (frames, bytes)) in all.iter().zip(&tally.by_queue) {
-                    count(counters, *frames, *bytes);
-                }
-            }
-        }
-    }
 }
 
 /// Write block sent by a sink, on its way to the writer.
