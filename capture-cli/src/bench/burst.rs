@@ -178,9 +178,9 @@ fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f
         name: format!("burst/{receive}/{FRAME}B"),
         frames,
         line_ms: least / line_rate(plan, FRAME.into()) * 1e3,
-        wrs: plan.ring.wrs,
-        buffer_bytes: plan.ring.registered(),
-        cq_bytes: plan.ring.cq(),
+        wrs: plan.port.ring.wrs,
+        buffer_bytes: plan.port.ring.registered(),
+        cq_bytes: plan.port.ring.cq(),
         baseline: Receive::Frame.into(),
         ratio,
         spread,
@@ -193,7 +193,7 @@ fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f
 
 /// Returns the size of a queue's buffers and CQ in bytes.
 fn taken(plan: &Plan) -> u64 {
-    plan.ring.registered() + plan.ring.cq()
+    plan.port.ring.registered() + plan.port.ring.cq()
 }
 
 /// Returns the plan with the largest ring of a receive mode that fits into `memory` bytes.

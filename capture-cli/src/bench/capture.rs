@@ -167,7 +167,7 @@ fn encoded(
     dir: &Path,
     encoder: &(impl Encoder + 'static),
 ) -> Result<Round, Failure> {
-    let (writer, sink) = files::start(dir, plan.ring.longest() as usize, encoder)?;
+    let (writer, sink) = files::start(dir, plan.port.ring.longest() as usize, encoder)?;
     let round = drain(plan, args.frame, args.rounds, vec![ParsingConsumer(sink)])?;
     for file in files::finish(writer)? {
         files::remove(&file)?;

@@ -68,8 +68,8 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
 /// holds: when the ring is filled again, a batch may not be reposted yet, nor the rest of a
 /// striding WR's buffer, and the consumer holds a batch while it waits.
 fn round(plan: &Plan, len: u32) -> u64 {
-    let held = plan.ring.frames(len);
-    let slack = 256 + held / u64::from(plan.ring.wrs);
+    let held = plan.port.ring.frames(len);
+    let slack = 256 + held / u64::from(plan.port.ring.wrs);
     held.saturating_sub(slack).max(1)
 }
 
@@ -84,7 +84,7 @@ pub fn drain<C: Consumer + 'static>(
 ) -> Result<Round, Failure> {
     let (sender, results) = sync_channel(sinks.len());
     let (go, held): (Vec<_>, Vec<_>) = sinks.iter().map(|_| sync_channel(1)).unzip();
-    let (round, full) = (round(plan, len), plan.ring.frames(len));
+    let (round, full) = (round(plan, len), plan.port.ring.frames(len));
     let rounds = (u64::from(rounds) * u64::from(RING)).div_ceil(full);
     let measured = sinks
         .into_iter()
@@ -180,7 +180,7 @@ fn drained(
 /// Reads a counter of the plan's port from sysfs.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
-    let (device, port) = (&plan.device.name, plan.port);
+    let (device, port) = (&plan.port.device.name, plan.port.number);
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{counter}");
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -141,7 +141,10 @@ fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
 /// Measures the highest rate without loss and the latency for one kind of traffic.
 fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<Measured, Failure> {
     let plan = settle(&mut config.clone(), &FilterCompiler::default())?;
-    let name = args.tx.clone().unwrap_or_else(|| plan.device.name.clone());
+    let name = args
+        .tx
+        .clone()
+        .unwrap_or_else(|| plan.port.device.name.clone());
     let context = Context::open(&name)?;
     let mut sender = Generator::make(&context, args.tx_port, DEPTH, &traffic.frames)?;
     let line = line_rate(&plan, traffic.mean_len());
@@ -168,7 +171,12 @@ fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<M
 
 /// Returns the highest rate of the receiver's link in frames per second.
 pub fn line_rate(plan: &Plan, len: u64) -> f64 {
-    let port = plan.device.ports.iter().find(|it| it.number == plan.port);
+    let port = plan
+        .port
+        .device
+        .ports
+        .iter()
+        .find(|it| it.number == plan.port.number);
     port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
 }
 

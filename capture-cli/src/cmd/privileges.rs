@@ -28,11 +28,11 @@ struct Right {
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_model = wire.is_some();
     // The software NIC and packet sockets lock no memory of the process.
-    let is_kernel = plan.device.kernel.is_some();
+    let is_kernel = plan.port.device.kernel.is_some();
     let locked = if on_model || is_kernel {
         0
     } else {
-        plan.memory
+        plan.port.memory
     };
     let mut rights = rights(locked, delay_drop, wire.is_some_and(takes_bpf));
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {

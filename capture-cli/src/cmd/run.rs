@@ -365,12 +365,12 @@ fn headline(plan: &Plan) -> String {
         Some(dir) => format!("into {}", dir.display()),
         None => "counting only".into(),
     };
-    let port = match plan.device.kernel {
-        Some(_) => plan.device.name.clone(),
+    let port = match plan.port.device.kernel {
+        Some(_) => plan.port.device.name.clone(),
         None => format!(
             "{} port {}{}",
-            plan.device.name,
-            plan.port,
+            plan.port.device.name,
+            plan.port.number,
             netdev.unwrap_or_default()
         ),
     };

@@ -133,14 +133,14 @@ impl<'a> Summary<'a> {
             },
             duration_s: report.duration.as_secs_f64(),
             startup_s: report.startup.as_secs_f64(),
-            stamps: plan.stamps,
+            stamps: plan.port.stamps,
             clock: report.clock,
-            delay_drop_timeout_us: plan.delays_drop().then(|| timeout(plan)),
+            delay_drop_timeout_us: plan.port.delays_drop().then(|| timeout(plan)),
             end,
             error,
             notes: &report.notes,
-            device: &plan.device.name,
-            port: plan.port,
+            device: &plan.port.device.name,
+            port: plan.port.number,
             wqcap: env!("CARGO_PKG_VERSION"),
         }
     }
@@ -149,7 +149,7 @@ impl<'a> Summary<'a> {
 /// Returns the delay drop timeout that the driver publishes for the plan's port.
 fn timeout(plan: &Plan) -> Counter {
     let unreadable = Counter::Unreadable(Unreadable::Unreadable);
-    let facts = plan.device.delay_drop;
+    let facts = plan.port.device.delay_drop;
     facts.map_or(unreadable, |it| Counter::Value(it.timeout_us))
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     Error,
     capture::port::Port,
-    plan::{Plan, Stamps},
+    plan::{PortPlan, Stamps},
     rx::clock::{ClockDiscipline, Disturbance, SharedConversion},
     stats::ClockReport,
 };
@@ -26,7 +26,7 @@ impl CaptureClock {
     /// # Errors
     /// The device's clock cannot be read.
     pub(super) fn start(
-        plan: &Plan,
+        plan: &PortPlan,
         port: &Port,
         watch: ClockWatch,
     ) -> Result<Option<Self>, Error> {

@@ -38,11 +38,11 @@ impl Capture {
     pub fn current_plan(&self, plan: &Plan) -> Plan {
         let mut now = plan.clone();
         now.reduction.filter = (*self.shared.filter.get()).clone();
-        now.steering.clone_from(self.steering());
-        self.table().clone_into(&mut now.table);
-        now.wq_flags &= !CVLAN_STRIPPING;
+        now.port.steering.clone_from(self.steering());
+        self.table().clone_into(&mut now.port.table);
+        now.port.wq_flags &= !CVLAN_STRIPPING;
         if self.wq_flags.cvlan_stripping() {
-            now.wq_flags |= CVLAN_STRIPPING;
+            now.port.wq_flags |= CVLAN_STRIPPING;
         }
         now
     }

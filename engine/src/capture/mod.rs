@@ -233,7 +233,7 @@ impl Capture {
     /// A rule cannot be installed; then no rule is installed.
     pub fn resume(&mut self, plan: &Plan) -> Result<(), Error> {
         self.source.close();
-        if let Err(e) = self.source.open(plan) {
+        if let Err(e) = self.source.open(&plan.port) {
             self.source.close();
             return Err(e);
         }

@@ -6,7 +6,7 @@
 use crate::{
     Error,
     device::{counters::SocketDrops, kernel},
-    plan::Plan,
+    plan::PortPlan,
     rx::{PacketQueue, Ring},
 };
 use std::{sync::Arc, time::Duration};
@@ -37,11 +37,14 @@ pub(super) enum InterfaceChange {
 }
 
 impl PacketPort {
-    /// Opens the packet sockets of a plan's queues, with closed gates, and their receive rings.
+    /// Opens the packet sockets of the port's `queues` queues, with closed gates, and their receive rings.
     ///
     /// # Errors
     /// CAP_NET_RAW is missing, the interface does not exist, or the kernel has no memory for a ring.
-    pub(super) fn open(plan: &Plan) -> Result<(Self, Vec<Ring<PacketQueue>>), Error> {
+    pub(super) fn open(
+        plan: &PortPlan,
+        queues: usize,
+    ) -> Result<(Self, Vec<Ring<PacketQueue>>), Error> {
         let interface = &plan.device.name;
         let attr = PacketAttr {
             blocks: plan.ring.wrs,
@@ -50,13 +53,13 @@ impl PacketPort {
             promiscuous: plan.promiscuous,
             direction: plan.direction,
         };
-        let mut sockets = Vec::with_capacity(plan.queues.len());
-        let mut rings = Vec::with_capacity(plan.queues.len());
+        let mut sockets = Vec::with_capacity(queues);
+        let mut rings = Vec::with_capacity(queues);
         let mut group = None;
-        for _ in &plan.queues {
+        for _ in 0..queues {
             let (socket, ring) = PacketSocket::open(interface, &attr)?;
             match group {
-                _ if plan.queues.len() == 1 => {}
+                _ if queues == 1 => {}
                 None => group = Some(socket.create_fanout()?),
                 Some(group) => socket.join_fanout(group)?,
             }

@@ -5,7 +5,7 @@ use crate::{
     Error,
     config::Idle,
     plan::{
-        Plan,
+        PortPlan,
         steering::{
             QpPlan, RulePlan, Spread, Steering,
             rule_priority::{Move, PriorityLadder},
@@ -77,7 +77,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb.
-    pub fn open(plan: &Plan) -> Result<Self, Error> {
+    pub fn open(plan: &PortPlan) -> Result<Self, Error> {
         let context = Context::open(&plan.device.name)?;
         let pd = Pd::alloc(&context)?;
         Ok(Self {
@@ -88,7 +88,7 @@ impl Port {
             tables: Vec::new(),
             entries: plan.table.clone(),
             key: plan.key,
-            number: plan.port,
+            number: plan.number,
             wqs: Vec::new(),
             pd,
             context,
@@ -130,7 +130,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb, or of a memory allocation.
-    pub fn ring(&self, plan: &Plan, queue: u16) -> Result<Ring, Error> {
+    pub fn ring(&self, plan: &PortPlan, idle: Idle, queue: u16) -> Result<Ring, Error> {
         let attr = RingAttr {
             wrs: plan.ring.wrs,
             buffer: plan.ring.buffer,
@@ -147,7 +147,7 @@ impl Port {
                 Some(StampForm::RealTime) => CompletionStamps::RealTime,
             },
             headroom: plan.ring.headroom,
-            channel: plan.idle == Idle::Sleep,
+            channel: idle == Idle::Sleep,
             moderation: plan.moderation,
             access: plan.access,
             numa_node: plan.device.numa_node,
@@ -361,7 +361,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb, or promiscuous mode cannot be enabled.
-    pub fn install_rules(&mut self, plan: &Plan) -> Result<(), Error> {
+    pub fn install_rules(&mut self, plan: &PortPlan) -> Result<(), Error> {
         if let Some(netdev) = plan.netdev.as_deref().filter(|_| plan.promiscuous) {
             self.promiscuous = promisc::Membership::join(netdev)?;
         }

@@ -78,20 +78,20 @@ pub(super) struct Spreading {
 
 impl Spreading {
     pub(super) fn new(plan: &Plan) -> Self {
-        let size = plan.table.len();
+        let size = plan.port.table.len();
         let queues = plan.queues.len();
         Self {
             hashing: Arc::new(Hashing {
-                toeplitz: Toeplitz::new(&plan.key),
-                depth: plan.depth,
+                toeplitz: Toeplitz::new(&plan.port.key),
+                depth: plan.port.depth,
             }),
             loads: (0..queues)
                 .map(|_| Arc::new(QueueLoad::new(size)))
                 .collect(),
             seen: vec![vec![0; size + 1]; queues],
             recent: [Load::default(), Load::default()],
-            table: plan.table.clone(),
-            shares: shares(&plan.table, queues),
+            table: plan.port.table.clone(),
+            shares: shares(&plan.port.table, queues),
             auto: plan.respread,
             next: Instant::now() + EVERY,
             strained: 0,

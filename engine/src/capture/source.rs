@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    plan::{Plan, steering::Steering},
+    plan::{PortPlan, steering::Steering},
     stats::ClockReport,
     sync::wakeup::Wakeup,
     verbs::{AsyncEvent, AsyncEvents},
@@ -118,7 +118,7 @@ impl Source {
     ///
     /// # Errors
     /// A verb or a system call failed.
-    pub(super) fn open(&mut self, plan: &Plan) -> Result<(), Error> {
+    pub(super) fn open(&mut self, plan: &PortPlan) -> Result<(), Error> {
         match self {
             Self::Verbs(it) => it.port.install_rules(plan),
             Self::Packet(it) => it.open_gates(),

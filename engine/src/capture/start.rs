@@ -120,16 +120,16 @@ impl<'p> Startup<'p> {
         let plan = self.plan;
         match plan.output.format {
             Format::Pcap => {
-                let (snaplen, fcs) = (plan.snaplen, plan.scatters_fcs());
+                let (snaplen, fcs) = (plan.snaplen, plan.port.scatters_fcs());
                 self.with_files(&PcapEncoder { snaplen, fcs })
             }
             Format::Pcapng => {
                 let encoder = PcapngEncoder {
                     snaplen: plan.snaplen,
                     interface: interface(plan),
-                    fcs: plan.scatters_fcs(),
+                    fcs: plan.port.scatters_fcs(),
                     origin: origin(plan),
-                    clock: plan.stamp_form().map(|_| Arc::clone(&self.clock)),
+                    clock: plan.port.stamp_form().map(|_| Arc::clone(&self.clock)),
                     outages: OutageReporter::new(self.outages.clone()),
                 };
                 self.with_files(&encoder)
@@ -161,7 +161,7 @@ impl<'p> Startup<'p> {
             queues: plan.queues.len(),
             each,
             statistics: plan.statistics,
-            system_time: plan.stamps != Stamps::HardwareNic && !self.in_order,
+            system_time: plan.port.stamps != Stamps::HardwareNic && !self.in_order,
             flows: plan.flows.as_ref(),
         };
         Ok(Observers::start(&attr)?)
@@ -208,7 +208,7 @@ impl<'p> Startup<'p> {
             name: name.bind(&Origin::here().host, &interface(plan)),
             ..plan.output.clone()
         };
-        let mut files = WriterConfig::new(output, longest(&plan.ring));
+        let mut files = WriterConfig::new(output, longest(&plan.port.ring));
         files.snaplen = plan.snaplen as usize;
         files.hook_process = self.resources.hook_process.clone();
         files.at_rest = encryption_key(plan, &self.resources)?;
@@ -261,7 +261,7 @@ impl<'p> Startup<'p> {
     ) -> Result<Capture, Error> {
         let (plan, limits) = (self.plan, self.limits);
         let mut ready = None;
-        let (source, nic, rings) = match plan.device.kernel {
+        let (source, nic, rings) = match plan.port.device.kernel {
             None => verbs_source(plan, self.clock, &mut ready)?,
             Some(_) => packet_source(plan, &mut ready)?,
         };
@@ -273,7 +273,7 @@ impl<'p> Startup<'p> {
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             filters: FilterCompiler::default(),
-            split: plan.steering.split.clone().map(Arc::new),
+            split: plan.port.steering.split.clone().map(Arc::new),
             stages: self.stages,
             reduction: Arc::new(if self.in_order {
                 plan.reduction.before_order()
@@ -295,7 +295,7 @@ impl<'p> Startup<'p> {
             shared,
             observers,
             spreading: respread::Spreading::new(plan),
-            depth: plan.depth,
+            depth: plan.port.depth,
             nic,
             limits,
             write_limit,
@@ -319,7 +319,7 @@ impl<'p> Startup<'p> {
         }
         capture.note_port_state();
         capture.end_device_outage();
-        if let Err(e) = capture.source.open(plan)
+        if let Err(e) = capture.source.open(&plan.port)
             // If the device was lost meanwhile, its event ends the capture, and received frames are
             // kept.
             && capture.source.is_up().is_ok()
@@ -365,7 +365,7 @@ impl Capture {
         let (consumers, sink) = source.fanout(parsers);
         let attr = FanoutAttr {
             queue: queue.index,
-            slots: plan.ring.parts(),
+            slots: plan.port.ring.parts(),
             seats: &queue.parsers,
             idle: plan.idle,
             on_full: plan.pipeline.on_full,
@@ -399,10 +399,10 @@ impl Capture {
         let queue = &plan.queues[i];
         let counters = Arc::clone(&self.shared.counters[i]);
         let (clock, wq_fatal) = match &self.source {
-            Source::Packet(_) => (plan.stamp_source(None), Arc::default()),
+            Source::Packet(_) => (plan.port.stamp_source(None), Arc::default()),
             Source::Verbs(it) => {
                 let clock = it.clock.as_ref().map(|it| Arc::clone(&it.shared));
-                (plan.stamp_source(clock), Arc::clone(&it.fatal[i].1))
+                (plan.port.stamp_source(clock), Arc::clone(&it.fatal[i].1))
             }
         };
         let control = Arc::clone(&self.shared.control);
@@ -450,21 +450,21 @@ fn verbs_source(
     watch: ClockWatch,
     ready: &mut Option<Instant>,
 ) -> Result<(Source, NicReader, Rings), Error> {
-    let mut port = Port::open(plan)?;
+    let mut port = Port::open(&plan.port)?;
     let events = AsyncEvents::open(port.context())?;
     let nic = NicReader::start(
-        &plan.device.name,
-        plan.port,
-        plan.netdev.as_deref(),
-        plan.delays_drop(),
+        &plan.port.device.name,
+        plan.port.number,
+        plan.port.netdev.as_deref(),
+        plan.port.delays_drop(),
     );
     let mut rings = Vec::with_capacity(plan.queues.len());
     for queue in &plan.queues {
-        rings.push(port.ring(plan, queue.index)?);
+        rings.push(port.ring(&plan.port, plan.idle, queue.index)?);
         ready.get_or_insert_with(Instant::now);
     }
     port.create_qps(&rings)?;
-    let clock = CaptureClock::start(plan, &port, watch)?;
+    let clock = CaptureClock::start(&plan.port, &port, watch)?;
     let fatal = rings
         .iter()
         .map(|ring| (ring.wq().id(), Arc::default()))
@@ -484,9 +484,9 @@ fn packet_source(
     plan: &Plan,
     ready: &mut Option<Instant>,
 ) -> Result<(Source, NicReader, Rings), Error> {
-    let (port, rings) = PacketPort::open(plan)?;
+    let (port, rings) = PacketPort::open(&plan.port, plan.queues.len())?;
     ready.get_or_insert_with(Instant::now);
-    let nic = NicReader::start_interface(&plan.device.name, port.drops());
+    let nic = NicReader::start_interface(&plan.port.device.name, port.drops());
     Ok((Source::Packet(port), nic, Rings::Packet(rings)))
 }
 
@@ -506,14 +506,19 @@ fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<SecretKey
 
 /// Returns the name of the captured network interface, for the headers and names of capture files.
 fn interface(plan: &Plan) -> String {
-    let name = || format!("{} port {}", plan.device.name, plan.port);
-    plan.netdev.clone().unwrap_or_else(name)
+    let name = || format!("{} port {}", plan.port.device.name, plan.port.number);
+    plan.port.netdev.clone().unwrap_or_else(name)
 }
 
 /// Returns the description of this run for the headers of pcapng files.
 fn origin(plan: &Plan) -> Origin {
-    let port = plan.device.ports.iter().find(|p| p.number == plan.port);
-    let stamps = match (plan.stamps, plan.real_time) {
+    let port = plan
+        .port
+        .device
+        .ports
+        .iter()
+        .find(|p| p.number == plan.port.number);
+    let stamps = match (plan.port.stamps, plan.port.real_time) {
         (Stamps::HardwareSystem, _) => "NIC clock, adjusted to the system clock",
         (Stamps::HardwareNic, false) => "NIC clock, unadjusted",
         (Stamps::HardwareNic, true) => "NIC real-time clock, unadjusted",
@@ -521,16 +526,19 @@ fn origin(plan: &Plan) -> Origin {
         (Stamps::Software, _) => "system clock, once per batch",
     };
     let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
-    let (description, device) = match &plan.device.kernel {
+    let (description, device) = match &plan.port.device.kernel {
         Some(kernel) => (
-            plan.device.name.clone(),
+            plan.port.device.name.clone(),
             kernel.driver.clone().unwrap_or_default(),
         ),
         None => {
-            let (vendor, part) = plan.device.vendor_part;
+            let (vendor, part) = plan.port.device.vendor_part;
             (
-                format!("{} port {}", plan.device.name, plan.port),
-                format!("{vendor:04x}:{part:04x}, firmware {}", plan.device.firmware),
+                format!("{} port {}", plan.port.device.name, plan.port.number),
+                format!(
+                    "{vendor:04x}:{part:04x}, firmware {}",
+                    plan.port.device.firmware
+                ),
             )
         }
     };

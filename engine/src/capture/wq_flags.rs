@@ -37,7 +37,7 @@ impl WqFlagsHandle {
                 .map(|it| Arc::new(LoopRequests::new(it.index)))
                 .collect(),
             refusal: refusal(plan),
-            stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),
+            stripping: Arc::new(AtomicBool::new(plan.port.strips_vlan())),
             shared: shared.clone(),
         }
     }
@@ -76,17 +76,17 @@ impl WqFlagsHandle {
 
 /// Returns the reason why a run of this plan cannot turn CVLAN stripping on later.
 fn refusal(plan: &Plan) -> Option<String> {
-    let device = &plan.device;
+    let device = &plan.port.device;
     if !device.caps.cvlan_stripping {
         return Some(format!(
             "{} lacks IBV_RAW_PACKET_CAP_CVLAN_STRIPPING",
             device.name
         ));
     }
-    if plan.restore_vlan || plan.output.vlan == crate::config::Vlan::Lost {
+    if plan.port.restore_vlan || plan.output.vlan == crate::config::Vlan::Lost {
         return None;
     }
-    if plan.ring.striding.is_some() {
+    if plan.port.ring.striding.is_some() {
         return Some(
             "tags cannot be restored in a striding ring, which has no space between frames; run with \
              capture.receive = \"frame\" or output.vlan = \"lost\""

@@ -9,6 +9,7 @@ mod found;
 mod kernel;
 mod memory;
 mod output;
+mod port;
 mod queues;
 mod receive;
 mod reduction;
@@ -20,6 +21,7 @@ mod target;
 mod visibility;
 
 pub(crate) use output::longest;
+pub use port::PortPlan;
 pub use queues::QueuePlan;
 pub use receive::QueueMemory;
 pub use reduction::compile_filter;
@@ -33,57 +35,24 @@ use crate::{
     device::DeviceFacts,
     filter::FilterCompiler,
     pipeline::reduce::Reduction,
-    rx::{
-        StampSource,
-        clock::{SharedConversion, StampForm},
-    },
     sink::OutputPlan,
-    verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, RingAccess, SCATTER_FCS},
+    verbs::{Moderation, RingAccess},
 };
 use found::PlanErrors;
-use serde::{Serialize, Serializer};
-use std::sync::Arc;
+use serde::Serialize;
 use steering::Steering;
-use wqcap_rss::{key::RssKey, profile::HashDepth};
 
 /// Complete plan of a capture run: the objects it creates, the settings it changes and the files it
 /// writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// RDMA device that the run captures from.
-    pub device: DeviceFacts,
-    /// Way in which the port's frames are received; never `auto`.
-    pub backend: config::Backend,
-    /// Direction of the frames that a packet socket receives.
-    pub direction: config::Direction,
-    /// Number of the captured port of the device.
-    pub port: u8,
-    /// Name of the kernel's network interface on the captured port.
-    pub netdev: Option<String>,
-    /// Plans of the run's receive queues.
+    /// Plan of the captured port, of the first one if there are several.
+    #[serde(flatten)]
+    pub port: PortPlan,
+    /// Plans of the run's receive queues, those of all ports.
     pub queues: Vec<QueuePlan>,
-    /// Shared RWQ indirection table: a queue index for each entry.
-    pub table: Vec<u16>,
-    /// RSS QPs and flow rules of the run.
-    pub steering: Steering,
-    /// Headers that the RSS hash covers.
-    #[serde(serialize_with = "text")]
-    pub depth: HashDepth,
     /// `true` if the RSS indirection table is rewritten at run time to even out the queues' load.
     pub respread: bool,
-    /// Toeplitz key of the RSS hash, serialized as the configuration names it.
-    #[serde(serialize_with = "text")]
-    pub key: RssKey,
-    /// Creation flags of the receive WQs (`ibv_wq_flags`).
-    pub wq_flags: u32,
-    /// Memory of each queue's receive ring.
-    #[serde(flatten)]
-    pub ring: QueueMemory,
-    /// Format of compressed completions (CQEs); `None` if completions are not compressed.
-    #[serde(rename = "cqe_compression")]
-    pub compression: Option<MiniFormat>,
-    /// Registered receive memory of all queues together, in bytes.
-    pub memory: u64,
     /// Maximum bytes of a frame that the run writes; 0 means whole frames.
     pub snaplen: u32,
     /// Threads that process received frames.
@@ -94,24 +63,10 @@ pub struct Plan {
     pub statistics: bool,
     /// Flow records to write; `None` if the run writes none.
     pub flows: Option<FlowsPlan>,
-    /// Source of the frames' time stamps.
-    pub stamps: Stamps,
-    /// `true` if the device stamps completions in UTC instead of ticks.
-    pub real_time: bool,
-    /// Method of access to the receive rings.
-    #[serde(rename = "direct")]
-    pub access: RingAccess,
-    /// `true` if VLAN tags that the NIC strips are put back into the frames.
-    pub restore_vlan: bool,
     /// Behaviour of a receive loop while its queue is empty.
     pub idle: config::Idle,
     /// Maximum number of completions taken per poll of a queue.
     pub batch: usize,
-    /// Moderation of the completion events that wake a sleeping receive loop; `None` if no loop
-    /// sleeps or the device has no moderation, so that each event is raised at once.
-    pub moderation: Option<Moderation>,
-    /// `true` if the capture sets promiscuous mode on the network interface.
-    pub promiscuous: bool,
     /// Action of the capture when the port goes down.
     pub on_port_down: config::OnPortDown,
     /// Capture files or stream that the run writes.
@@ -129,11 +84,6 @@ pub struct PipelinePlan {
     /// Action when a parser thread holds its share of frames: the receive loop stops polling, or
     /// drops frames.
     pub on_full: config::OnFull,
-}
-
-/// Serializes a setting of the plan by its `Display` text.
-fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(it)
 }
 
 /// Returns the completion count and the period after which a sleeping receive loop is woken.
@@ -304,19 +254,35 @@ impl Plan {
         };
         let idle = config.capture.idle.unwrap_or(idle);
         let port = port?;
-        Some(Self {
+        let moderation = Some(wake_moderation(&ring))
+            .filter(|it| idle == config::Idle::Sleep && caps.max_cq_period >= it.period_us);
+        let port = PortPlan {
             backend: backend?,
             direction: kernel::direction(config, device),
-            port: port.number,
+            number: port.number,
             netdev: port.netdev.clone(),
             memory: ring.registered() * queues.len() as u64,
-            queues,
             table: table?,
             steering: steering?,
             wq_flags: wq_flags?,
             key: key?,
             ring,
             compression: compression?,
+            // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.
+            // Disciplining the stamps to the system clock needs readings of the clock that makes
+            // them, and the driver shows another clock (see `Form::RealTime`).
+            real_time: stamps == Stamps::HardwareNic && caps.real_time && rings.real_time,
+            stamps,
+            access,
+            depth: steering::depth(config),
+            restore_vlan,
+            moderation,
+            promiscuous: config.capture.promiscuous,
+            device: device.clone(),
+        };
+        Some(Self {
+            port,
+            queues,
             snaplen: config.capture.snaplen.to_u32(),
             pipeline: PipelinePlan {
                 mode: config.pipeline.mode,
@@ -325,24 +291,12 @@ impl Plan {
             reduction: reduction::divide_cutoff(reduction?, stages, flows.as_ref()),
             statistics: config.statistics(),
             flows,
-            // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.
-            // Disciplining the stamps to the system clock needs readings of the clock that makes
-            // them, and the driver shows another clock (see `Form::RealTime`).
-            real_time: stamps == Stamps::HardwareNic && caps.real_time && rings.real_time,
-            stamps,
-            access,
-            depth: steering::depth(config),
             respread: config.rss.respread,
-            restore_vlan,
             idle,
             batch: Self::BATCH,
-            moderation: Some(wake_moderation(&ring))
-                .filter(|it| idle == config::Idle::Sleep && caps.max_cq_period >= it.period_us),
-            promiscuous: config.capture.promiscuous,
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
             output,
             notes,
-            device: device.clone(),
         })
     }
 
@@ -365,50 +319,11 @@ impl Plan {
     /// Writes the plan's device into its configuration: the name of the RDMA device, or of the
     /// ordinary network interface.
     pub fn name_device(&self, config: &mut Config) {
-        let name = Some(self.device.name.clone());
-        (config.device.name, config.device.netdev) = match self.device.kernel {
+        let name = Some(self.port.device.name.clone());
+        (config.device.name, config.device.netdev) = match self.port.device.kernel {
             Some(_) => (None, name),
             None => (name, None),
         };
-    }
-
-    /// Returns the form of a completion's time stamp, or `None` if the device is not asked for
-    /// stamps.
-    #[must_use]
-    pub fn stamp_form(&self) -> Option<StampForm> {
-        match self.stamps {
-            Stamps::Software | Stamps::Kernel => None,
-            _ if self.real_time => Some(StampForm::RealTime),
-            _ => Some(StampForm::ticks(self.device.caps.timestamp_mask)),
-        }
-    }
-
-    /// Returns the source of the frames' times for a receive loop; `clock` is the conversion of the
-    /// NIC's stamps, if the capture uses them.
-    pub(crate) fn stamp_source(&self, clock: Option<Arc<SharedConversion>>) -> StampSource {
-        match (self.stamps, clock) {
-            (_, Some(clock)) => StampSource::Device(clock),
-            (Stamps::Kernel, None) => StampSource::Kernel,
-            (_, None) => StampSource::Batch,
-        }
-    }
-
-    /// Returns `true` if the NIC delivers each frame's FCS.
-    #[must_use]
-    pub fn scatters_fcs(&self) -> bool {
-        self.wq_flags & SCATTER_FCS != 0
-    }
-
-    /// Returns `true` if the NIC strips CVLAN tags from the start of the run.
-    #[must_use]
-    pub fn strips_vlan(&self) -> bool {
-        self.wq_flags & CVLAN_STRIPPING != 0
-    }
-
-    /// Returns `true` if the NIC delays drops when a WQ has no buffers (`IBV_WQ_FLAGS_DELAY_DROP`).
-    #[must_use]
-    pub fn delays_drop(&self) -> bool {
-        self.wq_flags & DELAY_DROP != 0
     }
 
     /// Returns `true` if the run parses frames, so that malformed ones can be counted.

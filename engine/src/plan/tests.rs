@@ -311,15 +311,15 @@ fn striding_rings_have_as_much_memory_for_frames() {
         let mut device = device();
         change(&mut device);
         let plan = Plan::new(&config(&format!("[capture]\n{text}")), &[device]).expect(text);
-        let ring = plan.ring;
+        let ring = plan.port.ring;
         let striding = shape.map(|(stride, strides)| Striding { stride, strides });
         assert_eq!((ring.wrs, ring.striding), (*wrs, striding), "{text}");
-        assert_eq!(ring.headroom == 64, plan.restore_vlan, "{text}");
-        assert!(!plan.restore_vlan || striding.is_none(), "{text}");
+        assert_eq!(ring.headroom == 64, plan.port.restore_vlan, "{text}");
+        assert!(!plan.port.restore_vlan || striding.is_none(), "{text}");
     }
     let held = |text: &str| {
         let plan = Plan::new(&config(&format!("[capture]\n{text}")), &[device()]).expect(text);
-        [60, 1500].map(|len| plan.ring.frames(len))
+        [60, 1500].map(|len| plan.port.ring.frames(len))
     };
     assert_eq!(held("receive = \"frame\""), [8192, 8192]);
     // A frame of 1500 bytes takes 24 strides, and the rest of a buffer stays unused.
@@ -335,14 +335,14 @@ fn a_ring_may_be_as_large_as_a_wq_and_larger_than_max_qp_wr() {
             device.caps.max_wq_wr = limit;
             let text = format!("[capture]\nqueues = 1\nring = 32768\nreceive = \"{receive}\"");
             let plan = Plan::new(&config(&text), &[device]).expect(&text);
-            assert_eq!(plan.ring.wrs, wrs, "{limit:?}, {text}");
+            assert_eq!(plan.port.ring.wrs, wrs, "{limit:?}, {text}");
         }
     }
     // A striding WQ has fewer WRs than `capture.ring`, by which its memory is sized.
     let mut small = device();
     small.caps.max_wq_wr = Some(256);
     let plan = Plan::new(&config("[capture]\nqueues = 1"), &[small]).expect("256 WRs");
-    assert_eq!(plan.ring.wrs, 256);
+    assert_eq!(plan.port.ring.wrs, 256);
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn too_much_memory_is_refused_with_a_size_that_fits() {
         let config = config(&format!("capture.queues = 2\n{text}"));
         let plan = Plan::new(&config, &[device()]).expect("a plan");
         let buffer = config::Size(plan.output.buffer);
-        let fits = |there| memory::fits(&config, &plan.ring, &plan.queues, buffer, there);
+        let fits = |there| memory::fits(&config, &plan.port.ring, &plan.queues, buffer, there);
         assert!(fits(4 << 30).is_ok());
         let error = fits(there).expect_err("too much").to_string();
         for word in words {
@@ -404,7 +404,7 @@ fn one_of_several_devices_must_be_named() {
         .to_string();
     assert!(error.contains("mlx5_0, mlx5_1"), "{error}");
     let plan = Plan::new(&config("[device]\nname = \"mlx5_1\""), &devices).expect("a plan");
-    assert_eq!(plan.device.name, "mlx5_1");
+    assert_eq!(plan.port.device.name, "mlx5_1");
 }
 
 #[test]
@@ -561,7 +561,7 @@ fn completions_are_compressed_where_their_stamps_are_not_used() {
         let mut device = device();
         device.caps.mini_cqes = formats.to_vec();
         let plan = Plan::new(&config(text), &[device]).expect("a plan");
-        assert_eq!(plan.compression, expected, "{text}");
+        assert_eq!(plan.port.compression, expected, "{text}");
     }
 }
 
@@ -576,7 +576,7 @@ fn stamps_follow_the_configuration_and_the_device() {
         let mut device = device();
         device.caps.clock_khz = clock_khz;
         let plan = Plan::new(&config(&format!("[capture]\n{text}")), &[device]).expect(text);
-        assert_eq!(plan.stamps, expected, "{text}");
+        assert_eq!(plan.port.stamps, expected, "{text}");
         let noted = plan
             .notes
             .iter()

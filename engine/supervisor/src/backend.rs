@@ -244,7 +244,7 @@ impl CaptureBackend {
     /// Copies the capture's indirection table if it was rebalanced without a command.
     pub(super) fn follow_table(&self, capture: &Capture) {
         let mut present = lock(&self.present);
-        if present.plan.table != capture.table() {
+        if present.plan.port.table != capture.table() {
             present.follow(capture);
         }
     }
@@ -359,8 +359,13 @@ impl CaptureBackend {
         let (state, snapshot) = self.counted();
         let (device, port, interface, ring) = {
             let plan = &lock(&self.present).plan;
-            let name = plan.device.name.clone();
-            (name, plan.port, plan.netdev.clone(), plan.ring.wrs)
+            let name = plan.port.device.name.clone();
+            (
+                name,
+                plan.port.number,
+                plan.port.netdev.clone(),
+                plan.port.ring.wrs,
+            )
         };
         StatusSnapshot {
             state,
@@ -444,7 +449,7 @@ impl Backend for CaptureBackend {
         let (state, snapshot) = self.counted();
         let (device, port) = {
             let plan = &lock(&self.present).plan;
-            (plan.device.name.clone(), plan.port)
+            (plan.port.device.name.clone(), plan.port.number)
         };
         CaptureStatus {
             wqcap: env!("CARGO_PKG_VERSION").into(),

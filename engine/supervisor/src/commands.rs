@@ -125,7 +125,7 @@ pub(super) fn wq_flags(
     cvlan_stripping: Option<bool>,
     scatter_fcs: Option<bool>,
 ) -> Outcome {
-    if scatter_fcs.is_some_and(|on| on != plan.scatters_fcs()) {
+    if scatter_fcs.is_some_and(|on| on != plan.port.scatters_fcs()) {
         return Err(Refusal::new(
             RefusalCode::Unsupported,
             "wq.scatter_fcs: ibv_modify_wq changes only CVLAN stripping; set the key in the configuration and restart",
@@ -135,7 +135,7 @@ pub(super) fn wq_flags(
     let is = flags.cvlan_stripping();
     let wanted = cvlan_stripping.unwrap_or(is);
     let state = |stripping| {
-        let fcs = plan.scatters_fcs();
+        let fcs = plan.port.scatters_fcs();
         format!("wq.cvlan_stripping = {stripping}, wq.scatter_fcs = {fcs}")
     };
     if wanted == is {

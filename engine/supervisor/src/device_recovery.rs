@@ -72,7 +72,7 @@ impl DeviceSearch {
 
     /// Returns the name of the lost device.
     pub(super) fn device(&self) -> &str {
-        &self.run.plan.device.name
+        &self.run.plan.port.device.name
     }
 
     /// Returns the time until the next attempt to find the device.
@@ -123,14 +123,11 @@ pub(super) fn continue_capture(
 ) -> Result<(Capture, Plan), DeviceRecoveryError> {
     let found = host.find_device()?;
     let before = &search.run.plan;
-    if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
+    if let (Some(netdev), None) = (&before.port.netdev, &found.port.netdev) {
         return Err(DeviceRecoveryError::NoInterface(netdev.clone()));
     }
-    let plan = Plan {
-        device: found.device,
-        netdev: found.netdev,
-        ..before.clone()
-    };
+    let mut plan = before.clone();
+    (plan.port.device, plan.port.netdev) = (found.port.device, found.port.netdev);
     let capture = Capture::continue_from(&plan, resources, limits, &search.report, wakeup)?;
     Ok((capture, plan))
 }

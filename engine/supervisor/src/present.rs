@@ -96,7 +96,7 @@ impl SupervisorState {
         if let Some(rules) = capture.rules() {
             rules.clone_into(&mut self.config.rule);
         }
-        self.config.wq.cvlan_stripping = self.plan.strips_vlan();
+        self.config.wq.cvlan_stripping = self.plan.port.strips_vlan();
         let filter = self.plan.reduction.filter.clone();
         self.set_filter(filter);
     }
@@ -105,7 +105,7 @@ impl SupervisorState {
         filter
             .expression()
             .clone_into(&mut self.config.capture.filter);
-        if let Some(split) = &mut self.plan.steering.split {
+        if let Some(split) = &mut self.plan.port.steering.split {
             filter.expression().clone_into(&mut split.software);
         }
         self.plan.reduction.filter = filter;
@@ -114,7 +114,7 @@ impl SupervisorState {
     pub(super) fn now(&self, state: CaptureState) -> CurrentPlan {
         let (config, plan) = &self.at_start;
         let mut changed = differences(&json!(config), &json!(self.config));
-        if plan.table != self.plan.table {
+        if plan.port.table != self.plan.port.table {
             let change = ValueChange {
                 was: shares(plan),
                 now: shares(&self.plan),
@@ -138,7 +138,13 @@ fn filled_in(config: &Config, plan: &Plan) -> Config {
 
 /// Returns the number of indirection table entries that name each queue.
 fn shares(plan: &Plan) -> Value {
-    let entries = |queue: &QueuePlan| plan.table.iter().filter(|it| **it == queue.index).count();
+    let entries = |queue: &QueuePlan| {
+        plan.port
+            .table
+            .iter()
+            .filter(|it| **it == queue.index)
+            .count()
+    };
     plan.queues.iter().map(entries).collect()
 }
 

@@ -67,13 +67,13 @@ impl Supervisor {
             };
             done.push(commands::respread(capture, &weights)?);
             self.backend.set_weights(&new.rss.weights);
-            capture.table().clone_into(&mut self.plan.table);
+            capture.table().clone_into(&mut self.plan.port.table);
         }
         done.push(set_filter(&capture.share(), filter.clone())?);
         self.plan.reduction.filter = filter;
-        self.plan.wq_flags &= !CVLAN_STRIPPING;
+        self.plan.port.wq_flags &= !CVLAN_STRIPPING;
         if new.wq.cvlan_stripping {
-            self.plan.wq_flags |= CVLAN_STRIPPING;
+            self.plan.port.wq_flags |= CVLAN_STRIPPING;
         }
         self.config = new;
         done.retain(|it| it.changed);

@@ -22,9 +22,9 @@ pub fn drain(
     rounds: u32,
     mut each: impl FnMut(&[u8], u64),
 ) -> Result<Round, Failure> {
-    let context = Context::open(&plan.device.name)?;
+    let context = Context::open(&plan.port.device.name)?;
     let everything = FlowRule {
-        port: plan.port,
+        port: plan.port.number,
         kind: FlowKind::Normal,
         priority: 0,
         specs: vec![

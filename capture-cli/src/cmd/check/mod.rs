@@ -207,7 +207,7 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
 /// Reads a file that the software NIC has for the plan's port. Real devices have no such files.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn model_file(plan: &Plan, what: &str) -> Option<String> {
-    let (device, port) = (&plan.device.name, plan.port);
+    let (device, port) = (&plan.port.device.name, plan.port.number);
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{what}");
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
@@ -257,10 +257,11 @@ fn is_lossy(wire: &str) -> bool {
 
 /// Returns the facts of the port that the plan captures.
 pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
-    plan.device
+    plan.port
+        .device
         .ports
         .iter()
-        .find(|port| port.number == plan.port)
+        .find(|port| port.number == plan.port.number)
 }
 
 #[cfg(test)]

@@ -27,10 +27,15 @@ const STALL_MS: f64 = 250.0;
 fn holds_line(plan: &Plan) -> String {
     /// Bytes that each frame takes on the wire besides the captured ones: FCS, preamble and gap.
     const AROUND: f64 = 4.0 + 8.0 + 12.0;
-    let port = plan.device.ports.iter().find(|it| it.number == plan.port);
+    let port = plan
+        .port
+        .device
+        .ports
+        .iter()
+        .find(|it| it.number == plan.port.number);
     let rate = port.map_or(0.0, |it| it.rate_gbps);
     let held = [60u32, 1500].map(|len| {
-        let frames = plan.ring.frames(len);
+        let frames = plan.port.ring.frames(len);
         let seconds = frames as f64 * (f64::from(len) + AROUND) * 8.0 / (rate * 1e9);
         let time = if rate > 0.0 {
             format!(" ({:.2} ms at {rate} Gbit/s)", seconds * 1e3)
@@ -61,14 +66,14 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
         let _ = writeln!(text, "#   {what:<9} {value}");
     };
     line("device", device_line(plan));
-    match plan.device.kernel {
+    match plan.port.device.kernel {
         Some(_) => line(
             "queues",
             format!(
                 "{} with {} of {} each; the kernel still receives the frames",
                 counted(plan.queues.len() as u64, "packet socket"),
-                counted(plan.ring.wrs.into(), "block"),
-                bytes(plan.ring.buffer.into()),
+                counted(plan.port.ring.wrs.into(), "block"),
+                bytes(plan.port.ring.buffer.into()),
             ),
         ),
         None => line(
@@ -76,16 +81,19 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
             format!(
                 "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
                 counted(plan.queues.len() as u64, "WQ"),
-                counted(plan.ring.wrs.into(), "WR"),
-                match plan.ring.striding {
+                counted(plan.port.ring.wrs.into(), "WR"),
+                match plan.port.ring.striding {
                     Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
-                    None => format!("{} x {} bytes", plan.ring.max_sge, plan.ring.buffer),
+                    None => format!(
+                        "{} x {} bytes",
+                        plan.port.ring.max_sge, plan.port.ring.buffer
+                    ),
                 },
-                plan.ring.longest()
+                plan.port.ring.longest()
             ),
         ),
     }
-    if plan.device.kernel.is_none() {
+    if plan.port.device.kernel.is_none() {
         line("holds", holds_line(plan));
     }
     let cores = plan.queues.iter().map(|queue| {
@@ -100,12 +108,12 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     if let Some(parsers) = parsers_line(plan) {
         line("parsers", parsers);
     }
-    match plan.device.kernel {
+    match plan.port.device.kernel {
         Some(_) => line(
             "memory",
             format!(
                 "rings: {}; write buffers: {}",
-                bytes(plan.memory),
+                bytes(plan.port.memory),
                 bytes(plan.output.buffer)
             ),
         ),
@@ -113,26 +121,26 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
             "memory",
             format!(
                 "registered memory: {}; {}: {}; write buffers: {}",
-                bytes(plan.memory),
-                if plan.compression.is_some() {
+                bytes(plan.port.memory),
+                if plan.port.compression.is_some() {
                     "compressed CQs"
                 } else {
                     "CQs"
                 },
-                bytes(plan.ring.cq() * plan.queues.len() as u64),
+                bytes(plan.port.ring.cq() * plan.queues.len() as u64),
                 bytes(plan.output.buffer)
             ),
         ),
     }
-    if plan.delays_drop() {
+    if plan.port.delays_drop() {
         line("delay", delay_line(plan));
     }
-    if plan.device.kernel.is_none() {
+    if plan.port.device.kernel.is_none() {
         line("table", table_line(plan));
     }
-    for (i, qp) in plan.steering.qps.iter().enumerate() {
+    for (i, qp) in plan.port.steering.qps.iter().enumerate() {
         let spread = match qp.spread {
-            Spread::Table => format!("table of {}", plan.table.len()),
+            Spread::Table => format!("table of {}", plan.port.table.len()),
             Spread::Queue(queue) => format!("table of 1: q{queue}"),
         };
         line(
@@ -148,7 +156,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
             ),
         );
     }
-    for (i, rule) in plan.steering.rules.iter().enumerate() {
+    for (i, rule) in plan.port.steering.rules.iter().enumerate() {
         line(
             if i == 0 { "rules" } else { "" },
             format!(
@@ -159,7 +167,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
             ),
         );
     }
-    if let Some(split) = &plan.steering.split {
+    if let Some(split) = &plan.port.steering.split {
         let nic = split.nic.join("; ");
         line(
             "filter",
@@ -184,18 +192,18 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
 
 /// Describes the device of the plan and its port.
 fn device_line(plan: &Plan) -> String {
-    let mut text = match &plan.device.kernel {
+    let mut text = match &plan.port.device.kernel {
         Some(kernel) => {
             let driver = kernel.driver.as_deref().unwrap_or("no driver");
-            format!("{}, {driver}", plan.device.name)
+            format!("{}, {driver}", plan.port.device.name)
         }
-        None => format!("{} port {}", plan.device.name, plan.port),
+        None => format!("{} port {}", plan.port.device.name, plan.port.number),
     };
     if let Some(port) = port(plan) {
         let netdev = port
             .netdev
             .as_deref()
-            .filter(|_| plan.device.kernel.is_none())
+            .filter(|_| plan.port.device.kernel.is_none())
             .map(|name| format!(" ({name})"))
             .unwrap_or_default();
         let mtu = port
@@ -213,7 +221,7 @@ fn device_line(plan: &Plan) -> String {
 
 /// Describes how long the NIC holds frames for a WQ without buffers, if its driver publishes that.
 fn delay_line(plan: &Plan) -> String {
-    match plan.device.delay_drop {
+    match plan.port.device.delay_drop {
         Some(facts) => format!(
             "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} since the driver was loaded",
             thousands(facts.timeout_us),
@@ -277,12 +285,17 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
 /// Describes the number of indirection table entries of each queue.
 fn table_line(plan: &Plan) -> String {
     let shares = plan.queues.iter().map(|queue| {
-        let entries = plan.table.iter().filter(|it| **it == queue.index).count();
+        let entries = plan
+            .port
+            .table
+            .iter()
+            .filter(|it| **it == queue.index)
+            .count();
         format!("q{} {entries}", queue.index)
     });
     format!(
         "{} entries: {}",
-        plan.table.len(),
+        plan.port.table.len(),
         shares.collect::<Vec<_>>().join(", ")
     )
 }

@@ -61,7 +61,7 @@ pub enum Spread {
 #[non_exhaustive]
 pub struct QpPlan {
     /// RSS profile whose headers the QP hashes; the catch-all hashes nothing.
-    #[serde(serialize_with = "super::text")]
+    #[serde(serialize_with = "super::port::text")]
     pub profile: Profile,
     /// Destination of the QP's frames: the shared indirection table or one queue.
     pub spread: Spread,
