@@ -15,7 +15,7 @@ use std::{
 };
 use wqcap_engine::{
     config::Size,
-    device::{self, DeviceFacts},
+    device::{self, DeviceFacts, kernel},
     files::name::FileName,
 };
 
@@ -40,8 +40,8 @@ pub struct Settled {
     pub aliases: Vec<Alias>,
     /// Notes for the user about unexpected effects of tcpdump and dumpcap options.
     pub notes: Vec<String>,
-    /// RDMA device or network interface that `-i` names.
-    interface: Option<String>,
+    /// RDMA devices or network interfaces that `-i` names.
+    interfaces: Vec<String>,
     /// Filter file that `-F` names.
     filter_file: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ pub fn settle(
     let mut it = Settled {
         config: config.clone(),
         limits: limits.clone(),
-        interface: args.interface.clone(),
+        interfaces: args.interface.clone(),
         filter_file: args.filter_file.clone(),
         ..Settled::default()
     };
@@ -314,15 +314,14 @@ impl Settled {
     /// the name of `-i` is accepted unchecked.
     pub fn resolve_devices(&mut self, device_required: bool) -> Result<(), Failure> {
         let typed = std::mem::take(&mut self.config.set);
-        if let Some(name) = self.interface.take() {
-            let devices = device::list()?;
-            let is_netdev = Path::new("/sys/class/net").join(&name).exists();
-            let key = match (devices.is_empty() && !device_required, is_netdev) {
-                (true, true) => "device.netdev",
-                (true, false) => "device.name",
-                (false, _) => key_of(&name, &devices, is_netdev)?,
-            };
-            self.text(format!("-i {name}"), key, &name);
+        match std::mem::take(&mut self.interfaces).as_slice() {
+            [] => {}
+            [name] if name != "any" => {
+                let devices = device::list()?;
+                let key = self::key(name, &devices, device_required)?;
+                self.text(format!("-i {name}"), key, name);
+            }
+            names => self.capture_ports(names, device_required)?,
         }
         if let Some(file) = self.filter_file.take() {
             let option = format!("-F {}", file.display());
@@ -340,27 +339,96 @@ impl Settled {
     }
 }
 
-/// Returns the configuration key that selects `name` as a device or as its interface. `is_netdev`
-/// is `true` if `name` is a network interface of the kernel.
-fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'static str, Failure> {
-    if devices.iter().any(|it| it.name == name) {
-        return Ok("device.name");
+impl Settled {
+    /// Sets the list of ports for `-i` that occurs several times or is `any`.
+    fn capture_ports(&mut self, names: &[String], device_required: bool) -> Result<(), Failure> {
+        let option: Vec<_> = names.iter().map(|name| format!("-i {name}")).collect();
+        let option = option.join(" ");
+        let devices = device::list()?;
+        let mut names = names.to_vec();
+        if names.iter().any(|it| it == "any") {
+            if names.len() > 1 {
+                return Err(Failure::refused(format!(
+                    "{option}: -i any names every interface; leave the others out"
+                )));
+            }
+            let (all, left_out) = every_interface(&devices);
+            if all.is_empty() {
+                return Err(Failure::refused("-i any: no network interface is up"));
+            }
+            let left_out = left_out.into_iter().map(|it| format!("-i any: {it}"));
+            self.notes.extend(left_out);
+            names = all;
+        }
+        let mut ports = Vec::new();
+        for name in &names {
+            let key = match key(name, &devices, device_required)? {
+                "device.name" => "device",
+                _ => "interface",
+            };
+            ports.push(format!("{{{key}={name:?}}}"));
+        }
+        let value = format!("[{}]", ports.join(","));
+        self.text(option, "port", &value);
+        Ok(())
     }
-    let mut ports = devices.iter().flat_map(|it| &it.ports);
-    let is_netdev = is_netdev && name != "any";
-    if is_netdev || ports.any(|port| port.netdev.as_deref() == Some(name)) {
-        return Ok("device.netdev");
+}
+
+/// Returns the interfaces that `-i any` captures: each that is up, but not those whose frames arrive
+/// on another interface as well. Also returns a note for each interface that is left out.
+fn every_interface(devices: &[DeviceFacts]) -> (Vec<String>, Vec<String>) {
+    let (mut all, mut left_out) = (Vec::new(), Vec::new());
+    for it in kernel::interfaces() {
+        let is_rdma = devices.iter().flat_map(|it| &it.ports);
+        let is_rdma = is_rdma
+            .filter_map(|port| port.netdev.as_ref())
+            .any(|name| *name == it.name);
+        let port = it.ports.first();
+        let lower = it.kernel.as_ref().map_or(&[][..], |it| &it.lower);
+        let why = if port.is_none_or(|port| port.state != "ACTIVE") {
+            "it is down".to_owned()
+        } else if is_rdma {
+            "capturing its RDMA device would take its frames from the kernel".to_owned()
+        } else if port.is_some_and(|port| !port.ethernet) {
+            "it has no Ethernet header".to_owned()
+        } else if !lower.is_empty() {
+            format!("its frames also arrive on {}", lower.join(", "))
+        } else {
+            all.push(it.name);
+            continue;
+        };
+        left_out.push(format!("{} is left out: {why}", it.name));
     }
-    let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
-    let list = match names.as_slice() {
-        [] => "this machine has no RDMA device".to_owned(),
-        names => format!("devices: {}", names.join(", ")),
+    (all, left_out)
+}
+
+/// Returns the configuration key that selects `name`, which `-i` gives. Without a device and unless
+/// one is required, a name is accepted unchecked.
+fn key(
+    name: &str,
+    devices: &[DeviceFacts],
+    device_required: bool,
+) -> Result<&'static str, Failure> {
+    let is_netdev = Path::new("/sys/class/net").join(name).exists();
+    let is_known = |it: &DeviceFacts| {
+        let mut ports = it.ports.iter();
+        ports.any(|port| port.netdev.as_deref() == Some(name))
     };
-    Err(Failure::refused(if name == "any" {
-        format!("-i any: one run captures one port; name a device with -i NAME; {list}")
-    } else {
-        format!("-i {name}: there is no such device or interface; {list}")
-    }))
+    match devices {
+        _ if devices.iter().any(|it| it.name == name) => Ok("device.name"),
+        _ if is_netdev || devices.iter().any(is_known) => Ok("device.netdev"),
+        [] if !device_required => Ok("device.name"),
+        _ => {
+            let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
+            let list = match names.as_slice() {
+                [] => "this machine has no RDMA device".to_owned(),
+                names => format!("devices: {}", names.join(", ")),
+            };
+            Err(Failure::refused(format!(
+                "-i {name}: there is no such device or interface; {list}"
+            )))
+        }
+    }
 }
 
 /// Value of a `-a` or `-b` condition: the part after the colon.

@@ -8,9 +8,11 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Options of tcpdump and dumpcap")]
 pub struct AliasArgs {
-    /// Capture from this RDMA device or network interface (sets device.name or device.netdev)
+    /// Capture from this RDMA device or network interface (sets device.name or device.netdev).
+    /// Several times: from all of them, into one file in time order; any: from every interface that
+    /// is up
     #[arg(short = 'i', long, value_name = "DEV")]
-    pub interface: Option<String>,
+    pub interface: Vec<String>,
     /// Write frames to FILE in time order (its extension selects the format), to one file per queue
     /// in DIR, or as a stream to stdout (-)
     #[arg(short = 'w', value_name = "FILE|DIR|-")]

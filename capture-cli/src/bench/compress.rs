@@ -106,6 +106,7 @@ fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
         len: bytes.len() as u32,
         fcs: &[],
         fcs_len: 0,
+        interface: 0,
         bad_fcs: false,
         lost_before: 0,
     };

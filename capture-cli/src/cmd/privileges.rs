@@ -28,11 +28,11 @@ struct Right {
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_model = wire.is_some();
     // The software NIC and packet sockets lock no memory of the process.
-    let is_kernel = plan.port.device.kernel.is_some();
-    let locked = if on_model || is_kernel {
-        0
-    } else {
-        plan.port.memory
+    let is_kernel = plan.ports().all(|it| it.device.kernel.is_some());
+    let rdma = plan.ports().filter(|it| it.device.kernel.is_none());
+    let locked = match on_model {
+        true => 0,
+        false => rdma.map(|it| it.memory).sum(),
     };
     let mut rights = rights(locked, delay_drop, wire.is_some_and(takes_bpf));
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {

@@ -4,7 +4,7 @@ use crate::{
     aliases,
     args::{ConfigArgs, DevicesArgs, LimitArgs, RunArgs},
     cmd::{
-        check::{self, Checked, enter, enter_model, model_wire, port, settle},
+        check::{self, Checked, enter, enter_model, model_wire, settle},
         devices, key,
         recover::{self, Leftovers},
         summary::{self, Summary, SummaryFile},
@@ -33,7 +33,7 @@ use wqcap_engine::{
     config::{Config, Sandbox as SandboxMode},
     device::DeviceFacts,
     filter::FilterCompiler,
-    plan::Plan,
+    plan::{Plan, PortPlan},
     sink::PreparedRing,
     verbs::allow_release_of_lost_objects,
 };
@@ -134,7 +134,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         &plan,
         file.filter(|it| it.as_os_str() != "-"),
         args.summary.as_deref().filter(|_| replaced.is_none()),
-        model_wire(&plan),
+        plan.ports().find_map(model_wire),
     )?;
     stderr::start_writer().map_err(|e| {
         Failure::refused(format!(
@@ -356,27 +356,31 @@ fn ended(end: &End) -> Result<(), Failure> {
 
 /// Returns the first line of a run, which names the device, the queues and the destination.
 fn headline(plan: &Plan) -> String {
-    let netdev = port(plan)
-        .and_then(|port| port.netdev.as_deref())
-        .map(|name| format!(" ({name})"));
     let queues = plan.queues.len();
     let into = match &plan.output.dir {
         _ if plan.output.stdout => "to stdout".into(),
         Some(dir) => format!("into {}", dir.display()),
         None => "counting only".into(),
     };
-    let port = match plan.port.device.kernel {
-        Some(_) => plan.port.device.name.clone(),
-        None => format!(
-            "{} port {}{}",
-            plan.port.device.name,
-            plan.port.number,
-            netdev.unwrap_or_default()
-        ),
-    };
+    let ports: Vec<_> = plan.ports().map(port_in_words).collect();
+    let ports = ports.join(" and ");
     format!(
-        "capturing {port} on {queues} {}, {into}",
+        "capturing {ports} on {queues} {}, {into}",
         if queues == 1 { "queue" } else { "queues" }
+    )
+}
+
+/// Names a captured port with its network interface.
+fn port_in_words(port: &PortPlan) -> String {
+    if port.device.kernel.is_some() {
+        return port.device.name.clone();
+    }
+    let netdev = port.netdev.as_ref().map(|name| format!(" ({name})"));
+    format!(
+        "{} port {}{}",
+        port.device.name,
+        port.number,
+        netdev.unwrap_or_default()
     )
 }
 

@@ -18,9 +18,10 @@ use std::{
 use wqcap_engine::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
     capture::{End, Report},
+    config::Backend,
     file_list::FileList,
     pipeline::reduce::FcsReport,
-    plan::{Plan, Stamps},
+    plan::{Plan, PortPlan, Stamps},
     recover::RecoveredFile,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles},
     stats::{
@@ -81,6 +82,9 @@ pub struct Summary<'a> {
     device: &'a str,
     /// Number of the captured port.
     port: u8,
+    /// Captured ports, if there are several, in the order of the queues' `port`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<PortSummary<'a>>,
     /// Version of wqcap that captured.
     wqcap: &'static str,
 }
@@ -92,6 +96,43 @@ struct RunLedger<'a> {
     total: Total,
     /// Ledger of each queue.
     queues: &'a [QueueLedger],
+}
+
+/// Captured port in the summary of a run of several ports.
+#[derive(Debug, Serialize)]
+struct PortSummary<'a> {
+    /// Name of the port in files, counters and flow records.
+    label: &'a str,
+    /// Name of the port's device or interface.
+    device: &'a str,
+    /// Number of the device's port.
+    port: u8,
+    /// Way in which the port's frames were received.
+    backend: Backend,
+    /// Ledger of the port's queues together.
+    ledger: Total,
+}
+
+impl<'a> PortSummary<'a> {
+    /// Returns the summaries of all ports of a run.
+    fn all(plan: &'a Plan, report: &Report) -> Vec<Self> {
+        let ledger = |index: usize| {
+            let queues = report.queues.iter();
+            let of_port: Vec<_> = queues
+                .filter(|it| usize::from(it.port) == index)
+                .copied()
+                .collect();
+            QueueLedger::total(&of_port).into()
+        };
+        let summary = |(index, port): (usize, &'a PortPlan)| Self {
+            label: &port.label,
+            device: &port.device.name,
+            port: port.number,
+            backend: port.backend,
+            ledger: ledger(index),
+        };
+        plan.ports().enumerate().map(summary).collect()
+    }
 }
 
 /// Outages of a run in its summary.
@@ -141,6 +182,10 @@ impl<'a> Summary<'a> {
             notes: &report.notes,
             device: &plan.port.device.name,
             port: plan.port.number,
+            ports: match plan.has_several_ports() {
+                true => PortSummary::all(plan, report),
+                false => Vec::new(),
+            },
             wqcap: env!("CARGO_PKG_VERSION"),
         }
     }
@@ -195,6 +240,7 @@ pub fn counters(now: &StatusSnapshot) -> String {
     );
     text += &aligned(&rows(
         &snapshot.queues,
+        &snapshot.ports,
         &QueueLedger::total(&snapshot.queues),
     ));
     if let Some(nic) = nic_in_words(&snapshot.nic) {
@@ -218,7 +264,7 @@ const MOST_FILES: usize = 1000;
 /// Formats the final table of a run.
 pub fn text(report: &Report) -> String {
     let total = QueueLedger::total(&report.queues);
-    let mut text = aligned(&rows(&report.queues, &total));
+    let mut text = aligned(&rows(&report.queues, &report.ports, &total));
     let mut line = |what: &str, value: &str| {
         let _ = writeln!(text, "{what:<9}{value}");
     };
@@ -361,7 +407,7 @@ fn flows_in_words(flows: &FlowsReport) -> String {
 
 /// Returns the table rows of the ledger: received, captured, every line with a total above 0, and
 /// bytes.
-fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
+fn rows(queues: &[QueueLedger], ports: &[String], total: &QueueLedger) -> Vec<Vec<String>> {
     let shown: Vec<_> = LINES
         .iter()
         .filter(|(name, of)| *name == "captured" || of(total) > 0)
@@ -376,7 +422,7 @@ fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
         row
     };
     let mut rows = vec![head];
-    rows.extend(queues.iter().map(|it| row(it.queue.to_string(), it)));
+    rows.extend(queues.iter().map(|it| row(it.name(ports), it)));
     rows.push(row("total".to_owned(), total));
     rows
 }
@@ -503,6 +549,7 @@ mod tests {
         Report {
             end,
             queues: vec![ledger(0), ledger(1)],
+            ports: Vec::new(),
             nic: [
                 ("out_of_buffer".to_owned(), Counter::Value(5)),
                 (

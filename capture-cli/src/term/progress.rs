@@ -214,6 +214,7 @@ mod tests {
         Snapshot {
             elapsed: Duration::from_secs(seconds),
             queues: (0..4).map(queue).collect(),
+            ports: Vec::new(),
             rings: Vec::new(),
             nic: [
                 ("out_of_buffer".to_owned(), Counter::Value(0)),

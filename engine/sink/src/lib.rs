@@ -40,7 +40,7 @@ mod write;
 pub use block::BlockSink;
 pub use compress::{CompressError, compress_blocks};
 pub use limit::{Reached, WriteLimit, Written};
-pub use origin::Origin;
+pub use origin::{Interface, Origin};
 pub use output::{LEAST_BLOCKS, OutputPlan, Retention, Rotation, least_block};
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
@@ -69,6 +69,8 @@ pub struct Record<'a> {
     pub fcs: &'a [u8],
     /// Length of the frame's FCS on the wire in bytes; 0 if the device does not deliver it.
     pub fcs_len: u32,
+    /// Index of the frame's interface in the capture file.
+    pub interface: u32,
     /// `true` if the frame's FCS was checked and does not match the frame.
     pub bad_fcs: bool,
     /// Number of the queue's frames dropped directly before this frame because no write block was
@@ -118,7 +120,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
 }
 
 /// Frame statistics of a capture file, written at its end.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Totals {
     /// Time stamp of the file's first frame record in nanoseconds since 1970.
@@ -129,6 +131,30 @@ pub struct Totals {
     pub received: u64,
     /// Number of the capture file's frames that were dropped because no write block was free.
     pub dropped: u64,
+    /// Frames by the index of their interface, in a capture file of all queues; else empty.
+    pub interfaces: Vec<InterfaceTotals>,
+}
+
+/// Frames of one interface of a capture file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceTotals {
+    /// Number of frames received while the file was open, including dropped ones.
+    pub received: u64,
+    /// Number of frames that were dropped while the file was open.
+    pub dropped: u64,
+}
+
+impl Totals {
+    /// Counts `received` more frames of an interface, of which `dropped` were dropped.
+    fn count_of(&mut self, interface: u32, received: u64, dropped: u64) {
+        let index = interface as usize;
+        if self.interfaces.len() <= index {
+            self.interfaces
+                .resize(index + 1, InterfaceTotals::default());
+        }
+        self.interfaces[index].received += received;
+        self.interfaces[index].dropped += dropped;
+    }
 }
 
 /// Encoder of frame records into a capture file format.
@@ -143,6 +169,10 @@ pub trait Encoder: Clone + Send + 'static {
     /// outages to report; `u64::MAX`: none.
     fn next_header_ns(&self) -> u64 {
         u64::MAX
+    }
+    /// Returns the index of a queue's interface in a capture file of all queues.
+    fn interface(&self, _queue: u16) -> u32 {
+        0
     }
     /// Returns the encoded length of a frame record in bytes.
     fn record_len(&self, record: &Record<'_>) -> usize;

@@ -2,7 +2,22 @@
 
 use std::fs;
 
-/// Origin of a capture file: description of the machine, the device and the run.
+/// Interface of a capture file: description of a captured port.
+#[derive(Clone, Debug, Default)]
+pub struct Interface {
+    /// Name of the port: its network interface, or its label.
+    pub name: String,
+    /// Description of the port.
+    pub description: String,
+    /// Description of the hardware of the port's device.
+    pub device: String,
+    /// Link speed of the port in bits per second; 0: unknown.
+    pub speed: u64,
+    /// `true` if the record of each frame of the port ends with the FCS.
+    pub fcs: bool,
+}
+
+/// Origin of a capture file: description of the machine and the run.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// Architecture and processor of the capturing machine.
@@ -11,12 +26,6 @@ pub struct Origin {
     pub host: String,
     /// Operating system of the capturing machine and its release.
     pub os: String,
-    /// Description of the capture port.
-    pub description: String,
-    /// Description of the capture device's hardware.
-    pub device: String,
-    /// Link speed of the capture port in bits per second; 0: unknown.
-    pub speed: u64,
     /// Capture filter that applies at the file's beginning, a pcap-filter(7) expression; empty: all
     /// frames.
     pub filter: String,

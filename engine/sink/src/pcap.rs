@@ -70,6 +70,7 @@ mod tests {
                 len,
                 fcs: &[],
                 fcs_len: 0,
+                interface: 0,
                 bad_fcs: false,
                 lost_before: 0,
             };

@@ -1,7 +1,7 @@
-//! Encoder of pcapng files: one section with one interface, enhanced packet blocks, and interface
-//! statistics at the end.
+//! Encoder of pcapng files: one section with an interface for each port in the file, enhanced packet
+//! blocks, and interface statistics at the end.
 
-use crate::{Encoder, Note, Origin, Record, Totals};
+use crate::{Encoder, Interface, InterfaceTotals, Note, Origin, Record, Totals};
 use std::sync::{Arc, Mutex};
 use wqcap_core::{
     consumer::FCS_LEN,
@@ -34,14 +34,15 @@ const LIBPCAP_STRING: u8 = 0;
 const MOST_TEXT: usize = 1000;
 
 /// Encoder of frame records into the pcapng format.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PcapngEncoder {
     /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: u32,
-    /// Name of the network interface that receives the frames.
-    pub interface: String,
-    /// `true` if the record of each frame ends with the FCS.
-    pub fcs: bool,
+    /// Ports that receive the frames; at least one.
+    pub interfaces: Vec<Interface>,
+    /// Index of each queue's port in [`PcapngEncoder::interfaces`]; empty: all queues are of the
+    /// first port.
+    pub ports: Vec<usize>,
     /// Origin of the capture file: machine, device and run.
     pub origin: Origin,
     /// Report on the NIC's clock, written at each capture file's end; `None`: the NIC's clock gives
@@ -56,6 +57,51 @@ fn text(out: &mut Vec<u8>, code: u16, value: &str) {
     if !value.is_empty() {
         let end = value.floor_char_boundary(MOST_TEXT);
         option(out, code, &value.as_bytes()[..end]);
+    }
+}
+
+impl Default for PcapngEncoder {
+    /// Creates an encoder of whole frames of one interface without a name.
+    fn default() -> Self {
+        Self {
+            snaplen: 0,
+            interfaces: vec![Interface::default()],
+            ports: Vec::new(),
+            origin: Origin::default(),
+            clock: None,
+            outages: OutageReporter::default(),
+        }
+    }
+}
+
+impl PcapngEncoder {
+    /// Returns the index of a queue's port in [`PcapngEncoder::interfaces`].
+    fn port(&self, queue: u16) -> usize {
+        self.ports.get(usize::from(queue)).copied().unwrap_or(0)
+    }
+
+    /// Appends the description of an interface, of one of its queues if `queue` is given.
+    fn describe(&self, out: &mut Vec<u8>, interface: &Interface, queue: Option<u16>) {
+        let origin = &self.origin;
+        let fcs_len = interface.fcs.then_some(FCS_LEN as u8);
+        pcapng::interface_description(out, ETHERNET as u16, self.snaplen, fcs_len, |out| {
+            let name = match queue {
+                Some(queue) => format!("{} queue {queue}", interface.name),
+                None => interface.name.clone(),
+            };
+            option(out, code::IF_NAME, name.as_bytes());
+            text(out, code::IF_DESCRIPTION, &interface.description);
+            if interface.speed > 0 {
+                option(out, code::IF_SPEED, &interface.speed.to_ne_bytes());
+            }
+            // A shortened filter would have another meaning.
+            if !origin.filter.is_empty() && origin.filter.len() <= MOST_TEXT {
+                let filter = [&[LIBPCAP_STRING], origin.filter.as_bytes()].concat();
+                option(out, code::IF_FILTER, &filter);
+            }
+            text(out, code::IF_OS, &origin.os);
+            text(out, code::IF_HARDWARE, &interface.device);
+        });
     }
 }
 
@@ -80,26 +126,20 @@ impl Encoder for PcapngEncoder {
             text(out, code::SHB_OS, &origin.os);
             text(out, code::SHB_USERAPPL, PROGRAM);
         });
-        let fcs_len = self.fcs.then_some(FCS_LEN as u8);
-        pcapng::interface_description(&mut out, ETHERNET as u16, self.snaplen, fcs_len, |out| {
-            let name = match queue {
-                Some(queue) => format!("{} queue {queue}", self.interface),
-                None => self.interface.clone(),
-            };
-            option(out, code::IF_NAME, name.as_bytes());
-            text(out, code::IF_DESCRIPTION, &origin.description);
-            if origin.speed > 0 {
-                option(out, code::IF_SPEED, &origin.speed.to_ne_bytes());
-            }
-            // A shortened filter would have another meaning.
-            if !origin.filter.is_empty() && origin.filter.len() <= MOST_TEXT {
-                let filter = [&[LIBPCAP_STRING], origin.filter.as_bytes()].concat();
-                option(out, code::IF_FILTER, &filter);
-            }
-            text(out, code::IF_OS, &origin.os);
-            text(out, code::IF_HARDWARE, &origin.device);
-        });
+        if let Some(queue) = queue {
+            // The file has the interface of its queue only.
+            let port = self.port(queue);
+            self.interfaces = self.interfaces.get(port).cloned().into_iter().collect();
+            self.ports = Vec::new();
+        }
+        for interface in &self.interfaces {
+            self.describe(&mut out, interface, queue);
+        }
         out
+    }
+
+    fn interface(&self, queue: u16) -> u32 {
+        self.port(queue) as u32
     }
 
     fn next_header_ns(&self) -> u64 {
@@ -127,7 +167,7 @@ impl Encoder for PcapngEncoder {
         let (header, rest) = out.split_at_mut(pcapng::PACKET_HEADER_LEN);
         header.copy_from_slice(&pcapng::encode_packet_header(
             total,
-            0,
+            record.interface,
             record.ns,
             caplen,
             record.wire_len(),
@@ -186,19 +226,28 @@ impl Encoder for PcapngEncoder {
     }
 
     fn trailer(&self, totals: &Totals) -> Vec<u8> {
-        let statistics = InterfaceStatistics {
-            received: Some(totals.received),
-            dropped: Some(totals.dropped),
-            start_ns: Some(totals.first_ns),
-            end_ns: Some(totals.last_ns),
-        };
         let mut out = Vec::new();
-        pcapng::interface_statistics(&mut out, 0, &statistics, |out| {
-            if let Some(clock) = &self.clock {
-                let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
-                text(out, code::OPT_COMMENT, &report.line());
-            }
-        });
+        for index in 0..self.interfaces.len() {
+            let of_interface = match self.interfaces.len() {
+                1 => InterfaceTotals {
+                    received: totals.received,
+                    dropped: totals.dropped,
+                },
+                _ => totals.interfaces.get(index).copied().unwrap_or_default(),
+            };
+            let statistics = InterfaceStatistics {
+                received: Some(of_interface.received),
+                dropped: Some(of_interface.dropped),
+                start_ns: Some(totals.first_ns),
+                end_ns: Some(totals.last_ns),
+            };
+            pcapng::interface_statistics(&mut out, index as u32, &statistics, |out| {
+                if let Some(clock) = &self.clock {
+                    let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
+                    text(out, code::OPT_COMMENT, &report.line());
+                }
+            });
+        }
         out
     }
 }
@@ -218,7 +267,10 @@ mod tests {
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
         let mut encoder = PcapngEncoder {
-            interface: "mlx5_0".into(),
+            interfaces: vec![Interface {
+                name: "mlx5_0".into(),
+                ..Interface::default()
+            }],
             ..PcapngEncoder::default()
         };
         let mut file = encoder.header(Some(3), 0);
@@ -231,6 +283,7 @@ mod tests {
                 fcs: &[],
                 fcs_len: 0,
                 bad_fcs: false,
+                interface: 0,
                 lost_before: u64::from(len == 16) * 7,
             };
             let mut out = vec![0xff; encoder.record_len(&record)];
@@ -242,6 +295,7 @@ mod tests {
             last_ns: 2,
             received: 12,
             dropped: 7,
+            ..Totals::default()
         }));
         let mut reader = PcapNgReader::new(&file[..]).expect("section");
         let mut lens = Vec::new();

@@ -166,6 +166,8 @@ fn parse_relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
         len,
         fcs: bytes.get(end_of_bytes..end)?,
         fcs_len: fcs_len.into(),
+        // The output knows the interface of each queue.
+        interface: 0,
         bad_fcs: bad_fcs != 0,
         lost_before,
     };
@@ -177,8 +179,8 @@ pub(super) trait OrderedOutput: Send {
     /// Writes a frame record to the output. `filter` is the filter that applies to the record's
     /// queue from this record, if it changed. Returns `false` if the record is lost.
     fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool;
-    /// Counts `n` frames that were lost before they reached the ordered output.
-    fn count_lost(&mut self, n: u64);
+    /// Counts `n` frames of a queue that were lost before they reached the ordered output.
+    fn count_lost(&mut self, queue: u16, n: u64);
     /// Ends a round of the ordering thread, after all released records are written. `quiet` is set
     /// if no relay block has arrived for [`PAUSE`].
     fn end_round(&mut self, quiet: bool);
@@ -189,15 +191,11 @@ impl<E: Encoder> OrderedOutput for BlockSink<E> {
         if let Some(filter) = filter {
             self.filter_changed(filter);
         }
-        let taken = self.take(queue, record) == Verdict::Captured;
-        if taken {
-            self.credit(queue, record.len);
-        }
-        taken
+        self.take_of(queue, record) == Verdict::Captured
     }
 
-    fn count_lost(&mut self, n: u64) {
-        self.count_missed(n);
+    fn count_lost(&mut self, queue: u16, n: u64) {
+        self.count_missed(queue, n);
     }
 
     fn end_round(&mut self, quiet: bool) {
@@ -210,22 +208,32 @@ impl<E: Encoder> OrderedOutput for BlockSink<E> {
 
 /// Reduction steps for frames in the order of time, with deduplication across all queues.
 pub struct InOrder {
-    /// Recent frames of all queues, for deduplication.
-    window: DedupWindow,
-    /// Reduction steps that frames pass after deduplication, by queue.
+    /// Recent frames of all queues, for deduplication; `None`: repetitions are kept.
+    window: Option<DedupWindow>,
+    /// Reduction steps that frames pass after deduplication: one stage for all queues, or one for
+    /// each.
     stages: Vec<Box<dyn Judge>>,
+    /// Index of each queue's port; a queue that is not in the list is of the first port.
+    ports: Vec<u8>,
     /// Maximum bytes of a frame that its record holds.
     snaplen: usize,
 }
 
 impl InOrder {
-    /// Creates the steps for frames that are not in `window`: they pass the stage of their queue,
-    /// and their records hold at most `snaplen` bytes.
+    /// Creates the steps for frames that are not in `window`: they pass the only stage or that of
+    /// their queue, and their records hold at most `snaplen` bytes. `ports` is the index of
+    /// each queue's port.
     #[must_use]
-    pub fn new(window: DedupWindow, stages: Vec<Box<dyn Judge>>, snaplen: usize) -> Self {
+    pub fn new(
+        window: Option<DedupWindow>,
+        stages: Vec<Box<dyn Judge>>,
+        ports: Vec<u8>,
+        snaplen: usize,
+    ) -> Self {
         Self {
             window,
             stages,
+            ports,
             snaplen,
         }
     }
@@ -234,10 +242,8 @@ impl InOrder {
     /// written.
     fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {
         // A late frame is not compared: the window has already passed its time stamp.
-        if !is_late
-            && self
-                .window
-                .check_and_record(record.bytes, record.len, record.ns)
+        if let Some(window) = self.window.as_mut().filter(|_| !is_late)
+            && window.check_and_record(record.bytes, record.len, record.ns)
         {
             return Verdict::Deduplicated;
         }
@@ -247,7 +253,8 @@ impl InOrder {
         });
         let mut frame = Frame::new(record.bytes, record.len, record.ns);
         frame.fcs = fcs;
-        let verdict = self.stages[queue].judge(&mut frame);
+        frame.port = self.ports.get(queue).copied().unwrap_or_default();
+        let verdict = self.stage_of(queue).judge(&mut frame);
         let kept = frame.bytes.len().min(self.snaplen);
         // An FCS is written only behind a whole frame and within the snaplen.
         if kept < record.bytes.len() || kept + record.fcs.len() > self.snaplen {
@@ -255,6 +262,12 @@ impl InOrder {
         }
         record.bytes = &record.bytes[..kept];
         verdict
+    }
+
+    /// Returns the stage that frames of a queue pass.
+    fn stage_of(&mut self, queue: usize) -> &mut dyn Judge {
+        let index = queue.min(self.stages.len() - 1);
+        &mut *self.stages[index]
     }
 
     fn each(&mut self, step: impl Fn(&mut dyn Judge)) {
@@ -266,6 +279,7 @@ impl InOrder {
 
 /// State of one queue in the ordering thread.
 pub(super) struct QueueLine {
+    pub(super) queue: u16,
     pub(super) counters: Arc<QueueCounters>,
     /// Channel that returns emptied relay blocks to the queue's sink.
     pub(super) empty: Sender<Block>,
@@ -292,8 +306,9 @@ pub(super) struct QueueLine {
 }
 
 impl QueueLine {
-    pub(super) fn new(counters: Arc<QueueCounters>, empty: Sender<Block>) -> Self {
+    pub(super) fn new(queue: u16, counters: Arc<QueueCounters>, empty: Sender<Block>) -> Self {
         Self {
+            queue,
             counters,
             empty,
             free_since: Instant::now(),
@@ -317,7 +332,7 @@ impl QueueLine {
                 Some((Relayed::Record(record, _), _)) => return Some(record.ns),
                 Some((Relayed::Last { lost }, len)) => {
                     let more = lost.saturating_sub(self.lost);
-                    out.count_lost(more);
+                    out.count_lost(self.queue, more);
                     self.unseen += more;
                     (self.lost, self.ended) = (lost, true);
                     self.at += len;
@@ -475,8 +490,9 @@ impl<O: OrderedOutput> Reorderer<O> {
         let Some(in_order) = &mut self.in_order else {
             return;
         };
-        for (stage, line) in in_order.stages.iter_mut().zip(&mut self.lines) {
-            stage.missed(std::mem::take(&mut line.unseen));
+        for (index, line) in self.lines.iter_mut().enumerate() {
+            let unseen = std::mem::take(&mut line.unseen);
+            in_order.stage_of(index).missed(unseen);
         }
         in_order.each(|it| it.end_batch());
         if quiet {
@@ -565,11 +581,10 @@ impl<O: OrderedOutput> Reorderer<O> {
         };
         line.lost += record.lost_before;
         if record.lost_before > 0 {
-            self.out.count_lost(record.lost_before);
+            self.out.count_lost(line.queue, record.lost_before);
             line.unseen += record.lost_before;
         }
-        // A line's index is its queue's number.
-        let queue = index as u16;
+        let queue = line.queue;
         let is_late = record.ns < self.last_ns;
         self.last_ns = self.last_ns.max(record.ns);
         let verdict = (self.in_order.as_mut()).map_or(Verdict::Captured, |it| {
@@ -595,7 +610,7 @@ impl<O: OrderedOutput> Reorderer<O> {
                 // The stages in `InOrder` neither filter nor write: the frame is late.
                 _ => {
                     counters.add_late(1, bytes);
-                    self.out.count_lost(1);
+                    self.out.count_lost(line.queue, 1);
                 }
             }
         }
@@ -638,7 +653,7 @@ mod tests {
             true
         }
 
-        fn count_lost(&mut self, n: u64) {
+        fn count_lost(&mut self, _queue: u16, n: u64) {
             self.lost += n;
         }
 
@@ -686,8 +701,9 @@ mod tests {
         let judged = SharedJudged::default();
         let stage = || Box::new(judged.clone()) as Box<dyn Judge>;
         bench.reorderer = bench.reorderer.with_steps(Some(InOrder {
-            window: DedupWindow::new(50, [].into_iter().collect()),
+            window: Some(DedupWindow::new(50, [].into_iter().collect())),
             stages: vec![stage(), stage()],
+            ports: Vec::new(),
             snaplen: usize::MAX,
         }));
         bench.len = 60;
@@ -711,8 +727,9 @@ mod tests {
         let judged = SharedJudged::default();
         let stage = || Box::new(judged.clone()) as Box<dyn Judge>;
         bench.reorderer = bench.reorderer.with_steps(Some(InOrder {
-            window: DedupWindow::new(1, [].into_iter().collect()),
+            window: Some(DedupWindow::new(1, [].into_iter().collect())),
             stages: vec![stage(), stage()],
+            ports: Vec::new(),
             snaplen: 10,
         }));
         let now = Instant::now();
@@ -757,7 +774,7 @@ mod tests {
         /// Creates `queues` queues with `blocks` blocks each.
         fn new(queues: usize, blocks: usize) -> Self {
             let (mut lines, mut empties) = (Vec::new(), Vec::new());
-            for _ in 0..queues {
+            for queue in 0..queues as u16 {
                 let (empty_in, empty) = crossbeam_channel::bounded(blocks);
                 for _ in 0..blocks {
                     let block = Block::new(Region::allocate(4096, None).expect("memory"));
@@ -773,7 +790,7 @@ mod tests {
                     bytes: 100_000,
                     ..VerdictCounts::default()
                 });
-                lines.push(QueueLine::new(counters, empty_in));
+                lines.push(QueueLine::new(queue, counters, empty_in));
                 empties.push(empty);
             }
             let (_, full) = crossbeam_channel::bounded(0);
@@ -812,6 +829,7 @@ mod tests {
                     len: self.len,
                     fcs: &[],
                     fcs_len: 0,
+                    interface: 0,
                     bad_fcs: false,
                     lost_before: 0,
                 };
@@ -1016,6 +1034,7 @@ mod tests {
                 len: 9000,
                 fcs: &[1, 2, 3, 4],
                 fcs_len: 4,
+                interface: 0,
                 bad_fcs: len == 60,
                 lost_before: 1 << 40,
             };

@@ -4,7 +4,7 @@
 use super::{SharedRun, Snapshot};
 use crate::{
     Error,
-    device::counters::NicReader,
+    device::counters::NicReaders,
     filter::{Filter, quoted_expression},
     plan,
     sink::{Backlog, RetentionGauge, SinkRequests},
@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct CaptureHandle {
     pub(super) shared: SharedRun,
-    pub(super) nic: Arc<NicReader>,
+    pub(super) nic: Arc<NicReaders>,
     /// Use of the write buffers of all queues; `None`: no files are written.
     pub(super) backlog: Option<Backlog>,
     /// Requests of the capture to its file sinks; `None`: no files are written.
@@ -87,6 +87,7 @@ impl CaptureHandle {
         Snapshot {
             elapsed,
             queues,
+            ports: self.shared.ports.to_vec(),
             rings: self.shared.counters.iter().map(|it| it.ring()).collect(),
             nic,
             outages: self.shared.outages.get(),

@@ -6,7 +6,7 @@
 //! the capture ends in order, with the frames completed by then. Another capture creates all
 //! objects again and continues the counters.
 
-use super::{Capture, End, Limits, Report, Resources, start::Startup};
+use super::{Capture, End, Limits, Report, Resources, source::PortSource, start::Startup};
 use crate::{
     Error, config::OnPortDown, plan::Plan, stats::outage::Cause, sync::wakeup::Wakeup,
     time::system_ns, verbs::CVLAN_STRIPPING,
@@ -57,8 +57,8 @@ impl Capture {
     /// Returns `end`, or the loss of the RDMA device if it does not respond: verbs on a lost device
     /// fail with EIO before its event is read.
     pub(super) fn lost_or(&self, end: End) -> End {
-        match self.source.is_up() {
-            Ok(_) => end,
+        match self.sources.respond() {
+            Ok(()) => end,
             Err(e) => self.lost(format!("it does not respond: {e}")),
         }
     }
@@ -84,38 +84,69 @@ impl Capture {
         self.end.as_ref().is_some_and(End::is_loss)
     }
 
-    /// Records whether the port is down at the start of the capture. Changes before the start have
-    /// no event.
-    pub(super) fn note_port_state(&self) {
-        match self.source.is_up() {
-            Ok(true) => _ = self.shared.outages.end(Cause::PortDown, system_ns()),
-            Ok(false) => {
-                self.shared.outages.begin(Cause::PortDown, system_ns());
-                self.note_port("was down");
-            }
+    /// Records which ports are down at the start of the capture. Changes before the start have no
+    /// event.
+    pub(super) fn note_port_state(&mut self) {
+        for port in 0..self.sources.ports().len() {
             // A lost device is detected elsewhere.
-            Err(_) => {}
+            if let Ok(is_up) = self.sources.ports()[port].source.is_up() {
+                self.sources.ports_mut()[port].is_down = !is_up;
+                if !is_up {
+                    self.shared.outages.begin(Cause::PortDown, system_ns());
+                    self.note_port(port, "was down");
+                }
+            }
         }
+        self.end_outage_of_ports();
     }
 
-    pub(super) fn port_went_down(&mut self) {
+    pub(super) fn port_went_down(&mut self, port: usize) {
+        self.sources.ports_mut()[port].is_down = true;
         if self.on_port_down == OnPortDown::Stop {
-            self.end.get_or_insert(End::PortDown);
+            if self.sources.ports().iter().all(|it| it.is_down) {
+                self.end.get_or_insert(End::PortDown);
+            }
             return;
         }
         self.shared.outages.begin(Cause::PortDown, system_ns());
         self.rotate();
-        self.note_port("went down");
+        self.note_port(port, "went down");
     }
 
-    pub(super) fn port_came_up(&self) {
-        self.shared.outages.end(Cause::PortDown, system_ns());
-        self.note_port("came up");
+    pub(super) fn port_came_up(&mut self, port: usize) {
+        self.sources.ports_mut()[port].is_down = false;
+        self.end_outage_of_ports();
+        self.note_port(port, "came up");
     }
 
-    fn note_port(&self, what: &str) {
-        self.shared
-            .note(format!("port {} {what}", self.source.number()));
+    /// Ends the capture if the interface of its last port was removed. Otherwise the other ports
+    /// continue.
+    pub(super) fn interface_was_removed(&mut self, port: usize) {
+        self.sources.ports_mut()[port].is_gone = true;
+        if self.sources.ports().iter().all(|it| it.is_gone) {
+            let end = self.lost("the network interface was removed".into());
+            self.end.get_or_insert(end);
+        } else {
+            self.shared.outages.begin(Cause::PortDown, system_ns());
+            self.rotate();
+            self.note_port(port, "was removed; the other ports continue, and this one is captured again after a restart");
+        }
+    }
+
+    /// Ends the outage of ports once none is down.
+    fn end_outage_of_ports(&self) {
+        let is_missing = |it: &PortSource| it.is_down || it.is_gone;
+        if !self.sources.ports().iter().any(is_missing) {
+            self.shared.outages.end(Cause::PortDown, system_ns());
+        }
+    }
+
+    fn note_port(&self, port: usize, what: &str) {
+        let name = match self.sources.ports() {
+            [only] => only.source.number().to_string(),
+            several => several[port].label.clone(),
+        };
+        self.shared.note(format!("port {name} {what}"));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
         observer::{Observer, Observers},
     },
     config::OnPortDown,
-    device::counters::NicReader,
+    device::counters::NicReaders,
     filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer,
@@ -54,7 +54,7 @@ pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
 pub use resources::Resources;
 pub use respread::{Respread, Respreading};
-use source::{Source, SourceEvent};
+use source::{Source, SourceEvent, Sources};
 pub use wq_flags::WqFlagsHandle;
 
 /// Interval at which a capture's waiting owner reads the NIC's clock. Each reading costs as much
@@ -99,7 +99,7 @@ impl Limits {
 /// The owner must call [`Capture::wait`] repeatedly: it reads the device's events and adjusts its
 /// clock.
 pub struct Capture {
-    source: Source,
+    sources: Sources,
     loops: Vec<JoinHandle<(Box<dyn Send>, Ended)>>,
     writer: Option<Writer>,
     shared: SharedRun,
@@ -108,7 +108,7 @@ pub struct Capture {
     spreading: respread::Spreading,
     /// Depth of the RSS hash for rules that are added while the capture runs.
     depth: HashDepth,
-    nic: Arc<NicReader>,
+    nic: Arc<NicReaders>,
     limits: Limits,
     write_limit: Option<Arc<WriteLimit>>,
     on_port_down: OnPortDown,
@@ -128,6 +128,10 @@ struct SharedRun {
     /// Time at which the capture's first WQ was ready.
     ready: Instant,
     counters: Vec<Arc<QueueCounters>>,
+    /// Index of each queue's port.
+    port_of: Arc<[u16]>,
+    /// Names of the captured ports, if there are several; else empty.
+    ports: Arc<[String]>,
     budget: Option<Arc<Budget>>,
     filter: Arc<FilterCell>,
     /// Compiler of the filters that callers set as expressions.
@@ -220,8 +224,8 @@ impl Capture {
     /// Removes the flow rules, so that no more frames are received, and completes the capture
     /// files. All other objects stay for [`Capture::resume`].
     pub fn pause(&mut self) {
-        self.source.close();
-        std::thread::sleep(self.source.settle());
+        self.sources.close();
+        std::thread::sleep(self.sources.settle());
         self.rotate();
         self.shared
             .note("the flow rules were removed: no more frames are received".into());
@@ -232,9 +236,9 @@ impl Capture {
     /// # Errors
     /// A rule cannot be installed; then no rule is installed.
     pub fn resume(&mut self, plan: &Plan) -> Result<(), Error> {
-        self.source.close();
-        if let Err(e) = self.source.open(&plan.port) {
-            self.source.close();
+        self.sources.close();
+        if let Err(e) = self.sources.open(plan) {
+            self.sources.close();
             return Err(e);
         }
         self.shared
@@ -252,7 +256,7 @@ impl Capture {
     /// Returns the report on the NIC's clock; `None` with software time stamps.
     #[must_use]
     pub fn clock(&self) -> Option<ClockReport> {
-        self.source.clock_report()
+        self.sources.clock_report()
     }
 
     /// Waits until the capture run has ended by itself, `deadline` is less than 0.2 ms away, or
@@ -270,7 +274,7 @@ impl Capture {
                 return self.end.is_some();
             }
             let rest = deadline.min(self.next_check).duration_since(now);
-            has_event = self.source.wait(&self.wakeup, rest);
+            has_event = self.sources.wait(&self.wakeup, rest);
             let woke = Instant::now();
             let overdue = woke.saturating_duration_since(now).saturating_sub(rest);
             if overdue >= OVERDUE {
@@ -294,23 +298,19 @@ impl Capture {
 
     /// Processes the device's events and checks all conditions that end a capture run.
     fn check(&mut self) {
-        while let Some(event) = self.source.take_event() {
+        while let Some((port, event)) = self.sources.take_event() {
             match event {
-                SourceEvent::Device(event) => self.handle(event),
-                SourceEvent::Link(InterfaceChange::Down) => self.port_went_down(),
-                SourceEvent::Link(InterfaceChange::Up) => self.port_came_up(),
-                SourceEvent::Link(InterfaceChange::Gone) => {
-                    let end = self.lost("the network interface was removed".into());
-                    self.end.get_or_insert(end);
-                    break;
-                }
+                SourceEvent::Device(event) => self.handle(port, event),
+                SourceEvent::Link(InterfaceChange::Down) => self.port_went_down(port),
+                SourceEvent::Link(InterfaceChange::Up) => self.port_came_up(port),
+                SourceEvent::Link(InterfaceChange::Gone) => self.interface_was_removed(port),
             }
         }
         if self.end.as_ref().is_some_and(End::is_loss) {
             // Clock readings of a lost device are invalid.
             return;
         }
-        if let Some(what) = self.source.read_clock() {
+        for what in self.sources.read_clocks() {
             self.shared.note(what);
         }
         self.respread_if_due();
@@ -342,17 +342,18 @@ impl Capture {
         };
     }
 
-    fn handle(&mut self, event: AsyncEvent) {
+    fn handle(&mut self, port: usize, event: AsyncEvent) {
+        let source = &self.sources.ports()[port].source;
         match event {
             AsyncEvent::WqFatal(id) => {
-                if let Source::Verbs(it) = &self.source {
+                if let Source::Verbs(it) = source {
                     for (_, flag) in it.fatal.iter().filter(|(wq, _)| *wq == id) {
                         flag.store(true, Ordering::Release);
                     }
                 }
             }
-            AsyncEvent::PortError(port) if port == self.source.number() => self.port_went_down(),
-            AsyncEvent::PortActive(port) if port == self.source.number() => self.port_came_up(),
+            AsyncEvent::PortError(number) if number == source.number() => self.port_went_down(port),
+            AsyncEvent::PortActive(number) if number == source.number() => self.port_came_up(port),
             AsyncEvent::DeviceFatal => {
                 let how = "the device reported a fatal error (IBV_EVENT_DEVICE_FATAL)";
                 let end = self.lost(how.into());
@@ -395,8 +396,8 @@ impl Capture {
     pub fn finish(mut self) -> Report {
         self.check();
         let mut end = self.end.take().unwrap_or(End::Stopped);
-        self.source.close();
-        std::thread::sleep(self.source.settle());
+        self.sources.close();
+        std::thread::sleep(self.sources.settle());
         let nic = if end.is_loss() {
             self.nic.growth_so_far()
         } else {
@@ -445,6 +446,7 @@ impl Capture {
         let report = Report {
             end,
             queues: self.shared.ledgers(),
+            ports: self.shared.ports.to_vec(),
             nic,
             malformed: self.shared.malformed(),
             statistics: self.observers.statistics().map(live::Statistics::snapshot),
@@ -481,7 +483,7 @@ impl Drop for Capture {
     /// Ends a capture that was not finished, for example because its start failed: the loops must
     /// not outlive it.
     fn drop(&mut self) {
-        self.source.close();
+        self.sources.close();
         self.request_end();
         for thread in self.loops.drain(..) {
             let _ = thread.join();
@@ -540,10 +542,12 @@ impl SharedRun {
     }
 
     fn ledgers(&self) -> Vec<QueueLedger> {
-        (0u16..)
-            .zip(&self.counters)
-            .map(|(queue, c)| c.ledger(queue))
-            .collect()
+        let counters = (0u16..).zip(&self.counters).zip(self.port_of.iter());
+        let ledger = |((queue, counters), port): ((u16, &Arc<QueueCounters>), &u16)| QueueLedger {
+            port: *port,
+            ..counters.ledger(queue)
+        };
+        counters.map(ledger).collect()
     }
 
     /// Logs `note` and adds it with the current time to the capture's report.

@@ -37,15 +37,12 @@ pub(super) enum InterfaceChange {
 }
 
 impl PacketPort {
-    /// Opens the packet sockets of the port's `queues` queues, with closed gates, and their receive rings.
+    /// Opens the packet sockets of the port's queues, with closed gates, and their receive rings.
     ///
     /// # Errors
     /// CAP_NET_RAW is missing, the interface does not exist, or the kernel has no memory for a ring.
-    pub(super) fn open(
-        plan: &PortPlan,
-        queues: usize,
-    ) -> Result<(Self, Vec<Ring<PacketQueue>>), Error> {
-        let interface = &plan.device.name;
+    pub(super) fn open(plan: &PortPlan) -> Result<(Self, Vec<Ring<PacketQueue>>), Error> {
+        let (interface, queues) = (&plan.device.name, plan.queues);
         let attr = PacketAttr {
             blocks: plan.ring.wrs,
             block_bytes: plan.ring.buffer,

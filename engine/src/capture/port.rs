@@ -130,7 +130,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb, or of a memory allocation.
-    pub fn ring(&self, plan: &PortPlan, idle: Idle, queue: u16) -> Result<Ring, Error> {
+    pub fn ring(&self, plan: &PortPlan, queue: u16) -> Result<Ring, Error> {
         let attr = RingAttr {
             wrs: plan.ring.wrs,
             buffer: plan.ring.buffer,
@@ -147,7 +147,7 @@ impl Port {
                 Some(StampForm::RealTime) => CompletionStamps::RealTime,
             },
             headroom: plan.ring.headroom,
-            channel: idle == Idle::Sleep,
+            channel: plan.idle == Idle::Sleep,
             moderation: plan.moderation,
             access: plan.access,
             numa_node: plan.device.numa_node,

@@ -18,6 +18,8 @@ pub struct Snapshot {
     pub elapsed: Duration,
     /// Ledger of each queue: its frames, counted by what became of them.
     pub queues: Vec<QueueLedger>,
+    /// Names of the captured ports, if there are several; else empty.
+    pub ports: Vec<String>,
     /// State of each queue's receive ring.
     pub rings: Vec<RingState>,
     /// Frames that the NIC lost so far, under the NIC's own counter names.
@@ -79,6 +81,8 @@ pub struct Report {
     pub end: End,
     /// Ledger of each queue: its frames, counted by what became of them.
     pub queues: Vec<QueueLedger>,
+    /// Names of the captured ports, if there are several; else empty.
+    pub ports: Vec<String>,
     /// Frames that the NIC lost during the run, under the NIC's own counter names.
     pub nic: NicCounters,
     /// Malformed frames by class, of those that the run parsed; `None`: this run parses no frames.
@@ -134,6 +138,7 @@ impl Report {
         Self {
             end: later.end,
             queues: queues.map(|(a, b)| a.plus(b)).collect(),
+            ports: later.ports,
             nic: nic_sum(self.nic, later.nic),
             malformed: added(self.malformed, later.malformed, |sum, more| {
                 for (class, n) in more {

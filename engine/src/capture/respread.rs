@@ -80,6 +80,8 @@ impl Spreading {
     pub(super) fn new(plan: &Plan) -> Self {
         let size = plan.port.table.len();
         let queues = plan.queues.len();
+        // Ports have tables of their own, which do not change while several ports are captured.
+        let auto = plan.respread && !plan.has_several_ports();
         Self {
             hashing: Arc::new(Hashing {
                 toeplitz: Toeplitz::new(&plan.port.key),
@@ -92,7 +94,7 @@ impl Spreading {
             recent: [Load::default(), Load::default()],
             table: plan.port.table.clone(),
             shares: shares(&plan.port.table, queues),
-            auto: plan.respread,
+            auto,
             next: Instant::now() + EVERY,
             strained: 0,
             pause: 0,
@@ -224,7 +226,7 @@ impl Capture {
                 skew_after: 0.0,
             });
         };
-        self.source
+        self.sources
             .port_mut("rss.respread")?
             .respread(&proposal.table)?;
         self.spreading.table = proposal.table;

@@ -8,13 +8,13 @@ impl Capture {
     /// the rules were derived from the filter.
     #[must_use]
     pub fn rules(&self) -> Option<&[RuleConfig]> {
-        self.source.steering().asked.as_deref()
+        self.sources.steering().asked.as_deref()
     }
 
     /// Returns the QPs and flow rules in effect.
     #[must_use]
     pub fn steering(&self) -> &Steering {
-        self.source.steering()
+        self.sources.steering()
     }
 
     /// Adds a flow rule while frames are received: frames of other rules still arrive exactly once.
@@ -96,7 +96,7 @@ impl Capture {
 
     fn install_rules(&mut self, rules: &[RuleConfig]) -> Result<(), Error> {
         let queues = u16::try_from(self.shared.counters.len()).unwrap_or(u16::MAX);
-        self.source
+        self.sources
             .port_mut("rule")?
             .replace_rules(Steering::filtered(rules, self.depth, queues)?)
     }

@@ -1,4 +1,4 @@
-//! Source of a capture's frames: the port of an RDMA device, or the packet sockets of an ordinary
+//! Sources of a capture's frames: for each port an RDMA device, or the packet sockets of an ordinary
 //! network interface. The functions that both have are here; what only one has stays in its module.
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    plan::{PortPlan, steering::Steering},
+    plan::{Plan, PortPlan, steering::Steering},
     stats::ClockReport,
     sync::wakeup::Wakeup,
     verbs::{AsyncEvent, AsyncEvents},
@@ -48,40 +48,72 @@ pub(super) enum SourceEvent {
     Link(InterfaceChange),
 }
 
-impl Source {
-    /// Returns the next event of the source, if there is one.
-    pub(super) fn take_event(&mut self) -> Option<SourceEvent> {
-        match self {
-            Self::Verbs(it) => it.events.take().map(SourceEvent::Device),
-            Self::Packet(it) => it.check().map(SourceEvent::Link),
-        }
+/// Open sources of a capture's frames, one for each port, in the order of
+/// [`Plan::ports`](crate::plan::Plan::ports); at least one.
+pub(super) struct Sources(Vec<PortSource>);
+
+/// Open source of one port, and its name.
+pub(super) struct PortSource {
+    pub(super) label: String,
+    pub(super) source: Source,
+    /// `true` while the port is known to be down.
+    pub(super) is_down: bool,
+    /// `true` after the port's interface was removed.
+    pub(super) is_gone: bool,
+}
+
+impl Sources {
+    pub(super) fn new(ports: Vec<PortSource>) -> Self {
+        Self(ports)
     }
 
-    /// Waits until the owner is woken, the device has an event, or `timeout` is over. Returns
-    /// `true` unless the time is over.
+    pub(super) fn ports(&self) -> &[PortSource] {
+        &self.0
+    }
+
+    pub(super) fn ports_mut(&mut self) -> &mut [PortSource] {
+        &mut self.0
+    }
+
+    /// Returns the next event of a source with the port's index, if there is one.
+    pub(super) fn take_event(&mut self) -> Option<(usize, SourceEvent)> {
+        let ports = self.0.iter_mut().enumerate().filter(|(_, it)| !it.is_gone);
+        let mut events = ports.filter_map(|(i, it)| Some((i, it.source.take_event()?)));
+        events.next()
+    }
+
+    /// Waits until the owner is woken, a device has an event, or `timeout` is over. Returns `true`
+    /// unless the time is over.
     pub(super) fn wait(&self, wakeup: &Wakeup, timeout: Duration) -> bool {
-        match self {
-            Self::Verbs(it) => wakeup.wait(it.events.as_fd(), timeout),
-            Self::Packet(_) => wakeup.wait_alone(timeout),
-        }
+        let events = self.0.iter().filter_map(|it| match &it.source {
+            Source::Verbs(it) => Some(it.events.as_fd()),
+            Source::Packet(_) => None,
+        });
+        wakeup.wait(events, timeout)
     }
 
-    /// Returns the port of the RDMA device.
+    /// Returns the port of the only RDMA device.
     ///
     /// # Errors
-    /// The capture is of an ordinary network interface; `what` is not possible on it.
+    /// `what` is not possible, because the capture is of an ordinary network interface or of
+    /// several ports.
     pub(super) fn port_mut(&mut self, what: &'static str) -> Result<&mut Port, Error> {
-        match self {
-            Self::Verbs(it) => Ok(&mut it.port),
-            Self::Packet(_) => Err(Error::config(
-                what,
-                "",
-                "the capture is of an ordinary network interface, which has no flow rules and no indirection table",
-            )),
-        }
+        let problem = match self.0.as_mut_slice() {
+            [
+                PortSource {
+                    source: Source::Verbs(it),
+                    ..
+                },
+            ] => return Ok(&mut it.port),
+            [_] => {
+                "the capture is of an ordinary network interface, which has no flow rules and no indirection table"
+            }
+            _ => "this cannot change while several ports are captured",
+        };
+        Err(Error::config(what, "", problem))
     }
 
-    /// Returns the flow rules of the port; none on an ordinary network interface.
+    /// Returns the flow rules of the first port; none on an ordinary network interface.
     pub(super) fn steering(&self) -> &Steering {
         static NONE: Steering = Steering {
             qps: Vec::new(),
@@ -89,9 +121,57 @@ impl Source {
             asked: None,
             split: None,
         };
+        match self.0.first().map(|it| &it.source) {
+            Some(Source::Verbs(it)) => it.port.steering(),
+            _ => &NONE,
+        }
+    }
+
+    /// Returns `true` if each RDMA device responds.
+    pub(super) fn respond(&self) -> Result<(), Error> {
+        self.0.iter().try_for_each(|it| it.source.is_up().map(drop))
+    }
+
+    /// Lets frames arrive on every port.
+    ///
+    /// # Errors
+    /// A verb or a system call failed.
+    pub(super) fn open(&mut self, plan: &Plan) -> Result<(), Error> {
+        let mut ports = self.0.iter_mut().zip(plan.ports());
+        ports.try_for_each(|(it, plan)| it.source.open(plan))
+    }
+
+    /// Keeps further frames from arriving on any port.
+    pub(super) fn close(&mut self) {
+        self.0.iter_mut().for_each(|it| it.source.close());
+    }
+
+    /// Returns the time after [`Sources::close`] within which frames still arrive.
+    pub(super) fn settle(&self) -> Duration {
+        let times = self.0.iter().map(|it| it.source.settle());
+        times.max().unwrap_or_default()
+    }
+
+    /// Reads the clocks of the NICs that stamp frames. Returns notes on jumps of a clock.
+    pub(super) fn read_clocks(&mut self) -> Vec<String> {
+        self.0
+            .iter_mut()
+            .filter_map(|it| it.source.read_clock())
+            .collect()
+    }
+
+    /// Returns the report on the clock of the first NIC whose clock the capture uses.
+    pub(super) fn clock_report(&self) -> Option<ClockReport> {
+        self.0.iter().find_map(|it| it.source.clock_report())
+    }
+}
+
+impl Source {
+    /// Returns the next event of the source, if there is one.
+    pub(super) fn take_event(&mut self) -> Option<SourceEvent> {
         match self {
-            Self::Verbs(it) => it.port.steering(),
-            Self::Packet(_) => &NONE,
+            Self::Verbs(it) => it.events.take().map(SourceEvent::Device),
+            Self::Packet(it) => it.check().map(SourceEvent::Link),
         }
     }
 
@@ -134,7 +214,7 @@ impl Source {
     }
 
     /// Returns the time after [`Source::close`] within which frames still arrive.
-    pub(super) const fn settle(&self) -> Duration {
+    const fn settle(&self) -> Duration {
         match self {
             Self::Verbs(_) => SETTLE,
             Self::Packet(_) => PacketPort::settle(),

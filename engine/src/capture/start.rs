@@ -7,25 +7,25 @@ use super::{
     packet_port::PacketPort,
     port::Port,
     respread,
-    source::{Source, VerbsSource},
+    source::{PortSource, Source, Sources, VerbsSource},
     wq_flags::WqFlagsHandle,
 };
 use crate::{
     Error, ResourceError,
     analysis::observer::{Observers, ObserversAttr},
     config::{self, Format, Order, PipelineMode},
-    device::counters::NicReader,
+    device::counters::{NicReader, NicReaders},
     filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
         ToSink,
         reduce::{Stage, StageCounters},
     },
-    plan::{Plan, Stamps, longest},
+    plan::{Merge, Plan, PortPlan, Stamps, longest},
     rx::{Control, Idle, Outlet, PacketQueue, Queue, Ring, Worker, pin},
     sink::{
-        Count, Encoder, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, WriteLimit,
-        Writer, WriterConfig,
+        Count, Encoder, InOrder, Interface, Origin, OutputPlan, PcapEncoder, PcapngEncoder,
+        WriteLimit, Writer, WriterConfig,
     },
     stats::{
         Budget, QueueCounters,
@@ -120,16 +120,19 @@ impl<'p> Startup<'p> {
         let plan = self.plan;
         match plan.output.format {
             Format::Pcap => {
-                let (snaplen, fcs) = (plan.snaplen, plan.port.scatters_fcs());
+                let (snaplen, fcs) = (plan.snaplen, plan.ports().all(PortPlan::scatters_fcs));
                 self.with_files(&PcapEncoder { snaplen, fcs })
             }
             Format::Pcapng => {
                 let encoder = PcapngEncoder {
                     snaplen: plan.snaplen,
-                    interface: interface(plan),
-                    fcs: plan.port.scatters_fcs(),
+                    interfaces: plan.ports().map(|it| described(plan, it)).collect(),
+                    ports: plan.queues.iter().map(|it| it.port).collect(),
                     origin: origin(plan),
-                    clock: plan.port.stamp_form().map(|_| Arc::clone(&self.clock)),
+                    clock: plan
+                        .ports()
+                        .any(|it| it.stamp_form().is_some())
+                        .then(|| Arc::clone(&self.clock)),
                     outages: OutageReporter::new(self.outages.clone()),
                 };
                 self.with_files(&encoder)
@@ -152,16 +155,16 @@ impl<'p> Startup<'p> {
 
     fn observers(&self) -> Result<Observers, Error> {
         let plan = self.plan;
-        let each = if self.in_order {
-            1
+        let (queues, each) = if self.in_order {
+            (plan.observers(), 1)
         } else {
-            plan.stages() / plan.queues.len()
+            (plan.queues.len(), plan.stages() / plan.queues.len())
         };
         let attr = ObserversAttr {
-            queues: plan.queues.len(),
+            queues,
             each,
             statistics: plan.statistics,
-            system_time: plan.port.stamps != Stamps::HardwareNic && !self.in_order,
+            system_time: !plan.ports().any(|it| it.stamps == Stamps::HardwareNic) && !self.in_order,
             flows: plan.flows.as_ref(),
         };
         Ok(Observers::start(&attr)?)
@@ -178,28 +181,29 @@ impl<'p> Startup<'p> {
             return None;
         }
         let reduction = plan.reduction.after_order();
-        let window = plan.reduction.dedup_window()?;
+        let window = plan.reduction.dedup_window();
         let snaplen = match plan.snaplen {
             0 => usize::MAX,
             snaplen => snaplen as usize,
         };
         let counters = self.stages[plan.stages()..].iter().cloned();
-        let observers = (0..plan.queues.len()).map(|queue| observers.observer(queue));
+        let observers = (0..plan.observers()).map(|queue| observers.observer(queue));
         let parts: Vec<_> = counters.zip(observers).collect();
+        let ports = plan.queues.iter().map(|it| it.port as u8).collect();
         Some(move || {
             let stages = parts.into_iter().map(|(counters, observer)| {
                 let stage = Stage::new(Count, &reduction, Arc::default(), counters, observer());
                 Box::new(stage) as Box<dyn Judge>
             });
-            InOrder::new(window, stages.collect(), snaplen)
+            InOrder::new(window, stages.collect(), ports, snaplen)
         })
     }
 
     fn with_files<E: Encoder>(mut self, encoder: &E) -> Result<Capture, Error> {
         let plan = self.plan;
-        if plan.reduces_in_order() {
+        if plan.merge() != Merge::Nothing {
             self.in_order = true;
-            let more = plan.queues.iter().map(|_| Arc::default());
+            let more = (0..plan.observers()).map(|_| Arc::default());
             self.stages.extend(more);
         }
         let observers = self.observers()?;
@@ -208,7 +212,8 @@ impl<'p> Startup<'p> {
             name: name.bind(&Origin::here().host, &interface(plan)),
             ..plan.output.clone()
         };
-        let mut files = WriterConfig::new(output, longest(&plan.port.ring));
+        let frame = plan.ports().map(|it| longest(&it.ring)).max();
+        let mut files = WriterConfig::new(output, frame.unwrap_or_default());
         files.snaplen = plan.snaplen as usize;
         files.hook_process = self.resources.hook_process.clone();
         files.at_rest = encryption_key(plan, &self.resources)?;
@@ -261,15 +266,36 @@ impl<'p> Startup<'p> {
     ) -> Result<Capture, Error> {
         let (plan, limits) = (self.plan, self.limits);
         let mut ready = None;
-        let (source, nic, rings) = match plan.port.device.kernel {
-            None => verbs_source(plan, self.clock, &mut ready)?,
-            Some(_) => packet_source(plan, &mut ready)?,
-        };
-        let nic = Arc::new(nic);
+        let mut ports = Vec::new();
+        let mut readers = Vec::new();
+        let mut rings = Vec::new();
+        for (i, port) in plan.ports().enumerate() {
+            let (source, nic, rings_of_port) = match port.device.kernel {
+                None => {
+                    let queues: Vec<_> = plan.queues_of(i).map(|it| it.index).collect();
+                    verbs_source(port, &queues, self.clock.clone(), &mut ready)?
+                }
+                Some(_) => packet_source(port, &mut ready)?,
+            };
+            ports.push(PortSource {
+                label: port.label.clone(),
+                source,
+                is_down: false,
+                is_gone: false,
+            });
+            readers.push((port.label.clone(), nic));
+            rings.push(rings_of_port);
+        }
+        let nic = Arc::new(NicReaders::new(readers));
         let shared = SharedRun {
             control: Arc::new(Control::new(&self.wakeup)),
             ready: ready.unwrap_or(self.started),
             counters: self.counters,
+            port_of: plan.queues.iter().map(|it| it.port as u16).collect(),
+            ports: match plan.has_several_ports() {
+                true => plan.ports().map(|it| it.label.clone()).collect(),
+                false => Arc::default(),
+            },
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             filters: FilterCompiler::default(),
@@ -288,7 +314,7 @@ impl<'p> Startup<'p> {
             earlier: self.earlier,
         };
         let mut capture = Capture {
-            source,
+            sources: Sources::new(ports),
             loops: Vec::with_capacity(plan.queues.len()),
             writer,
             wq_flags: WqFlagsHandle::new(plan, &shared),
@@ -300,9 +326,10 @@ impl<'p> Startup<'p> {
             limits,
             write_limit,
             on_port_down: plan.on_port_down,
-            check: match plan.idle {
-                config::Idle::Sleep => CHECK_ASLEEP,
-                config::Idle::Spin => CHECK,
+            check: if plan.ports().all(|it| it.idle == config::Idle::Sleep) {
+                CHECK_ASLEEP
+            } else {
+                CHECK
             },
             next_check: self.started,
             overdue: None,
@@ -310,19 +337,26 @@ impl<'p> Startup<'p> {
             started: self.started,
             end: None,
         };
-        match rings {
-            Rings::Device(rings) => capture.start_queues(plan, rings, sources)?,
-            Rings::Packet(rings) => capture.start_queues(plan, rings, sources)?,
+        let (mut first, mut sources) = (0, sources);
+        for rings in rings {
+            match rings {
+                Rings::Device(rings) => {
+                    capture.start_queues(plan, &mut first, rings, &mut sources)?
+                }
+                Rings::Packet(rings) => {
+                    capture.start_queues(plan, &mut first, rings, &mut sources)?
+                }
+            }
         }
         if let Some(writer) = &mut capture.writer {
             writer.wait_for_memory()?;
         }
         capture.note_port_state();
         capture.end_device_outage();
-        if let Err(e) = capture.source.open(&plan.port)
+        if let Err(e) = capture.sources.open(plan)
             // If the device was lost meanwhile, its event ends the capture, and received frames are
             // kept.
-            && capture.source.is_up().is_ok()
+            && capture.sources.respond().is_ok()
         {
             return Err(e);
         }
@@ -331,15 +365,20 @@ impl<'p> Startup<'p> {
 }
 
 impl Capture {
-    /// Starts the receive loop of every queue.
+    /// Starts the receive loops of a port's queues, the first of which is `next`. Sets `next` to
+    /// the first queue of the next port.
     fn start_queues<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
+        next: &mut usize,
         rings: Vec<Ring<Q>>,
-        sources: impl Iterator<Item = S>,
+        sources: &mut impl Iterator<Item = S>,
     ) -> Result<(), Error> {
-        let mut queues = rings.into_iter().zip(sources).enumerate();
-        queues.try_for_each(|(i, (ring, source))| self.start_queue(plan, i, ring, source))
+        for (ring, source) in rings.into_iter().zip(sources) {
+            self.start_queue(plan, *next, ring, source)?;
+            *next += 1;
+        }
+        Ok(())
     }
 
     /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
@@ -361,13 +400,14 @@ impl Capture {
             });
         }
         let queue = &plan.queues[i];
+        let port = plan.port_of(queue);
         let parsers = u16::try_from(queue.parsers.len()).unwrap_or(u16::MAX);
         let (consumers, sink) = source.fanout(parsers);
         let attr = FanoutAttr {
             queue: queue.index,
-            slots: plan.port.ring.parts(),
+            slots: port.ring.parts(),
             seats: &queue.parsers,
-            idle: plan.idle,
+            idle: port.idle,
             on_full: plan.pipeline.on_full,
             sink,
             ordered: S::ORDERED,
@@ -397,19 +437,22 @@ impl Capture {
         outlet: impl FnOnce() -> O + Send + 'static,
     ) -> Result<(), Error> {
         let queue = &plan.queues[i];
+        let port = plan.port_of(queue);
         let counters = Arc::clone(&self.shared.counters[i]);
-        let (clock, wq_fatal) = match &self.source {
-            Source::Packet(_) => (plan.port.stamp_source(None), Arc::default()),
+        let (clock, wq_fatal) = match &self.sources.ports()[queue.port].source {
+            Source::Packet(_) => (port.stamp_source(None), Arc::default()),
             Source::Verbs(it) => {
                 let clock = it.clock.as_ref().map(|it| Arc::clone(&it.shared));
-                (plan.port.stamp_source(clock), Arc::clone(&it.fatal[i].1))
+                let first = plan.queues_of(queue.port).next().map_or(0, |it| it.index);
+                let fatal = &it.fatal[usize::from(queue.index - first)].1;
+                (port.stamp_source(clock), Arc::clone(fatal))
             }
         };
         let control = Arc::clone(&self.shared.control);
         let budget = self.shared.budget.clone();
         let orders = Arc::clone(&self.wq_flags.orders[i]);
         let sampler = self.spreading.sampler(i);
-        let idle = Idle::resolve(plan.idle, queue.shared_core);
+        let idle = Idle::resolve(port.idle, queue.shared_core);
         let (core, number, batch) = (queue.core, queue.index, plan.batch);
         let thread = spawn(&format!("wqcap-q{number:02}"), move || {
             pin(core, format_args!("queue {number}"));
@@ -444,27 +487,29 @@ enum Rings {
     Packet(Vec<Ring<PacketQueue>>),
 }
 
-/// Creates the objects of the plan on its RDMA device. Sets `ready` when the first WQ is ready.
+/// Creates the objects of a port on its RDMA device, with `queues` as its queues. Sets `ready` when
+/// the first WQ is ready.
 fn verbs_source(
-    plan: &Plan,
+    plan: &PortPlan,
+    queues: &[u16],
     watch: ClockWatch,
     ready: &mut Option<Instant>,
 ) -> Result<(Source, NicReader, Rings), Error> {
-    let mut port = Port::open(&plan.port)?;
+    let mut port = Port::open(plan)?;
     let events = AsyncEvents::open(port.context())?;
     let nic = NicReader::start(
-        &plan.port.device.name,
-        plan.port.number,
-        plan.port.netdev.as_deref(),
-        plan.port.delays_drop(),
+        &plan.device.name,
+        plan.number,
+        plan.netdev.as_deref(),
+        plan.delays_drop(),
     );
-    let mut rings = Vec::with_capacity(plan.queues.len());
-    for queue in &plan.queues {
-        rings.push(port.ring(&plan.port, plan.idle, queue.index)?);
+    let mut rings = Vec::with_capacity(queues.len());
+    for queue in queues {
+        rings.push(port.ring(plan, *queue)?);
         ready.get_or_insert_with(Instant::now);
     }
     port.create_qps(&rings)?;
-    let clock = CaptureClock::start(&plan.port, &port, watch)?;
+    let clock = CaptureClock::start(plan, &port, watch)?;
     let fatal = rings
         .iter()
         .map(|ring| (ring.wq().id(), Arc::default()))
@@ -478,15 +523,14 @@ fn verbs_source(
     Ok((Source::Verbs(Box::new(source)), nic, Rings::Device(rings)))
 }
 
-/// Opens the packet sockets of the plan's network interface. Sets `ready` when they have their
-/// rings.
+/// Opens the packet sockets of a network interface. Sets `ready` when they have their rings.
 fn packet_source(
-    plan: &Plan,
+    plan: &PortPlan,
     ready: &mut Option<Instant>,
 ) -> Result<(Source, NicReader, Rings), Error> {
-    let (port, rings) = PacketPort::open(&plan.port, plan.queues.len())?;
+    let (port, rings) = PacketPort::open(plan)?;
     ready.get_or_insert_with(Instant::now);
-    let nic = NicReader::start_interface(&plan.port.device.name, port.drops());
+    let nic = NicReader::start_interface(&plan.device.name, port.drops());
     Ok((Source::Packet(port), nic, Rings::Packet(rings)))
 }
 
@@ -504,50 +548,66 @@ fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<SecretKey
     Ok(Some(key))
 }
 
-/// Returns the name of the captured network interface, for the headers and names of capture files.
+/// Returns the names of the captured ports, for the names of capture files.
 fn interface(plan: &Plan) -> String {
-    let name = || format!("{} port {}", plan.port.device.name, plan.port.number);
-    plan.port.netdev.clone().unwrap_or_else(name)
+    let names: Vec<_> = plan.ports().map(|it| name(plan, it)).collect();
+    names.join("+")
+}
+
+/// Returns the name of a captured port, for the headers of capture files.
+fn name(plan: &Plan, port: &PortPlan) -> String {
+    let of_device = || format!("{} port {}", port.device.name, port.number);
+    match plan.has_several_ports() {
+        true => port.label.clone(),
+        false => port.netdev.clone().unwrap_or_else(of_device),
+    }
+}
+
+/// Returns the description of a captured port for the headers of pcapng files.
+fn described(plan: &Plan, port: &PortPlan) -> Interface {
+    let speed = port.facts().map_or(0, |it| (it.rate_gbps * 1e9) as u64);
+    let (description, device) = match &port.device.kernel {
+        Some(kernel) => (
+            port.device.name.clone(),
+            kernel.driver.clone().unwrap_or_default(),
+        ),
+        None => {
+            let (vendor, part) = port.device.vendor_part;
+            (
+                format!("{} port {}", port.device.name, port.number),
+                format!("{vendor:04x}:{part:04x}, firmware {}", port.device.firmware),
+            )
+        }
+    };
+    Interface {
+        name: name(plan, port),
+        description,
+        device,
+        speed,
+        fcs: port.scatters_fcs(),
+    }
 }
 
 /// Returns the description of this run for the headers of pcapng files.
 fn origin(plan: &Plan) -> Origin {
-    let port = plan
-        .port
-        .device
-        .ports
-        .iter()
-        .find(|p| p.number == plan.port.number);
-    let stamps = match (plan.port.stamps, plan.port.real_time) {
+    let stamps = |port: &PortPlan| match (port.stamps, port.real_time) {
         (Stamps::HardwareSystem, _) => "NIC clock, adjusted to the system clock",
         (Stamps::HardwareNic, false) => "NIC clock, unadjusted",
         (Stamps::HardwareNic, true) => "NIC real-time clock, unadjusted",
         (Stamps::Kernel, _) => "system clock, for each frame by the kernel",
         (Stamps::Software, _) => "system clock, once per batch",
     };
-    let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
-    let (description, device) = match &plan.port.device.kernel {
-        Some(kernel) => (
-            plan.port.device.name.clone(),
-            kernel.driver.clone().unwrap_or_default(),
-        ),
-        None => {
-            let (vendor, part) = plan.port.device.vendor_part;
-            (
-                format!("{} port {}", plan.port.device.name, plan.port.number),
-                format!(
-                    "{vendor:04x}:{part:04x}, firmware {}",
-                    plan.port.device.firmware
-                ),
-            )
+    let comment = match plan.has_several_ports() {
+        false => format!("stamps: {}", stamps(&plan.port)),
+        true => {
+            let of_port = |it| format!("{} ({})", stamps(it), it.label);
+            let of_ports: Vec<_> = plan.ports().map(of_port).collect();
+            format!("stamps: {}", of_ports.join("; "))
         }
     };
     Origin {
-        description,
-        device,
-        speed,
         filter: plan.reduction.filter.expression().to_owned(),
-        comment: format!("stamps: {stamps}"),
+        comment,
         operator_comment: plan.output.comment.clone(),
         ..Origin::here()
     }

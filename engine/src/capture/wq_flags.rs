@@ -76,6 +76,9 @@ impl WqFlagsHandle {
 
 /// Returns the reason why a run of this plan cannot turn CVLAN stripping on later.
 fn refusal(plan: &Plan) -> Option<String> {
+    if plan.has_several_ports() {
+        return Some("this cannot change while several ports are captured".into());
+    }
     let device = &plan.port.device;
     if !device.caps.cvlan_stripping {
         return Some(format!(

@@ -1,7 +1,9 @@
 //! Ranges of the keys that hold on every machine, and keys that exclude each other. The plan checks
 //! the limits of the device.
 
-use super::{Config, Format, Mode, OnLoss, OutputConfig, Problem, RuleConfig, Size, Span};
+use super::{
+    Config, DeviceConfig, Format, Mode, OnLoss, OutputConfig, Problem, RuleConfig, Size, Span,
+};
 use crate::text::counted;
 use std::time::Duration;
 use wqcap_files::name::NameTemplate;
@@ -13,6 +15,8 @@ const MAX_RING: u64 = 32_768;
 const MAX_FRAME: u64 = 262_144;
 /// Largest `output.comment` in bytes; it must fit into the header of a capture file.
 const MOST_COMMENT: usize = 1000;
+/// Maximum bytes of a port's label.
+const MOST_LABEL: usize = 64;
 /// Largest number of `[[cutoff]]` sections; all of them may be tested against the first frame of a
 /// flow.
 const MOST_CUTOFFS: usize = 1000;
@@ -183,6 +187,7 @@ pub(super) fn range_of(key: &str) -> Option<String> {
 pub(super) fn check(config: &Config) -> Vec<Problem> {
     let mut found: Vec<_> = RANGES.iter().filter_map(|it| it.check(config)).collect();
     device(config, &mut found);
+    ports(config, &mut found);
     capture(config, &mut found);
     cutoff(config, &mut found);
     rss(config, &mut found);
@@ -207,6 +212,46 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
         let problem = format!("device.name = {name:?} is also set; set only one of the two keys");
         let value = format!("{netdev:?}");
         found.push(Problem::new("device.netdev", value, problem).involving(&["device.name"]));
+    }
+}
+
+/// Checks that each `[[port]]` names one interface or device, and that no port is named twice.
+fn ports(config: &Config, found: &mut Vec<Problem>) {
+    let Config { device, port, .. } = config;
+    let usual = DeviceConfig {
+        on_loss: device.on_loss,
+        ..DeviceConfig::default()
+    };
+    if !port.is_empty() && *device != usual {
+        let problem =
+            "[[port]] names the captured ports; leave the keys of [device] out, except on_loss";
+        found
+            .push(Problem::new("port 1", "", problem).involving(&["device.name", "device.netdev"]));
+    }
+    for (i, it) in port.iter().enumerate() {
+        let number = i + 1;
+        if it.interface.is_some() == it.device.is_some() {
+            let problem = "set either interface or device";
+            found.push(Problem::new(format!("port {number}"), "", problem));
+        }
+        if it.label().len() > MOST_LABEL {
+            let key = format!("port {number}: label");
+            let problem = format!("a label has at most {MOST_LABEL} bytes");
+            found.push(Problem::new(key, format!("{:?}", it.label()), problem));
+        }
+        for (j, other) in port[..i].iter().enumerate() {
+            let other_number = j + 1;
+            if (&it.interface, &it.device, it.port) == (&other.interface, &other.device, other.port)
+            {
+                let key = format!("port {number}");
+                let problem = format!("port {other_number} is the same; remove one of the two");
+                found.push(Problem::new(key, "", problem));
+            } else if it.label() == other.label() {
+                let key = format!("port {number}: label");
+                let problem = format!("port {other_number} has this label too; choose another one");
+                found.push(Problem::new(key, format!("{:?}", it.label()), problem));
+            }
+        }
     }
 }
 

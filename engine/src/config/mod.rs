@@ -25,7 +25,7 @@ pub use read::ParsedConfig;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     AnonymizeConfig, CaptureConfig, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig,
-    OutputConfig, PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
+    OutputConfig, PipelineConfig, PortConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
 };
 pub use ship::{Sensor, ShipPackets};
 pub use value_error::ConfigValueError;
@@ -46,6 +46,9 @@ use toml::Value;
 pub struct Config {
     /// `[device]`: RDMA device and port to capture.
     pub device: DeviceConfig,
+    /// Captured ports, if there are several; empty: the port of [`Config::device`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub port: Vec<PortConfig>,
     /// Reception of frames: mode, queues, rings, filter.
     pub capture: CaptureConfig,
     /// Hardware flow rules that select the frames for `mode = "filtered"`.
@@ -135,6 +138,26 @@ impl Config {
         self.capture
             .statistics
             .unwrap_or(self.control.is_some() || self.metrics.is_some())
+    }
+
+    /// Returns the configuration of each captured port: itself, with `[device]` for that port.
+    #[must_use]
+    pub fn of_ports(&self) -> Vec<Self> {
+        if self.port.is_empty() {
+            return vec![self.clone()];
+        }
+        let of_port = |port: &PortConfig| Self {
+            device: DeviceConfig {
+                name: port.device.clone(),
+                netdev: port.interface.clone(),
+                backend: port.backend,
+                port: port.port,
+                on_loss: self.device.on_loss,
+            },
+            port: Vec::new(),
+            ..self.clone()
+        };
+        self.port.iter().map(of_port).collect()
     }
 
     /// Sets the optional configuration keys whose default depends on the run, so that

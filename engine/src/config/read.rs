@@ -2,7 +2,7 @@
 //! separately, so that a wrong key does not hide problems of others.
 
 use super::{
-    Config, ConfigError, Format,
+    Config, ConfigError, Format, Order,
     check::{self, range_of},
     misfit::{Candidate, Misfit},
     problem::{Problem, TextPosition, meant},
@@ -20,7 +20,7 @@ pub(super) const FORMAT: &str = "format";
 pub(super) const VLAN: &str = "vlan";
 
 /// Configuration sections that are arrays of tables, such as `[[rule]]`.
-const LISTS: [&str; 2] = ["rule", "cutoff"];
+const LISTS: [&str; 3] = ["port", "rule", "cutoff"];
 
 /// Configuration read from valid keys, with the problems of all other keys.
 #[derive(Debug)]
@@ -99,10 +99,13 @@ pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfi
         }
     }
     let doubtful = problems.iter().flat_map(doubtful).collect();
-    let config = Config::deserialize(Candidate(&Value::Table(good))).unwrap_or_else(|e| {
+    let mut config = Config::deserialize(Candidate(&Value::Table(good))).unwrap_or_else(|e| {
         problems.push(Problem::new("", "", format!("internal error: {e}")));
         Config::default()
     });
+    if config.port.len() > 1 {
+        config.output.order.get_or_insert(Order::Time);
+    }
     for it in &mut problems {
         it.place = places.get(&it.key).copied();
     }

@@ -29,6 +29,32 @@ section! {
 }
 
 section! {
+    /// `[[port]]`: one of several captured ports.
+    pub struct PortConfig {
+        /// Network interface to capture, instead of `device`.
+        pub interface: Option<String> = None,
+        /// Verbs name of the RDMA device to capture.
+        pub device: Option<String> = None,
+        /// Name of the port in files, counters and flow records; absent: the interface or the
+        /// device.
+        pub label: Option<String> = None,
+        /// Port number of the RDMA device, from 1.
+        pub port: u8 = 1,
+        /// Way in which the port's frames are received.
+        pub backend: Backend = Backend::Auto,
+    }
+}
+
+impl PortConfig {
+    /// Returns the name of the port: its label, else its interface or device.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        let names = [&self.label, &self.interface, &self.device];
+        names.into_iter().flatten().next().map_or("", |it| it)
+    }
+}
+
+section! {
     /// `[capture]`: how frames are received, filtered and cut.
     pub struct CaptureConfig {
         /// Capture mode: the frames that are captured, and whether the kernel still receives them.
@@ -162,8 +188,8 @@ section! {
         pub format: Format = Format::Pcapng,
         /// Write one capture stream, ordered by time, to stdout instead of files.
         pub stdout: bool = false,
-        /// Order of frames in the capture files.
-        pub order: Order = Order::Queue,
+        /// Order of frames in the capture files; absent: `queue`, with several ports `time`.
+        pub order: Option<Order> = None,
         /// Template of capture file names, without suffixes.
         pub name: String = NameTemplate::DEFAULT.into(),
         /// Operator's comment, written to the section header of pcapng files.
@@ -226,7 +252,13 @@ impl OutputConfig {
     /// Returns `true` if the frames of all queues are merged into one sequence by time.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
-        self.is_stdout() || self.order == Order::Time
+        self.is_stdout() || self.order() == Order::Time
+    }
+
+    /// Returns the order of frames in the capture files.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.order.unwrap_or_default()
     }
 }
 

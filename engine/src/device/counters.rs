@@ -74,6 +74,44 @@ pub struct NicReader {
     counters: Mutex<BTreeMap<&'static str, Option<Growth>>>,
 }
 
+/// Readers of the loss counters of all captured ports, at least one.
+#[derive(Debug)]
+pub struct NicReaders(Vec<(String, NicReader)>);
+
+impl NicReaders {
+    /// Creates the readers of ports from their names and readers.
+    #[must_use]
+    pub fn new(ports: Vec<(String, NicReader)>) -> Self {
+        Self(ports)
+    }
+
+    /// Returns the growth of all counters, like [`NicReader::growth`]. With several ports, the name
+    /// of a counter is the port's, a slash, and the counter's.
+    #[must_use]
+    pub fn growth(&self) -> NicCounters {
+        self.each(NicReader::growth)
+    }
+
+    /// Returns the last known growth of all counters, like [`NicReader::growth_so_far`].
+    #[must_use]
+    pub fn growth_so_far(&self) -> NicCounters {
+        self.each(NicReader::growth_so_far)
+    }
+
+    fn each(&self, growth: impl Fn(&NicReader) -> NicCounters) -> NicCounters {
+        match self.0.as_slice() {
+            [(_, only)] => growth(only),
+            several => several
+                .iter()
+                .flat_map(|(port, reader)| {
+                    let named = move |(name, it)| (format!("{port}/{name}"), it);
+                    growth(reader).into_iter().map(named)
+                })
+                .collect(),
+        }
+    }
+}
+
 /// Place from which the loss counters of a port are read.
 #[derive(Debug)]
 enum CounterSource {

@@ -23,6 +23,9 @@ pub struct KernelFacts {
     pub mac: Option<String>,
     /// Hardware type of the interface (`ARPHRD_…` of linux/if_arp.h).
     pub hardware_type: u16,
+    /// Interfaces below this one, on which its frames also arrive: the members of a bond, the ports
+    /// of a bridge, the parent of a VLAN.
+    pub lower: Vec<String>,
 }
 
 impl KernelFacts {
@@ -78,8 +81,21 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
             driver,
             mac,
             hardware_type,
+            lower: lower(&sys),
         }),
     })
+}
+
+/// Returns the names of the interfaces below the one with the directory `sys` in sysfs.
+#[expect(clippy::disallowed_methods, reason = "a directory of sysfs")]
+fn lower(sys: &Path) -> Vec<String> {
+    let entries = fs::read_dir(sys).into_iter().flatten().flatten();
+    let names = entries.filter_map(|it| it.file_name().into_string().ok());
+    let mut lower: Vec<_> = names
+        .filter_map(|it| it.strip_prefix("lower_").map(str::to_owned))
+        .collect();
+    lower.sort_unstable();
+    lower
 }
 
 /// Returns `true` if the network interface `name` is up and has a carrier.

@@ -16,7 +16,7 @@ mod wq_limit;
 
 use crate::{
     Error,
-    config::{Backend, DeviceConfig},
+    config::{Backend, Config},
     device::{delay_drop::DelayDrop, port_topology::PortTopology},
     verbs::{self, Context, MiniFormat, RingAccess, StridingCaps, TunnelOffloads, sys as ffi},
 };
@@ -159,22 +159,32 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
 ///
 /// # Errors
 /// The verbs library cannot list devices, and no ordinary interface is named.
-pub fn candidates(config: &DeviceConfig) -> Result<Vec<DeviceFacts>, Error> {
-    let named = config.netdev.as_deref().and_then(kernel::interface);
-    let rdma = match config.backend {
-        Backend::AfPacket => Ok(Vec::new()),
-        _ => list(),
+pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
+    let of_ports = config.of_ports();
+    let rdma = match of_ports
+        .iter()
+        .all(|it| it.device.backend == Backend::AfPacket)
+    {
+        true => Ok(Vec::new()),
+        false => list(),
     };
-    let Some(interface) = named else { return rdma };
-    // On a machine without RDMA the library may have nothing to list.
-    let mut devices = rdma.unwrap_or_default();
-    let has_it = |it: &DeviceFacts| {
-        it.missing.is_empty() && it.ports.iter().any(|port| port.netdev == config.netdev)
-    };
-    if !devices.iter().any(has_it) && matches!(config.backend, Backend::Auto | Backend::AfPacket) {
-        devices.insert(0, interface);
+    let mut interfaces = Vec::new();
+    for Config { device: port, .. } in &of_ports {
+        let is_captured = |it: &DeviceFacts| {
+            it.missing.is_empty() && it.ports.iter().any(|it| it.netdev == port.netdev)
+        };
+        let has_device = port.backend != Backend::AfPacket
+            && rdma.as_ref().is_ok_and(|all| all.iter().any(is_captured));
+        if !has_device && matches!(port.backend, Backend::Auto | Backend::AfPacket) {
+            interfaces.extend(port.netdev.as_deref().and_then(kernel::interface));
+        }
     }
-    Ok(devices)
+    if interfaces.is_empty() {
+        return rdma;
+    }
+    // On a machine without RDMA the library may have nothing to list.
+    interfaces.extend(rdma.unwrap_or_default());
+    Ok(interfaces)
 }
 
 /// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read.

@@ -27,6 +27,24 @@ impl PlanErrors {
         None
     }
 
+    /// Adds the errors of one port. `port` is its number in the list of `[[port]]`, if there is one:
+    /// errors about a key of `[device]` then name the key of that port.
+    pub(super) fn absorb(&mut self, errors: Self, port: Option<usize>) {
+        for mut error in errors.0 {
+            if let (Error::Config(problem), Some(number)) = (&mut error, port)
+                && let Some(key) = problem.key.strip_prefix("device.")
+            {
+                let key = match key {
+                    "name" => "device",
+                    "netdev" => "interface",
+                    other => other,
+                };
+                problem.key = format!("port {number}: {key}");
+            }
+            self.keep::<()>(Err(error));
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

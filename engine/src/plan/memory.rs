@@ -1,6 +1,6 @@
 //! Check that the memory that a run allocates fits the machine.
 
-use super::{QueueMemory, QueuePlan, queues};
+use super::{QueuePlan, queues};
 use crate::{
     Error,
     analysis::flows::FlowsPlan,
@@ -32,19 +32,19 @@ pub(super) fn of_cutoff(config: &Config) -> Option<u64> {
     (!config.cutoff.is_empty()).then_some(config.capture.cutoff_memory.0)
 }
 
-/// Checks that the memory that all configuration keys request is at most `there` bytes.
+/// Checks that the memory that all configuration keys request is at most `there` bytes, `rings` of
+/// them for the receive rings.
 ///
 /// # Errors
 /// The keys take more memory. The error names the key that takes most.
 pub(super) fn fits(
     config: &Config,
-    ring: &QueueMemory,
+    rings: u64,
     queues: &[QueuePlan],
     buffer: Size,
     there: u64,
 ) -> Result<(), Error> {
     let count = queues.len() as u64;
-    let rings = (ring.registered() + ring.cq()) * count;
     let buffers = match config.output.format {
         Format::None => 0,
         Format::Pcap | Format::Pcapng => buffer.0,

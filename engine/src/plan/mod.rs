@@ -36,11 +36,9 @@ use crate::{
     filter::FilterCompiler,
     pipeline::reduce::Reduction,
     sink::OutputPlan,
-    verbs::{Moderation, RingAccess},
 };
 use found::PlanErrors;
 use serde::Serialize;
-use steering::Steering;
 
 /// Complete plan of a capture run: the objects it creates, the settings it changes and the files it
 /// writes.
@@ -49,6 +47,9 @@ pub struct Plan {
     /// Plan of the captured port, of the first one if there are several.
     #[serde(flatten)]
     pub port: PortPlan,
+    /// Plans of the other captured ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_ports: Vec<PortPlan>,
     /// Plans of the run's receive queues, those of all ports.
     pub queues: Vec<QueuePlan>,
     /// `true` if the RSS indirection table is rewritten at run time to even out the queues' load.
@@ -63,8 +64,6 @@ pub struct Plan {
     pub statistics: bool,
     /// Flow records to write; `None` if the run writes none.
     pub flows: Option<FlowsPlan>,
-    /// Behaviour of a receive loop while its queue is empty.
-    pub idle: config::Idle,
     /// Maximum number of completions taken per poll of a queue.
     pub batch: usize,
     /// Action of the capture when the port goes down.
@@ -86,20 +85,6 @@ pub struct PipelinePlan {
     pub on_full: config::OnFull,
 }
 
-/// Returns the completion count and the period after which a sleeping receive loop is woken.
-///
-/// A wake-up costs as much as hundreds of frames, so it should cover many of them. The count leaves
-/// three quarters of the queue free. The period bounds the delay on the way to the disk, and the
-/// memory that long frames fill: 100 Gbit/s bring 6 MB in half a millisecond.
-fn wake_moderation(ring: &QueueMemory) -> Moderation {
-    Moderation {
-        count: u16::try_from(ring.cqes() / 4)
-            .unwrap_or(u16::MAX)
-            .clamp(1, 8192),
-        period_us: 500,
-    }
-}
-
 impl Plan {
     /// Default of [`Plan::batch`]: completions taken per poll of a queue.
     pub const BATCH: usize = 64;
@@ -111,18 +96,17 @@ impl Plan {
         queues::stages(&self.queues)
     }
 
-    /// Returns `true` if repetitions of frames are also removed across all queues, in time order.
-    ///
-    /// Frames are then sampled, cut and observed after that step, once for each queue.
+    /// Returns what is done with frames after the queues' frames are merged in time order.
     #[must_use]
-    pub fn reduces_in_order(&self) -> bool {
-        reduces_in_order(&self.output, self.reduction.dedup_ns)
+    pub fn merge(&self) -> Merge {
+        let ports = 1 + self.more_ports.len();
+        merges(&self.output, ports, self.reduction.dedup_ns)
     }
 
     /// Returns the number of stages that observe frames for statistics and flow records.
     #[must_use]
     pub fn observers(&self) -> usize {
-        queues::observers(&self.queues, self.reduces_in_order())
+        queues::observers(&self.queues, self.merge())
     }
 
     /// Plans a capture run of `config` on one of `devices`.
@@ -157,7 +141,9 @@ impl Plan {
     /// # Errors
     /// The configuration asks for something that [`Plan::new`] refuses on every device.
     pub fn check_without_device(config: &Config, filters: &FilterCompiler) -> Result<(), Error> {
-        Self::with_filters(config, &[any_device::capable_of_all(config)], filters).map(drop)
+        let of_ports = config.of_ports();
+        let devices: Vec<_> = of_ports.iter().map(any_device::capable_of_all).collect();
+        Self::with_filters(config, &devices, filters).map(drop)
     }
 
     /// Resolves all settings of a run and adds each error to `found`. A plan is valid only if
@@ -170,118 +156,60 @@ impl Plan {
     ) -> Option<Self> {
         let reduction = found.keep(reduction::with_filters(config, filters));
         found.keep(constraints::verifiable(config));
-        let key = config.rss.key.parse();
-        let key = key.map_err(|e: wqcap_rss::key::KeyError| {
-            Error::config("rss.key", format!("{:?}", config.rss.key), e)
-        });
-        let key = found.keep(key);
-        let Some(device) = found.keep(target::device(config, devices)) else {
-            found.keep(Self::check_without_device(config, filters));
-            return None;
-        };
-        let backend = found.keep(target::backend(config, device));
-        if let Some(kernel) = &device.kernel {
-            found.keep(kernel::applicable(config, device, kernel));
-        }
-        let port = found.keep(target::port(config, device));
-        let caps = &device.caps;
-        let mut notes = Vec::new();
-        if let Some(port) = port.filter(|port| port.state != "ACTIVE") {
-            notes.push(format!(
-                "port {} of {} is {}: no frames arrive until the port is up",
-                port.number, device.name, port.state
-            ));
-        }
         let allowed = queues::allowed();
-        let near = queues::near(device.numa_node, &allowed);
-        let buffers = found.keep(constraints::buffers(config, device));
-        let wq_flags = found.keep(constraints::wq_flags(config, device));
-        let access = match backend {
-            Some(config::Backend::Mlx5) => device.access,
-            _ => RingAccess::Verbs,
-        };
-        let rings = access.caps();
-        found.keep(constraints::tunnels(config, device));
-        let queues = found.keep(queues::queues(config, device, &allowed, &near, &mut notes))?;
-        let table = found.keep(queues::table(config, queues.len(), caps.max_table));
-        notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
-        let stamps = Stamps::from_config(&config.capture, device, &mut notes);
-        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        let steering = match &device.kernel {
-            Some(_) => Some(Steering::default()),
-            None => found.keep(Steering::with_filters(config, count, filters)),
-        };
-        let restore_vlan = found.keep(constraints::restores_vlan(config, caps, rings, &mut notes));
-        found.keep(constraints::respreadable(config, queues.len()));
-        if let Some(port) = port.filter(|_| device.kernel.is_none()) {
-            found.keep(target::stolen(config, device, port, &mut notes));
+        let of_ports = config.of_ports();
+        let chosen = of_ports
+            .iter()
+            .find_map(|it| target::device(it, devices).ok());
+        let near = queues::near(chosen.and_then(|it| it.numa_node), &allowed);
+        let cores = found.keep(queues::cores(config, &allowed, &near))?;
+        let mut notes = Vec::new();
+        let mut ports = Vec::new();
+        for (i, config_of_port) in of_ports.iter().enumerate() {
+            let mut errors = PlanErrors::default();
+            let context = port::PortContext {
+                config: config_of_port,
+                label: config.port.get(i).map(config::PortConfig::label),
+                devices,
+                filters,
+                cores: cores.len(),
+            };
+            ports.extend(context.settle(&mut errors, &mut notes));
+            found.absorb(errors, (!config.port.is_empty()).then_some(i + 1));
         }
-        notes.extend(steering.iter().flat_map(visibility::fragments));
-        let (buffers, restore_vlan) = (buffers?, restore_vlan?);
-        let ring = match &device.kernel {
-            Some(_) => kernel::ring(port, queues.len()),
-            None => found.keep(QueueMemory::new(
-                config,
-                device,
-                buffers,
-                rings,
-                restore_vlan,
-            ))?,
-        };
-        // Frames that share a buffer follow each other directly and leave no room for a tag.
-        let restore_vlan = restore_vlan && ring.striding.is_none();
-        let buffer = match &device.kernel {
-            Some(_) => kernel::write_buffers(port),
-            None => config::OutputConfig::BUFFER,
-        };
+        if ports.len() < of_ports.len() {
+            return None;
+        }
+        target::distinct(&ports, found);
+        let counts: Vec<_> = ports.iter().map(|it| it.queues).collect();
+        let queues = queues::queues(config, &counts, &cores, &near, &mut notes);
+        let buffer = ports.iter().map(PortPlan::write_buffers).max()?;
         let buffer = config.output.buffer.unwrap_or(buffer);
+        let rings = ports
+            .iter()
+            .map(|it| it.memory + it.ring.cq() * it.queues as u64);
         let there = memory::of_machine();
-        found.keep(memory::fits(config, &ring, &queues, buffer, there));
-        let compression = receive::compression(config, device, &ring, rings, stamps);
-        let compression = found.keep(compression);
-        let longest = longest(&ring);
+        found.keep(memory::fits(config, rings.sum(), &queues, buffer, there));
+        let longest = ports.iter().map(|it| longest(&it.ring)).max()?;
         let output = output::output(config, &queues, buffer, longest, &mut notes);
         let output = found.keep(output)?;
-        let in_order = reduces_in_order(&output, config.capture.dedup.nanos());
-        let stages = queues::observers(&queues, in_order);
+        let merges = merges(&output, ports.len(), config.capture.dedup.nanos());
+        let stages = queues::observers(&queues, merges);
         let dir = output.dir.as_deref();
         let flows = config.flows.as_ref();
         let flows = flows.map(|it| output::flows(it, dir, stages, memory::of_cutoff(config)));
         let flows = found.keep(flows.transpose())?;
-        let idle = match &device.kernel {
-            Some(_) => config::Idle::Sleep,
-            None => config::Idle::default(),
-        };
-        let idle = config.capture.idle.unwrap_or(idle);
-        let port = port?;
-        let moderation = Some(wake_moderation(&ring))
-            .filter(|it| idle == config::Idle::Sleep && caps.max_cq_period >= it.period_us);
-        let port = PortPlan {
-            backend: backend?,
-            direction: kernel::direction(config, device),
-            number: port.number,
-            netdev: port.netdev.clone(),
-            memory: ring.registered() * queues.len() as u64,
-            table: table?,
-            steering: steering?,
-            wq_flags: wq_flags?,
-            key: key?,
-            ring,
-            compression: compression?,
-            // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.
-            // Disciplining the stamps to the system clock needs readings of the clock that makes
-            // them, and the driver shows another clock (see `Form::RealTime`).
-            real_time: stamps == Stamps::HardwareNic && caps.real_time && rings.real_time,
-            stamps,
-            access,
-            depth: steering::depth(config),
-            restore_vlan,
-            moderation,
-            promiscuous: config.capture.promiscuous,
-            device: device.clone(),
-        };
+        if ports.len() > 1 && merges != Merge::Ports && flows.is_some() {
+            notes.push(
+                "flows: without one file in time order, each port has records of its own, with one direction of a flow; \
+                 set output.order = \"time\" for records of both directions"
+                    .into(),
+            );
+        }
+        let mut ports = ports.into_iter();
         Some(Self {
-            port,
+            port: ports.next()?,
+            more_ports: ports.collect(),
             queues,
             snaplen: config.capture.snaplen.to_u32(),
             pipeline: PipelinePlan {
@@ -292,7 +220,6 @@ impl Plan {
             statistics: config.statistics(),
             flows,
             respread: config.rss.respread,
-            idle,
             batch: Self::BATCH,
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
             output,
@@ -300,14 +227,43 @@ impl Plan {
         })
     }
 
+    /// Returns the plans of all captured ports, in the order of the configuration.
+    pub fn ports(&self) -> impl Iterator<Item = &PortPlan> {
+        std::iter::once(&self.port).chain(&self.more_ports)
+    }
+
+    /// Returns `true` if the run captures several ports.
+    #[must_use]
+    pub fn has_several_ports(&self) -> bool {
+        !self.more_ports.is_empty()
+    }
+
+    /// Returns the plan of a queue's port.
+    #[must_use]
+    pub fn port_of(&self, queue: &QueuePlan) -> &PortPlan {
+        queue
+            .port
+            .checked_sub(1)
+            .map_or(&self.port, |more| &self.more_ports[more])
+    }
+
+    /// Returns the plans of the queues of port number `port`, counted from 0.
+    pub fn queues_of(&self, port: usize) -> impl Iterator<Item = &QueuePlan> {
+        self.queues.iter().filter(move |it| it.port == port)
+    }
+
     /// Writes the plan's resolved settings, and all defaults that depend on the run, into its
     /// configuration.
     pub fn fill_in(&self, config: &mut Config) {
         self.name_device(config);
         let capture = &mut config.capture;
-        capture.queues = u16::try_from(self.queues.len()).ok();
+        if self.ports().all(|it| it.queues == self.port.queues) {
+            capture.queues = u16::try_from(self.port.queues).ok();
+        }
         capture.cores = Some(self.queues.iter().map(|queue| queue.core).collect());
-        capture.idle = Some(self.idle);
+        capture.idle = capture
+            .idle
+            .or((!self.has_several_ports()).then_some(self.port.idle));
         capture.on_port_down = Some(self.on_port_down);
         config.pipeline.on_full = Some(self.pipeline.on_full);
         config.output.on_full.get_or_insert(self.output.on_full);
@@ -319,6 +275,9 @@ impl Plan {
     /// Writes the plan's device into its configuration: the name of the RDMA device, or of the
     /// ordinary network interface.
     pub fn name_device(&self, config: &mut Config) {
+        if !config.port.is_empty() {
+            return;
+        }
         let name = Some(self.port.device.name.clone());
         (config.device.name, config.device.netdev) = match self.port.device.kernel {
             Some(_) => (None, name),
@@ -333,10 +292,27 @@ impl Plan {
     }
 }
 
-/// Returns the value of [`Plan::reduces_in_order`] while the plan is being made: `true` if
-/// repetitions of frames are removed across all queues.
-fn reduces_in_order(output: &OutputPlan, dedup_ns: u64) -> bool {
-    output.is_ordered() && dedup_ns > 0
+/// Steps that apply to frames after the queues' frames are merged in time order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// All steps are done in the queues.
+    Nothing,
+    /// Repetitions of frames are removed across all queues. Frames are then sampled, cut and
+    /// observed, with one stage for each queue.
+    Queues,
+    /// As with [`Merge::Queues`], but with one stage for all queues: the two directions of a flow
+    /// arrive on queues of different ports.
+    Ports,
+}
+
+/// Returns the value of [`Plan::merge`] while the plan is being made.
+fn merges(output: &OutputPlan, ports: usize, dedup_ns: u64) -> Merge {
+    match ports {
+        _ if !output.is_ordered() => Merge::Nothing,
+        1 if dedup_ns == 0 => Merge::Nothing,
+        1 => Merge::Queues,
+        _ => Merge::Ports,
+    }
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(super) fn output(
     Ok(OutputPlan {
         dir: to_files.then(|| output.dir.clone()),
         stdout,
-        order: output.order,
+        order: output.order(),
         name: name(output)?,
         comment: output.comment.clone(),
         format: output.format,

@@ -1,6 +1,7 @@
 //! Plan of the queues: their number, their cores, and the indirection table that spreads flows over
 //! them.
 
+use super::Merge;
 use crate::{
     Error,
     config::{self, Config},
@@ -17,6 +18,9 @@ use wqcap_rss::table::{IndirectionTable, TableError};
 pub struct QueuePlan {
     /// Index of the receive queue, counted from 0; part of the capture file's name.
     pub index: u16,
+    /// Index of the queue's port in [`Plan::ports`](super::Plan::ports).
+    #[serde(skip)]
+    pub port: usize,
     /// CPU that the queue's receive loop is pinned to.
     pub core: usize,
     /// `true` if another loop or a parser shares the receive loop's core. An empty poll then yields
@@ -35,14 +39,15 @@ pub(super) fn allowed() -> Vec<usize> {
     cores.iter().map(|core| core.id).collect()
 }
 
-/// Plans the receive queues and their cores: the configured cores, else those of `near`.
-pub(super) fn queues(
+/// Returns the cores of the receive loops: the configured cores, else those of `near`.
+///
+/// # Errors
+/// The process may not use a configured core.
+pub(super) fn cores(
     config: &Config,
-    device: &DeviceFacts,
     allowed: &[usize],
     near: &[usize],
-    notes: &mut Vec<String>,
-) -> Result<Vec<QueuePlan>, Error> {
+) -> Result<Vec<usize>, Error> {
     let cores = match &config.capture.cores {
         Some(cores) => {
             if let Some(core) = cores.iter().find(|c| !allowed.contains(c)) {
@@ -63,12 +68,20 @@ pub(super) fn queues(
             "name at least one core, or leave the key out",
         ));
     }
+    Ok(cores)
+}
+
+/// Returns the number of receive queues of a port of `device`, if `cores` cores receive.
+///
+/// # Errors
+/// The device does not support the configured number.
+pub(super) fn count(config: &Config, device: &DeviceFacts, cores: usize) -> Result<usize, Error> {
     let usual = match config.capture.mode {
         // One core is enough for the links of most such interfaces, and one file is in order.
         _ if device.kernel.is_some() => 1,
         // The sniffer rule reaches one queue only: see `Steering`.
         config::Mode::Sniffer => 1,
-        _ => cores.len().min(DEFAULT_QUEUES),
+        _ => cores.min(DEFAULT_QUEUES),
     };
     let count = config.capture.queues.map_or(usual, usize::from);
     let most = device.caps.max_wq.min(device.caps.max_table) as usize;
@@ -79,6 +92,19 @@ pub(super) fn queues(
             format!("{} supports 1 to {most}", device.name),
         ));
     }
+    Ok(count)
+}
+
+/// Plans the receive queues of all ports on the CPUs `cores`. `counts` is the number of queues of
+/// each port.
+pub(super) fn queues(
+    config: &Config,
+    counts: &[usize],
+    cores: &[usize],
+    near: &[usize],
+    notes: &mut Vec<String>,
+) -> Vec<QueuePlan> {
+    let count = counts.iter().sum();
     if count > cores.len() {
         notes.push(format!(
             "capture.queues = {count}: {count} receive loops share {}; each loop yields its core when its queue is empty",
@@ -101,13 +127,16 @@ pub(super) fn queues(
         core,
         shared_core: is_shared(core),
     });
-    let queue = |(index, &core)| QueuePlan {
+    let ports = counts.iter().enumerate();
+    let ports = ports.flat_map(|(port, queues)| std::iter::repeat_n(port, *queues));
+    let queue = |((index, &core), port)| QueuePlan {
         index,
+        port,
         core,
         shared_core: is_shared(core),
         parsers: parser_cpus.by_ref().take(parsers.len() / count).collect(),
     };
-    Ok((0..).zip(&loops).map(queue).collect())
+    (0..).zip(&loops).zip(ports).map(queue).collect()
 }
 
 /// Returns the cores of `wanted` parser threads: round robin over the cores without a receive loop,
@@ -206,12 +235,12 @@ pub(super) fn stages(queues: &[QueuePlan]) -> usize {
     queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
 }
 
-/// Returns the number of stages that observe frames: one for each queue after the merge in time
-/// order, else all stages.
-pub(super) fn observers(queues: &[QueuePlan], in_order: bool) -> usize {
-    if in_order {
-        queues.len()
-    } else {
-        stages(queues)
+/// Returns the number of stages that observe frames: those after the merge in time order, else all
+/// stages.
+pub(super) fn observers(queues: &[QueuePlan], merge: Merge) -> usize {
+    match merge {
+        Merge::Nothing => stages(queues),
+        Merge::Queues => queues.len(),
+        Merge::Ports => 1,
     }
 }

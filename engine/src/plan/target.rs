@@ -1,6 +1,7 @@
 //! Choice of the captured device and port, and checks on the traffic that the capture takes from
 //! the kernel.
 
+use super::{PortPlan, found::PlanErrors};
 use crate::{
     Error,
     config::{self, Config},
@@ -183,4 +184,27 @@ pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d P
         number,
         "the link layer of the port is not Ethernet; only Ethernet ports can be captured",
     ))
+}
+
+/// Checks that no interface is captured twice, by its RDMA device and by the kernel or under two
+/// names.
+pub(super) fn distinct(ports: &[PortPlan], found: &mut PlanErrors) {
+    for (i, port) in ports.iter().enumerate() {
+        let same = |it: &&PortPlan| {
+            it.device.name == port.device.name && it.number == port.number
+                || it.netdev.is_some() && it.netdev == port.netdev
+        };
+        if let Some(other) = ports[..i].iter().find(same) {
+            let problem = format!(
+                "it is also the port {:?}, received as {}; remove one of the two",
+                other.label, other.backend
+            );
+            let key = format!("port {}", i + 1);
+            found.keep::<()>(Err(Error::config(
+                key,
+                format!("{:?}", port.label),
+                problem,
+            )));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Tests of plans: tables of configurations and device facts, without a real device.
 
 use super::*;
+use crate::verbs::RingAccess;
 use crate::{
     device::{DeviceCaps, PortFacts, port_topology::PortTopology},
     sink::Retention,
@@ -56,6 +57,19 @@ fn config(text: &str) -> Config {
 /// Case of a refused setting: configuration text, change to the device, and parts of the error
 /// message.
 type Refusal = (&'static str, fn(&mut DeviceFacts), &'static [&'static str]);
+
+/// Plans the queues of one port on a machine with the CPUs `allowed`, `near` of which are near the
+/// device.
+fn planned(
+    config: &Config,
+    allowed: &[usize],
+    near: &[usize],
+    notes: &mut Vec<String>,
+) -> Result<Vec<QueuePlan>, Error> {
+    let cores = queues::cores(config, allowed, near)?;
+    let count = queues::count(config, &device(), cores.len())?;
+    Ok(queues::queues(config, &[count], &cores, near, notes))
+}
 
 #[test]
 fn unsupported_settings_are_refused_with_key_value_and_limit() {
@@ -385,7 +399,8 @@ fn too_much_memory_is_refused_with_a_size_that_fits() {
         let config = config(&format!("capture.queues = 2\n{text}"));
         let plan = Plan::new(&config, &[device()]).expect("a plan");
         let buffer = config::Size(plan.output.buffer);
-        let fits = |there| memory::fits(&config, &plan.port.ring, &plan.queues, buffer, there);
+        let rings = (plan.port.ring.registered() + plan.port.ring.cq()) * plan.queues.len() as u64;
+        let fits = |there| memory::fits(&config, rings, &plan.queues, buffer, there);
         assert!(fits(4 << 30).is_ok());
         let error = fits(there).expect_err("too much").to_string();
         for word in words {
@@ -451,7 +466,7 @@ fn queues_take_near_cores_in_turn_and_share_them_if_there_are_too_few() {
     for (text, allowed, near, loops, parsers, noted) in all {
         let mut notes = Vec::new();
         let config = config(&format!("[capture]\n{text}"));
-        let queues = queues::queues(&config, &device(), allowed, near, &mut notes).expect(text);
+        let queues = planned(&config, allowed, near, &mut notes).expect(text);
         let cores: Vec<_> = queues.iter().map(|it| it.core).collect();
         assert_eq!(cores, *loops, "{text}");
         let seats: Vec<_> = queues
@@ -469,8 +484,7 @@ fn queues_take_near_cores_in_turn_and_share_them_if_there_are_too_few() {
     }
     let mut notes = Vec::new();
     let config = config("[capture]\ncores = [7]");
-    let error =
-        queues::queues(&config, &device(), &[0, 1], &[0], &mut notes).expect_err("not allowed");
+    let error = planned(&config, &[0, 1], &[0], &mut notes).expect_err("not allowed");
     assert!(
         error.to_string().contains("capture.cores") && error.to_string().contains("[0, 1]"),
         "{error}"

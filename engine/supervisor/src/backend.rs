@@ -220,6 +220,7 @@ impl CaptureBackend {
             last: Some(Snapshot {
                 elapsed: report.duration,
                 queues: report.queues.clone(),
+                ports: report.ports.clone(),
                 rings: Vec::new(),
                 nic: report.nic.clone(),
                 outages: report.outages.clone(),
@@ -477,6 +478,7 @@ impl Backend for CaptureBackend {
             ledger: LedgerSnapshot {
                 total: QueueLedger::total(&snapshot.queues).into(),
                 queues: snapshot.queues,
+                ports: snapshot.ports,
             },
             nic: snapshot.nic,
             disk: self

@@ -24,7 +24,7 @@ use wqcap_engine::{
     config::{Config, Problem},
     device::{self, DeviceFacts},
     filter::FilterCompiler,
-    plan::Plan,
+    plan::{Plan, PortPlan},
     sink::outlook::outlook_of_folder,
 };
 
@@ -96,7 +96,7 @@ impl Checked {
         reading.add(user::switch_user(&loaded, wire).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
-        let devices = device::candidates(&loaded.device)?;
+        let devices = device::candidates(&loaded)?;
         let filters = FilterCompiler::default();
         let planned = if devices.is_empty() && !device_required {
             let checked = Plan::check_without_device(&loaded, &filters);
@@ -156,7 +156,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
 /// Makes the plan of a run, and applies the defaults of the software NIC's wire to the
 /// configuration. `filters` compiles its filters.
 pub fn settle(config: &mut Config, filters: &FilterCompiler) -> Result<Plan, Failure> {
-    let devices = device::candidates(&config.device)?;
+    let devices = device::candidates(config)?;
     let mut found = machine::folders(config);
     match plan(config, &devices, filters) {
         Ok(plan) if found.is_empty() => return Ok(plan),
@@ -180,7 +180,7 @@ fn plan(
         return Err(others.chain(missing).collect());
     }
     let plan = Plan::with_filters(config, devices, filters).map_err(problems)?;
-    require_wire(&plan).map_err(|it| vec![Problem::new("", "", it.messages.join("; "))])?;
+    require_wires(&plan).map_err(|it| vec![Problem::new("", "", it.messages.join("; "))])?;
     let before = config.clone();
     wire_defaults(config, &plan);
     if *config == before {
@@ -204,20 +204,20 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     }
 }
 
-/// Reads a file that the software NIC has for the plan's port. Real devices have no such files.
+/// Reads a file that the software NIC has for a port. Real devices have no such files.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
-fn model_file(plan: &Plan, what: &str) -> Option<String> {
-    let (device, port) = (&plan.port.device.name, plan.port.number);
+fn model_file(plan: &PortPlan, what: &str) -> Option<String> {
+    let (device, port) = (&plan.device.name, plan.number);
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{what}");
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Returns the wire of the software NIC if the plan's port belongs to it.
-pub fn model_wire(plan: &Plan) -> Option<String> {
+/// Returns the wire of the software NIC if the port belongs to it.
+pub fn model_wire(plan: &PortPlan) -> Option<String> {
     model_file(plan, "model_wire")
 }
 
-/// Applies the defaults for the wire to the configuration. The software NIC publishes the wire of
+/// Applies the defaults for the wires to the configuration. The software NIC publishes the wire of
 /// each port together with whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
     let live = |wire: String| {
@@ -225,26 +225,29 @@ fn wire_defaults(config: &mut Config, plan: &Plan) {
             .iter()
             .any(|it| wire.starts_with(it))
     };
-    if model_wire(plan).is_some_and(live) {
+    if plan.ports().filter_map(model_wire).any(live) {
         config.set_live_wire_defaults();
     }
-    if model_file(plan, "model_finite").as_deref() == Some("1") {
-        let wire = model_wire(plan).unwrap_or_default();
-        config.set_finite_wire_defaults(!is_lossy(&wire));
+    let is_finite = |it: &PortPlan| model_file(it, "model_finite").as_deref() == Some("1");
+    if plan.ports().all(is_finite) {
+        let lossy = plan.ports().filter_map(model_wire).any(|it| is_lossy(&it));
+        config.set_finite_wire_defaults(!lossy);
     }
 }
 
-/// Checks that the wire of the software NIC is open. A wire that cannot be opened leaves the port
+/// Checks that the wires of the software NIC are open. A wire that cannot be opened leaves the port
 /// without a link, and no frame would arrive.
-fn require_wire(plan: &Plan) -> Result<(), Failure> {
-    let Some(wire) = model_wire(plan) else {
-        return Ok(());
-    };
-    let down = port(plan).is_some_and(|port| port.state != "ACTIVE");
-    if down && !preload::is_set("link_up") {
-        return Err(Failure::refused(format!(
-            "--model {wire}: cannot open the wire; the message of the software NIC has the cause"
-        )));
+fn require_wires(plan: &Plan) -> Result<(), Failure> {
+    for port in plan.ports() {
+        let Some(wire) = model_wire(port) else {
+            continue;
+        };
+        let down = port.facts().is_some_and(|it| it.state != "ACTIVE");
+        if down && !preload::is_set("link_up") {
+            return Err(Failure::refused(format!(
+                "--model {wire}: cannot open the wire; the message of the software NIC has the cause"
+            )));
+        }
     }
     Ok(())
 }
@@ -253,15 +256,6 @@ fn require_wire(plan: &Plan) -> Result<(), Failure> {
 fn is_lossy(wire: &str) -> bool {
     wire.split_once(':')
         .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))
-}
-
-/// Returns the facts of the port that the plan captures.
-pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
-    plan.port
-        .device
-        .ports
-        .iter()
-        .find(|port| port.number == plan.port.number)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Plan as comments of its configuration.
 
-use super::port;
 use crate::{
     aliases::Alias,
     term::table::{bytes, counted, thousands},
@@ -13,7 +12,7 @@ use wqcap_engine::{
     frame::dedup::MayDiffer,
     pipeline::reduce::Reduction,
     plan::{
-        Plan,
+        Plan, PortPlan,
         steering::{self, Spread},
     },
 };
@@ -24,18 +23,12 @@ const STALL_MS: f64 = 250.0;
 
 /// Describes how many frames a queue holds while its loop does not poll, and for how long that
 /// lasts if the queue receives the full rate of its port.
-fn holds_line(plan: &Plan) -> String {
+fn holds_line(port: &PortPlan) -> String {
     /// Bytes that each frame takes on the wire besides the captured ones: FCS, preamble and gap.
     const AROUND: f64 = 4.0 + 8.0 + 12.0;
-    let port = plan
-        .port
-        .device
-        .ports
-        .iter()
-        .find(|it| it.number == plan.port.number);
-    let rate = port.map_or(0.0, |it| it.rate_gbps);
+    let rate = port.facts().map_or(0.0, |it| it.rate_gbps);
     let held = [60u32, 1500].map(|len| {
-        let frames = plan.port.ring.frames(len);
+        let frames = port.ring.frames(len);
         let seconds = frames as f64 * (f64::from(len) + AROUND) * 8.0 / (rate * 1e9);
         let time = if rate > 0.0 {
             format!(" ({:.2} ms at {rate} Gbit/s)", seconds * 1e3)
@@ -65,117 +58,116 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     let mut line = |what: &str, value: String| {
         let _ = writeln!(text, "#   {what:<9} {value}");
     };
-    line("device", device_line(plan));
-    match plan.port.device.kernel {
-        Some(_) => line(
-            "queues",
-            format!(
-                "{} with {} of {} each; the kernel still receives the frames",
-                counted(plan.queues.len() as u64, "packet socket"),
-                counted(plan.port.ring.wrs.into(), "block"),
-                bytes(plan.port.ring.buffer.into()),
-            ),
-        ),
-        None => line(
-            "queues",
-            format!(
-                "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
-                counted(plan.queues.len() as u64, "WQ"),
-                counted(plan.port.ring.wrs.into(), "WR"),
-                match plan.port.ring.striding {
-                    Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
-                    None => format!(
-                        "{} x {} bytes",
-                        plan.port.ring.max_sge, plan.port.ring.buffer
-                    ),
-                },
-                plan.port.ring.longest()
-            ),
-        ),
-    }
-    if plan.port.device.kernel.is_none() {
-        line("holds", holds_line(plan));
-    }
-    let cores = plan.queues.iter().map(|queue| {
-        format!(
-            "q{} on {}{}",
-            queue.index,
-            queue.core,
-            if queue.shared_core { " (shared)" } else { "" }
-        )
-    });
-    line("cores", cores.collect::<Vec<_>>().join(", "));
-    if let Some(parsers) = parsers_line(plan) {
-        line("parsers", parsers);
-    }
-    match plan.port.device.kernel {
-        Some(_) => line(
-            "memory",
-            format!(
-                "rings: {}; write buffers: {}",
-                bytes(plan.port.memory),
-                bytes(plan.output.buffer)
-            ),
-        ),
-        None => line(
-            "memory",
-            format!(
-                "registered memory: {}; {}: {}; write buffers: {}",
-                bytes(plan.port.memory),
-                if plan.port.compression.is_some() {
-                    "compressed CQs"
-                } else {
-                    "CQs"
-                },
-                bytes(plan.port.ring.cq() * plan.queues.len() as u64),
-                bytes(plan.output.buffer)
-            ),
-        ),
-    }
-    if plan.port.delays_drop() {
-        line("delay", delay_line(plan));
-    }
-    if plan.port.device.kernel.is_none() {
-        line("table", table_line(plan));
-    }
-    for (i, qp) in plan.port.steering.qps.iter().enumerate() {
-        let spread = match qp.spread {
-            Spread::Table => format!("table of {}", plan.port.table.len()),
-            Spread::Queue(queue) => format!("table of 1: q{queue}"),
+    for (index, port) in plan.ports().enumerate() {
+        if plan.has_several_ports() {
+            line("port", port.label.clone());
+        }
+        // The buffers of all ports.
+        let buffers = match index {
+            0 => format!("; write buffers: {}", bytes(plan.output.buffer)),
+            _ => String::new(),
         };
-        line(
-            if i == 0 { "QPs" } else { "" },
-            format!(
-                "{i}  {:<10} {spread}{}",
-                qp.profile,
-                if qp.inner {
-                    ", by the inner packet"
-                } else {
-                    ""
-                }
+        line("device", device_line(port));
+        match port.device.kernel {
+            Some(_) => line(
+                "queues",
+                format!(
+                    "{} with {} of {} each; the kernel still receives the frames",
+                    counted(port.queues as u64, "packet socket"),
+                    counted(port.ring.wrs.into(), "block"),
+                    bytes(port.ring.buffer.into()),
+                ),
             ),
-        );
-    }
-    for (i, rule) in plan.port.steering.rules.iter().enumerate() {
-        line(
-            if i == 0 { "rules" } else { "" },
-            format!(
-                "priority {:<2} {} -> QP {}",
-                rule.priority,
-                steering::describe(&rule.specs),
-                rule.qp
+            None => line(
+                "queues",
+                format!(
+                    "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
+                    counted(port.queues as u64, "WQ"),
+                    counted(port.ring.wrs.into(), "WR"),
+                    match port.ring.striding {
+                        Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
+                        None => format!("{} x {} bytes", port.ring.max_sge, port.ring.buffer),
+                    },
+                    port.ring.longest()
+                ),
             ),
-        );
-    }
-    if let Some(split) = &plan.port.steering.split {
-        let nic = split.nic.join("; ");
-        line(
-            "filter",
+        }
+        if port.device.kernel.is_none() {
+            line("holds", holds_line(port));
+        }
+        let cores = plan.queues_of(index).map(|queue| {
             format!(
-                "the NIC selects frames by these rules: {nic}; software then selects among them by this expression: {}",
-                split.software
+                "q{} on {}{}",
+                queue.index,
+                queue.core,
+                if queue.shared_core { " (shared)" } else { "" }
+            )
+        });
+        line("cores", cores.collect::<Vec<_>>().join(", "));
+        if let Some(parsers) = parsers_line(plan, index) {
+            line("parsers", parsers);
+        }
+        match port.device.kernel {
+            Some(_) => line("memory", format!("rings: {}{buffers}", bytes(port.memory))),
+            None => line(
+                "memory",
+                format!(
+                    "registered memory: {}; {}: {}{buffers}",
+                    bytes(port.memory),
+                    if port.compression.is_some() {
+                        "compressed CQs"
+                    } else {
+                        "CQs"
+                    },
+                    bytes(port.ring.cq() * port.queues as u64)
+                ),
             ),
-        );
+        }
+        if port.delays_drop() {
+            line("delay", delay_line(port));
+        }
+        if port.device.kernel.is_none() {
+            line("table", table_line(plan, index));
+        }
+        for (i, qp) in port.steering.qps.iter().enumerate() {
+            let spread = match qp.spread {
+                Spread::Table => format!("table of {}", port.table.len()),
+                Spread::Queue(queue) => format!("table of 1: q{queue}"),
+            };
+            line(
+                if i == 0 { "QPs" } else { "" },
+                format!(
+                    "{i}  {:<10} {spread}{}",
+                    qp.profile,
+                    if qp.inner {
+                        ", by the inner packet"
+                    } else {
+                        ""
+                    }
+                ),
+            );
+        }
+        for (i, rule) in port.steering.rules.iter().enumerate() {
+            line(
+                if i == 0 { "rules" } else { "" },
+                format!(
+                    "priority {:<2} {} -> QP {}",
+                    rule.priority,
+                    steering::describe(&rule.specs),
+                    rule.qp
+                ),
+            );
+        }
+        if let Some(split) = &port.steering.split {
+            let nic = split.nic.join("; ");
+            line(
+                "filter",
+                format!(
+                    "the NIC selects frames by these rules: {nic}; software then selects among them by this expression: {}",
+                    split.software
+                ),
+            );
+        }
     }
     if let Some(reduced) = reduction_line(&plan.reduction) {
         line("kept", reduced);
@@ -191,19 +183,19 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
 }
 
 /// Describes the device of the plan and its port.
-fn device_line(plan: &Plan) -> String {
-    let mut text = match &plan.port.device.kernel {
+fn device_line(plan: &PortPlan) -> String {
+    let mut text = match &plan.device.kernel {
         Some(kernel) => {
             let driver = kernel.driver.as_deref().unwrap_or("no driver");
-            format!("{}, {driver}", plan.port.device.name)
+            format!("{}, {driver}", plan.device.name)
         }
-        None => format!("{} port {}", plan.port.device.name, plan.port.number),
+        None => format!("{} port {}", plan.device.name, plan.number),
     };
-    if let Some(port) = port(plan) {
+    if let Some(port) = plan.facts() {
         let netdev = port
             .netdev
             .as_deref()
-            .filter(|_| plan.port.device.kernel.is_none())
+            .filter(|_| plan.device.kernel.is_none())
             .map(|name| format!(" ({name})"))
             .unwrap_or_default();
         let mtu = port
@@ -220,8 +212,8 @@ fn device_line(plan: &Plan) -> String {
 }
 
 /// Describes how long the NIC holds frames for a WQ without buffers, if its driver publishes that.
-fn delay_line(plan: &Plan) -> String {
-    match plan.port.device.delay_drop {
+fn delay_line(plan: &PortPlan) -> String {
+    match plan.device.delay_drop {
         Some(facts) => format!(
             "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} since the driver was loaded",
             thousands(facts.timeout_us),
@@ -235,8 +227,10 @@ fn delay_line(plan: &Plan) -> String {
 
 /// Describes the cores of the parsers, and the action when their queue is full. Returns `None` if
 /// the loops process frames themselves.
-fn parsers_line(plan: &Plan) -> Option<String> {
-    let queues = plan.queues.iter().filter(|queue| !queue.parsers.is_empty());
+fn parsers_line(plan: &Plan, port: usize) -> Option<String> {
+    let queues = plan
+        .queues_of(port)
+        .filter(|queue| !queue.parsers.is_empty());
     let seats = queues.map(|queue| {
         let cores: Vec<_> = queue.parsers.iter().map(|it| it.core.to_string()).collect();
         format!("q{} on {}", queue.index, cores.join(" "))
@@ -283,21 +277,15 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
 }
 
 /// Describes the number of indirection table entries of each queue.
-fn table_line(plan: &Plan) -> String {
-    let shares = plan.queues.iter().map(|queue| {
-        let entries = plan
-            .port
-            .table
-            .iter()
-            .filter(|it| **it == queue.index)
-            .count();
+fn table_line(plan: &Plan, port: usize) -> String {
+    let shares = plan.queues_of(port).enumerate().map(|(i, queue)| {
+        let table = &plan.port_of(queue).table;
+        let entries = table.iter().filter(|it| usize::from(**it) == i).count();
         format!("q{} {entries}", queue.index)
     });
-    format!(
-        "{} entries: {}",
-        plan.port.table.len(),
-        shares.collect::<Vec<_>>().join(", ")
-    )
+    let shares: Vec<_> = shares.collect();
+    let entries = plan.ports().nth(port).map_or(0, |it| it.table.len());
+    format!("{entries} entries: {}", shares.join(", "))
 }
 
 /// Describes the output files, and how long the write buffers last at the port's rate.
@@ -334,10 +322,9 @@ fn files_line(plan: &Plan, config: &Config) -> String {
             key.config_key()
         );
     }
-    if let Some(rate) = port(plan)
-        .map(|port| port.rate_gbps)
-        .filter(|rate| *rate > 0.0)
-    {
+    let rates = plan.ports().filter_map(PortPlan::facts);
+    let rate: f64 = rates.map(|it| it.rate_gbps).sum();
+    if rate > 0.0 {
         let ms = plan.output.buffer as f64 * 8.0 / (rate * 1e6);
         let _ = write!(text, "; the buffers hold {ms:.0} ms at {rate} Gbit/s");
         if ms < STALL_MS {

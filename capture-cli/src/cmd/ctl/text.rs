@@ -165,7 +165,7 @@ pub fn stats(it: &Stats) -> String {
         rows.push([vec![name], numbers.map(thousands).to_vec()].concat());
     };
     for q in &it.ledger.queues {
-        row(q.queue.to_string(), &Total::from(*q));
+        row(q.name(&it.ledger.ports), &Total::from(*q));
     }
     row("total".into(), &it.ledger.total);
     let mut text = aligned(&rows) + &watched(None, it);

@@ -36,6 +36,8 @@ pub struct View {
 struct QueueRates {
     /// Queue index.
     queue: u16,
+    /// Number of the queue, and the name of its port if there are several.
+    name: String,
     /// Frames that the queue received per second.
     frames: f64,
     /// Bits that the queue captured per second.
@@ -214,6 +216,7 @@ impl View {
                 |of: fn(&QueueLedger) -> u64| rate(of(it).saturating_sub(was.map_or(0, of)), time);
             QueueRates {
                 queue: it.queue,
+                name: it.name(&now.ledger.ports),
                 frames: grown(|it| it.received),
                 bits: grown(|it| it.bytes) * 8.0,
                 captured: it.captured,
@@ -264,8 +267,12 @@ type Column = (&'static str, u16, fn(&QueueRates) -> String);
 
 /// Returns the table of queues, with as many columns as fit.
 fn queue_table(flows: &[QueueRates], width: u16) -> Table<'static> {
+    let names = flows.iter().map(|it| it.name.chars().count());
+    let name_width = u16::try_from(names.max().unwrap_or(0))
+        .unwrap_or(u16::MAX)
+        .max(5);
     let columns: [Column; 6] = [
-        ("queue", 5, |it| it.queue.to_string()),
+        ("queue", name_width, |it| it.name.clone()),
         ("frames/s", 9, |it| scaled(it.frames).trim_end().to_owned()),
         ("lost", 11, |it| thousands(it.lost)),
         ("bit/s", 9, |it| scaled(it.bits).trim_end().to_owned()),
@@ -317,6 +324,7 @@ mod tests {
         Box::new(Stats {
             elapsed_s,
             ledger: LedgerSnapshot {
+                ports: Vec::new(),
                 total: QueueLedger::total(&queues).into(),
                 queues,
             },

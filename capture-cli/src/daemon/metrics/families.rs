@@ -92,6 +92,7 @@ impl Collector for Scrape {
         self.process_families(&mut families)?;
         if let Some(snapshot) = &self.status.snapshot {
             families.ledger(&snapshot.queues)?;
+            families.ports(&snapshot.queues, &snapshot.ports)?;
             families.rings(&snapshot.rings, &snapshot.queues, self.status.ring)?;
             families.nic(&snapshot.nic)?;
         }
@@ -289,6 +290,22 @@ impl Families<'_> {
             "Bytes of captured frames",
             by_queue(|it| it.bytes),
         )
+    }
+
+    /// Writes which port each queue belongs to, if there are several `ports`.
+    fn ports(&mut self, queues: &[QueueLedger], ports: &[String]) -> Result {
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let labels = queues.iter().filter_map(|it| {
+            let port = ports.get(usize::from(it.port))?;
+            Some((
+                [("queue", it.queue.to_string()), ("port", port.clone())],
+                1.0,
+            ))
+        });
+        let help = "Always 1; the labels are a queue and its port, with several ports";
+        self.gauges("queue_info", help, labels)
     }
 
     /// Writes the metrics of receive rings and their loops, by queue.
@@ -592,6 +609,7 @@ mod tests {
                 port: 1,
                 interface: Some("eth2".into()),
                 snapshot: Some(Snapshot {
+                    ports: Vec::new(),
                     elapsed: Duration::from_millis(1500),
                     queues: vec![queue(0), queue(1)],
                     rings: vec![ring, ring],

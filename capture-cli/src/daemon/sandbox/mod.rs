@@ -122,7 +122,7 @@ impl Sandbox {
         let it = Self {
             wanted: settings.process.sandbox,
             wire,
-            has_packet_sockets: plan.port.backend == Backend::AfPacket,
+            has_packet_sockets: plan.ports().any(|it| it.backend == Backend::AfPacket),
         };
         if it.wanted != Wanted::Off {
             let shed = user::drop_root_capabilities(settings, plan, config, it.wire.as_deref());

@@ -12,6 +12,9 @@ macro_rules! lines {
         pub struct QueueLedger {
             /// Number of the ledger's queue.
             pub queue: u16,
+            /// Index of the queue's port in the list of captured ports; 0 with a single port.
+            #[serde(default, skip_serializing_if = "is_zero")]
+            pub port: u16,
             $($(#[$doc])* pub $line: u64,)+
         }
 
@@ -33,7 +36,7 @@ macro_rules! lines {
             /// Adds the ledgers of two runs of one queue, line by line.
             #[must_use]
             pub fn plus(&self, other: &Self) -> Self {
-                Self { queue: self.queue, $($line: self.$line + other.$line,)+ }
+                Self { queue: self.queue, port: self.port, $($line: self.$line + other.$line,)+ }
             }
         }
     };
@@ -62,6 +65,14 @@ lines! {
     errors,
     /// Bytes of captured frames, as on the wire.
     bytes,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(port: &u16) -> bool {
+    *port == 0
 }
 
 /// Ledger line: its name, and a function that returns its value.
@@ -101,6 +112,16 @@ pub struct Unbalanced {
 }
 
 impl QueueLedger {
+    /// Returns the name of the queue in tables: its number, and the name of its port if there are
+    /// several `ports`.
+    #[must_use]
+    pub fn name(&self, ports: &[String]) -> String {
+        match ports.get(usize::from(self.port)) {
+            Some(port) if ports.len() > 1 => format!("{} {port}", self.queue),
+            _ => self.queue.to_string(),
+        }
+    }
+
     /// Returns the value of the ledger line `name`; 0 if there is no such line.
     #[must_use]
     pub fn line(&self, name: &str) -> u64 {

@@ -289,6 +289,7 @@ impl QueueCounters {
         let e = self.ended.0.load();
         QueueLedger {
             queue,
+            port: 0,
             received,
             captured: (e.captured).saturating_sub(gone.iter().map(|it| it.0).sum()),
             filtered: e.filtered,

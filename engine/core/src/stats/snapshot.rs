@@ -39,4 +39,7 @@ pub struct LedgerSnapshot {
     pub total: Total,
     /// Ledger of each queue.
     pub queues: Vec<QueueLedger>,
+    /// Names of the captured ports, if there are several; else absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
 }

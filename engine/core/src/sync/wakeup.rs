@@ -48,36 +48,36 @@ impl Wakeup {
         (self.0.as_ref()).is_some_and(|fd| io::read(fd, &mut count).is_ok())
     }
 
-    /// Waits until the capture's owner is woken or `fd` is readable. Returns `false` on a timeout
-    /// or a signal.
-    pub fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-        // Without an eventfd, `fd` is polled twice.
-        let own = self.0.as_ref().map_or(fd, |own| own.as_fd());
-        let fds = [fd, own].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        wait_for(fds, timeout)
-    }
-}
-
-impl Wakeup {
-    /// Waits until the capture's owner is woken. Returns `false` on a timeout or a signal.
-    pub fn wait_alone(&self, timeout: Duration) -> bool {
-        if let Some(own) = &self.0 {
-            return wait_readable(own.as_fd(), timeout);
+    /// Waits until the capture's owner is woken or one of `fds` is readable. Returns `false` on a
+    /// timeout or a signal.
+    pub fn wait<'f>(
+        &'f self,
+        fds: impl IntoIterator<Item = BorrowedFd<'f>>,
+        timeout: Duration,
+    ) -> bool {
+        let own = self.0.as_ref().map(|own| own.as_fd());
+        let mut fds: Vec<_> = fds
+            .into_iter()
+            .chain(own)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        if fds.is_empty() {
+            std::thread::sleep(timeout);
+            return false;
         }
-        std::thread::sleep(timeout);
-        false
+        wait_for(&mut fds, timeout)
     }
 }
 
 /// Waits until a file descriptor is readable. Returns `false` on a timeout or a signal.
 pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    wait_for([PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout)
+    wait_for(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout)
 }
 
 /// Polls file descriptors until one is ready. Returns `false` on a timeout or a signal.
-fn wait_for<const N: usize>(mut fds: [PollFd<'_>; N], timeout: Duration) -> bool {
+fn wait_for(fds: &mut [PollFd<'_>], timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).ok();
-    poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0)
+    poll(fds, timeout.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 /// Alarm flag that wakes the capture's owner when it is set.
@@ -129,13 +129,13 @@ mod tests {
             let alarm = Arc::clone(&alarm);
             move || alarm.raise()
         });
-        assert!(owner.wait(silent, LONG), "not woken");
+        assert!(owner.wait([silent], LONG), "not woken");
         assert!(began.elapsed() < LONG && alarm.is_raised());
         raising.join().expect("no panic");
         owner.wake();
         assert!(owner.take());
         assert!(!owner.take(), "two wake-ups are one");
-        assert!(!owner.wait(silent, Duration::ZERO));
+        assert!(!owner.wait([silent], Duration::ZERO));
     }
 
     #[test]
@@ -144,8 +144,8 @@ mod tests {
         none.wake();
         let event = Wakeup::new().expect("a descriptor");
         let fd = event.0.as_ref().expect("an eventfd").as_fd();
-        assert!(!none.take() && !none.wait(fd, Duration::ZERO));
+        assert!(!none.take() && !none.wait([fd], Duration::ZERO));
         event.wake();
-        assert!(none.wait(fd, LONG));
+        assert!(none.wait([fd], LONG));
     }
 }

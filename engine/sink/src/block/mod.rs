@@ -344,21 +344,36 @@ impl<E: Encoder> BlockSink<E> {
             len: frame.len,
             fcs: &[],
             fcs_len: 0,
+            interface: 0,
             bad_fcs: false,
             lost_before: self.lost,
         }
     }
 
-    /// Counts the frame record just taken for `queue`, in a capture file of all queues.
-    pub(super) fn credit(&mut self, queue: u16, len: u32) {
-        if let Some(file) = self.file.open_mut() {
-            file.block.tally.credit(queue.into(), 1, len.into());
+    /// Takes a frame record of a queue into a capture file of all queues, and counts it there.
+    pub(super) fn take_of(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
+        let interface = self.encoder.interface(queue);
+        let record = Record {
+            interface,
+            ..*record
+        };
+        let verdict = self.take(queue, &record);
+        if verdict == Verdict::Captured
+            && let Some(file) = self.file.open_mut()
+        {
+            file.block.tally.credit(queue.into(), 1, record.len.into());
+            file.totals.count_of(interface, 1, 0);
         }
+        verdict
     }
 
-    /// Counts `n` frames that were lost before they reached this sink as received and dropped.
-    pub(super) fn count_missed(&mut self, n: u64) {
+    /// Counts `n` frames of a queue that were lost before they reached this sink as received and
+    /// dropped.
+    pub(super) fn count_missed(&mut self, queue: u16, n: u64) {
         self.file.count_missed(n);
+        if let Some(file) = self.file.open_mut() {
+            file.totals.count_of(self.encoder.interface(queue), n, n);
+        }
     }
 
     /// Adds new marks to the notes for the next frame record of the sink's open file.

@@ -699,7 +699,7 @@ impl Relays {
             };
             relays
                 .lines
-                .push(QueueLine::new(Arc::clone(counters), empty));
+                .push(QueueLine::new(queue, Arc::clone(counters), empty));
             let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange, None);
             relays.sinks.push(sink);
         }

@@ -156,6 +156,12 @@ impl<E: Encoder, W: Write + Send> OrderedOutput for StreamEncoder<E, W> {
         }
         self.totals.last_ns = record.ns;
         self.totals.received += 1;
+        let interface = self.encoder.interface(queue);
+        self.totals.count_of(interface, 1, 0);
+        let record = &Record {
+            interface,
+            ..*record
+        };
         if let Some(note) = note {
             let bytes = self.encoder.record_with_notes(queue, record, &[note]);
             self.buffer.extend(bytes);
@@ -171,7 +177,8 @@ impl<E: Encoder, W: Write + Send> OrderedOutput for StreamEncoder<E, W> {
         true
     }
 
-    fn count_lost(&mut self, n: u64) {
+    fn count_lost(&mut self, queue: u16, n: u64) {
+        self.totals.count_of(self.encoder.interface(queue), n, n);
         self.totals.received += n;
         self.totals.dropped += n;
     }
@@ -220,6 +227,7 @@ mod tests {
             len: 100,
             fcs: &[],
             fcs_len: 0,
+            interface: 0,
             bad_fcs: false,
             lost_before: 0,
         };

@@ -1,6 +1,7 @@
 //! Tests of sinks, blocks and the writer: frames are written to files and read back.
 
 use super::*;
+use crate::Interface;
 use crate::{
     Origin, PcapEncoder, PcapngEncoder, Reached,
     write::{
@@ -296,7 +297,10 @@ fn a_pcapng_file_ends_with_its_statistics() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default()];
     let encoder = PcapngEncoder {
-        interface: "port".into(),
+        interfaces: vec![Interface {
+            name: "port".into(),
+            ..Interface::default()
+        }],
         ..PcapngEncoder::default()
     };
     let (writer, mut sinks) =
@@ -341,7 +345,10 @@ fn the_first_record_behind_a_filter_change_carries_a_note() {
         ..Origin::here()
     };
     let encoder = PcapngEncoder {
-        interface: "port".into(),
+        interfaces: vec![Interface {
+            name: "port".into(),
+            ..Interface::default()
+        }],
         origin,
         ..PcapngEncoder::default()
     };
@@ -1010,7 +1017,10 @@ fn a_frame_is_sent_to_the_writer_within_a_second_at_any_rate() {
 fn a_partial_block_is_written_while_a_filter_note_is_pending() {
     let dir = tempfile::tempdir().expect("dir");
     let encoder = PcapngEncoder {
-        interface: "port".into(),
+        interfaces: vec![Interface {
+            name: "port".into(),
+            ..Interface::default()
+        }],
         ..PcapngEncoder::default()
     };
     let owner = (Some(0), FileLedger::Queue(Arc::default()));
@@ -1047,7 +1057,10 @@ fn partial_blocks_do_not_queue_behind_a_stalled_disk() {
 fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     let dir = tempfile::tempdir().expect("dir");
     let encoder = PcapngEncoder {
-        interface: "port".into(),
+        interfaces: vec![Interface {
+            name: "port".into(),
+            ..Interface::default()
+        }],
         ..PcapngEncoder::default()
     };
     let files = files(dir.path(), 1 << 18, QUIET);
