@@ -2,8 +2,8 @@
 //!
 //! A shell as root runs each line of the `sh` blocks, in the order of the page. Each page has its
 //! own mount, network and process namespaces, in which the software NIC is the only RDMA device and
-//! `eth1` is an interface with traffic. [`LEFT_OUT`] lists the commands that cannot run there, with
-//! reasons; they are reported as skips. The commands of docs/tcpdump.md are in tables;
+//! `eth0`, `eth1`, `mon0` and `mon1` have traffic. [`LEFT_OUT`] lists the commands that cannot run
+//! there, with reasons; they are reported as skips. The commands of docs/tcpdump.md are in tables;
 //! `tests/tests/capture/tcpdump.rs` runs them.
 
 use std::{
@@ -62,7 +62,14 @@ const ENDLESS: &[&str] = &[
 const BACKGROUND: &[&str] = &["target/release/wqcap run -c configs/wqcap.toml"];
 
 /// Third-party programs. A command is skipped if its program is not installed.
-const OTHERS: &[&str] = &["tshark", "tcpdump", "ibv_devinfo", "suricata", "zeek"];
+const OTHERS: &[&str] = &[
+    "tshark",
+    "capinfos",
+    "tcpdump",
+    "ibv_devinfo",
+    "suricata",
+    "zeek",
+];
 
 /// Number of pages that run in parallel.
 const AT_A_TIME: usize = 4;
@@ -78,12 +85,12 @@ mount -t sysfs none /sys
 extcap=$(tshark -G folders 2>/dev/null | sed -n 's/^Extcap path:[[:space:]]*//p')
 [ ! -d "$extcap" ] || mount -t tmpfs none "$extcap"
 ip link set lo up
-for pair in 0 1; do
-    ip link add "eth$pair" type veth peer name "peer$pair"
-    ip link set "eth$pair" up
-    ip link set "peer$pair" up
+for name in eth0 eth1 mon0 mon1; do
+    ip link add "$name" type veth peer name "peer-$name"
+    ip link set "$name" up
+    ip link set "peer-$name" up
 done
-python3 traffic.py peer0 peer1 &
+python3 traffic.py peer-eth0 peer-eth1 peer-mon0 peer-mon1 &
 "#;
 
 /// Python program that sends TCP frames to port 443 repeatedly on each of its interface arguments.

@@ -136,6 +136,17 @@ fn with_names(dir: &Dir) -> Value {
     finished.summary.json
 }
 
+/// Returns the summary of a run of two ports.
+fn of_two_ports(dir: &Dir) -> Value {
+    let finished = Wqcap::run(dir, "ports")
+        .config("[[port]]\ndevice = \"mlx5_0\"\nlabel = \"a\"\n[[port]]\ndevice = \"mlx5_0\"\nport = 2\nlabel = \"b\"\n")
+        .model("synth:count=1000")
+        .set("model.mlx5_0.ports=2")
+        .set("model.mlx5_0.port2.wire=synth:count=500")
+        .finish(0);
+    finished.summary.json
+}
+
 #[test]
 fn summaries_and_their_documentation_have_the_same_keys() {
     let documented = documented();
@@ -156,6 +167,7 @@ fn summaries_and_their_documentation_have_the_same_keys() {
         &failed,
         &everything_on(&dir, &left),
         &with_names(&dir),
+        &of_two_ports(&dir),
     ] {
         walk(&documented, "", summary, &mut seen);
     }
