@@ -77,8 +77,13 @@ fn documented_defaults_are_the_defaults() {
             if ["port", "rule", "cutoff"].contains(&section.as_str()) {
                 // An array of tables has no default value; its fields have.
                 let line = literal.map(|value| format!("{key} = {value}"));
+                let required = match section.as_str() {
+                    "port" => "interface = \"mon0\"",
+                    _ => "",
+                };
                 let alone = |line: &str| {
-                    let text = format!("capture.mode = \"filtered\"\n[[{section}]]\n{line}");
+                    let text =
+                        format!("capture.mode = \"filtered\"\n[[{section}]]\n{required}\n{line}");
                     let config = Config::parse(&text).unwrap();
                     (config.port, config.rule, config.cutoff)
                 };
