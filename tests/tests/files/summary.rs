@@ -143,6 +143,7 @@ fn of_two_ports(dir: &Dir) -> Value {
         .model("synth:count=1000")
         .set("model.mlx5_0.ports=2")
         .set("model.mlx5_0.port2.wire=synth:count=500")
+        .set("output.order=queue")
         .finish(0);
     finished.summary.json
 }
