@@ -36,9 +36,9 @@ pub struct CheckArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Make the plan for the software NIC on this wire
+    /// Make the plan for the software NIC on this wire; several times: with one device for each wire
     #[arg(long, value_name = "WIRE")]
-    pub model: Option<String>,
+    pub model: Vec<String>,
     /// Print the rights that a run of this config needs, those that are missing, and how to grant
     /// them
     #[arg(long)]
@@ -116,9 +116,10 @@ pub struct RunArgs {
     /// At the end, write the summary (ledger and facts of the run) to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
-    /// Capture from the software NIC on this wire; --set model.KEY=VALUE sets one of its keys
+    /// Capture from the software NIC on this wire; --set model.KEY=VALUE sets one of its keys.
+    /// Several times: from one device for each wire
     #[arg(long, value_name = "WIRE")]
-    pub model: Option<String>,
+    pub model: Vec<String>,
     /// At the end, print the summary on stdout as JSON
     #[arg(long)]
     pub json: bool,

@@ -158,9 +158,9 @@ fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Resul
         ExtcapInterface::Port { device, port } => {
             put("device.name", device.clone());
             put("device.port", port.to_string());
-            None
+            Vec::new()
         }
-        ExtcapInterface::Model => Some(args.wire.clone()),
+        ExtcapInterface::Model => vec![args.wire.clone()],
     };
     let given = [
         ("capture.queues", args.queues.map(|it| it.to_string())),
@@ -184,7 +184,7 @@ fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Resul
         model,
         ..RunArgs::default()
     };
-    enter(&run.config, run.model.as_deref())?;
+    enter(&run.config, &run.model)?;
     let failed = |what: &str, e: std::io::Error| {
         Failure::failed(format!("cannot {what} {}: {e}", fifo.display()))
     };

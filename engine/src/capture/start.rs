@@ -299,7 +299,10 @@ impl<'p> Startup<'p> {
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             filters: FilterCompiler::default(),
-            split: plan.port.steering.split.clone().map(Arc::new),
+            split: plan
+                .ports()
+                .find_map(|it| it.steering.split.clone())
+                .map(Arc::new),
             stages: self.stages,
             reduction: Arc::new(if self.in_order {
                 plan.reduction.before_order()
