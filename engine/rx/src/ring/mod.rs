@@ -26,9 +26,11 @@ mod queue;
 mod striding;
 mod tokens;
 mod verbs;
+mod xdp;
 
 pub use packet::PacketQueue;
 pub use queue::{DeviceQueue, Queue};
+pub use xdp::XdpQueue;
 
 use super::pool::{Filled, FrameFacts, Slot, SlotLayout, SlotMemory};
 use crate::error::{RingError, RxError};
@@ -536,12 +538,8 @@ impl Account<'_> {
     /// The buffer is not on the ring.
     #[inline]
     fn release_buffer(&mut self, buffer: u32) -> Result<(), RingError> {
-        match self.posted.get_mut(buffer as usize) {
-            Some(posted @ true) => *posted = false,
-            _ => return Err(RingError::Unposted(buffer.into())),
-        }
-        *self.outstanding -= 1;
-        self.batch.home.push(self.memory.slot(buffer));
+        let slot = self.parts().1.take_slot(buffer)?;
+        self.batch.home.push(slot);
         Ok(())
     }
 }
@@ -556,6 +554,20 @@ struct SlotAccount<'a> {
 }
 
 impl SlotAccount<'_> {
+    /// Takes the token of slot `index` from the device, for the one frame of its completion.
+    ///
+    /// # Errors
+    /// The slot is not on the ring. No token is created.
+    #[inline]
+    fn take_slot(&mut self, index: u32) -> Result<Slot, RingError> {
+        match self.posted.get_mut(index as usize) {
+            Some(posted @ true) => *posted = false,
+            _ => return Err(RingError::Unposted(index.into())),
+        }
+        *self.outstanding -= 1;
+        Ok(self.memory.slot(index))
+    }
+
     /// Enters one completion like [`Account::enter`], but passes a frame to `push`, which returns the
     /// frame's final location.
     #[inline(always)]
