@@ -17,6 +17,8 @@ use wqcap_verbs::{VerbsError, WqState};
 pub struct XdpQueue {
     socket: Arc<XdpSocket>,
     ring: ChunkRing,
+    /// `true`: the loop sleeps until many frames have arrived; `false`: until one has.
+    gathers: bool,
 }
 
 impl Ring<XdpQueue> {
@@ -34,7 +36,12 @@ impl Ring<XdpQueue> {
             ..RingAttr::default()
         };
         let slots = SlotMemory::from_chunks(Arc::clone(ring.memory()), SlotLayout::new(attr));
-        Self::with_queue(XdpQueue { socket, ring }, Arc::new(slots), attr)
+        let queue = XdpQueue {
+            socket,
+            ring,
+            gathers: false,
+        };
+        Self::with_queue(queue, Arc::new(slots), attr)
     }
 }
 
@@ -118,12 +125,18 @@ unsafe impl Queue for XdpQueue {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        Some(match self.gathers {
+            true => self.ring.watermark_fd(),
+            false => self.socket.as_fd(),
+        })
     }
 
-    /// Does nothing: the socket is readable while a frame waits, and a wait for it wakes the driver
-    /// (`xsk_poll` of net/xdp/xsk.c).
+    /// Lets the next sleep last until many frames have arrived, or until its time limit: a loop that
+    /// wakes for each frame of a slow link needs several times the CPU time. The sleep lasts until
+    /// the next frame if few chunks are free.
     fn arm(&mut self) -> Result<(), VerbsError> {
+        self.gathers = self.ring.begin_gathering();
+        self.wake_driver();
         Ok(())
     }
 
@@ -151,7 +164,7 @@ mod tests {
         thread,
         time::{Duration, Instant},
     };
-    use wqcap_core::time::system_ns;
+    use wqcap_core::{sync::wakeup::wait_readable, time::system_ns};
     use wqcap_sockets::xdp::{XdpAttr, XdpInterface};
 
     const ATTR: XdpAttr = XdpAttr {
@@ -274,6 +287,40 @@ mod tests {
             send(0..48);
             receive(&mut ring, 0..48);
             assert_eq!((lost(), ring.outstanding()), (16, 0));
+        });
+    }
+
+    #[test]
+    fn a_sleep_lasts_until_many_frames_have_arrived_and_until_one_has_if_few_chunks_are_free() {
+        in_namespace(|| {
+            let (interface, mut rings) = XdpInterface::open("lo", &ATTR).expect("opens");
+            let socket = Arc::clone(&interface.sockets()[0]);
+            let mut ring = Ring::from_xdp(socket, rings.remove(0)).expect("a ring");
+            interface.open_gate();
+            let wakes = |ring: &mut Ring<XdpQueue>, patience| {
+                wait_readable(ring.event_fd().expect("a descriptor"), patience)
+            };
+            // A third of the 48 chunks is the largest power of two below their half.
+            ring.arm().expect("arms");
+            send(0..15);
+            let frames = receive(&mut ring, 0..15);
+            assert!(!wakes(&mut ring, Duration::ZERO));
+            send(0..1);
+            assert!(wakes(&mut ring, PATIENCE));
+            ring.arm().expect("arms");
+            assert!(!wakes(&mut ring, Duration::ZERO));
+            let held = (frames, receive(&mut ring, 0..1));
+            send(0..9);
+            let more = receive(&mut ring, 0..9);
+            ring.arm().expect("arms");
+            assert!(!wakes(&mut ring, Duration::ZERO));
+            send(0..1);
+            assert!(wakes(&mut ring, PATIENCE));
+            assert!(ring.take_event());
+            for frames in [held.0, held.1, more] {
+                give_back(&mut ring, frames);
+            }
+            receive(&mut ring, 0..1);
         });
     }
 }

@@ -63,9 +63,11 @@ pub(super) struct MapAttr {
     pub(super) value_size: u32,
     pub(super) max_entries: u32,
     pub(super) map_flags: u32,
+    /// Descriptor of a map like those that a map of maps holds; else 0.
+    pub(super) inner_map_fd: u32,
 }
 
-// SAFETY: the layout of linux/bpf.h, five words of 32 bits.
+// SAFETY: the layout of linux/bpf.h, six words of 32 bits.
 unsafe impl BpfCommand for MapAttr {
     const COMMAND: c_int = 0;
 }

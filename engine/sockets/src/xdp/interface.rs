@@ -30,6 +30,14 @@ pub struct XdpAttr {
 }
 
 impl XdpAttr {
+    /// Returns the number of frames for which a sleeping thread is woken: half of the chunks or less,
+    /// a power of two.
+    pub(super) fn watermark(&self) -> u32 {
+        /// Maximum number of frames, which a core receives in about a millisecond.
+        const MOST: u32 = 8192;
+        1 << (self.chunks / 2).clamp(1, MOST).ilog2()
+    }
+
     /// Returns the largest MTU whose frames, with two VLAN tags, fit in a chunk of `chunk_bytes`
     /// bytes.
     #[must_use]
@@ -92,8 +100,8 @@ impl XdpInterface {
                 longest,
             });
         }
-        let program =
-            SocketProgram::load(attr.queues).map_err(|(step, source)| failed(step)(source))?;
+        let program = SocketProgram::load(attr.queues, attr.watermark())
+            .map_err(|(step, source)| failed(step)(source))?;
         let (link, hook, native_refusal) =
             attach(&program, index).map_err(|source| match source.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => XdpError::Taken {
@@ -105,7 +113,11 @@ impl XdpInterface {
         let mut rings = Vec::with_capacity(attr.queues as usize);
         for queue in 0..attr.queues {
             let zero_copy = hook == XdpHook::Native;
-            let (socket, ring) = XdpSocket::open(interface, index, queue, zero_copy, attr)?;
+            let watermark = program
+                .watermark(queue)
+                .map_err(failed("create the watermark of a queue"))?;
+            let (socket, ring) =
+                XdpSocket::open(interface, index, queue, zero_copy, watermark, attr)?;
             program
                 .direct(queue, std::os::fd::AsFd::as_fd(&socket))
                 .map_err(failed("put the AF_XDP socket into the BPF map"))?;

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::{
+    ffi::c_int,
     io,
     os::fd::{AsRawFd, BorrowedFd},
     ptr::{self, NonNull},
-    sync::atomic::AtomicU32,
+    sync::atomic::{AtomicU32, AtomicU64},
 };
 
 /// Mapping of a descriptor's memory, unmapped when it is dropped.
@@ -23,13 +24,22 @@ unsafe impl Sync for KernelMapping {}
 impl KernelMapping {
     /// Maps `len` bytes from the offset `at` of a descriptor, for reading and writing.
     pub(super) fn map(fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<Self> {
+        Self::map_with(fd, at, len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Maps `len` bytes from the offset `at` of a descriptor. Words of the mapping can be loaded only.
+    pub(super) fn map_read_only(fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<Self> {
+        Self::map_with(fd, at, len, libc::PROT_READ)
+    }
+
+    fn map_with(fd: BorrowedFd<'_>, at: u64, len: usize, access: c_int) -> io::Result<Self> {
         let offset = at.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
                 len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                access,
                 libc::MAP_SHARED | libc::MAP_POPULATE,
                 fd.as_raw_fd(),
                 offset,
@@ -70,6 +80,15 @@ impl KernelMapping {
         // the word as a whole; this process does so only through this function.
         unsafe { AtomicU32::from_ptr(self.address(at).as_ptr()) }
     }
+
+    /// Returns the word of 64 bits at the offset `at`.
+    ///
+    /// # Panics
+    /// If it is outside of the mapping, or not aligned.
+    pub(super) fn long(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: as in `word`.
+        unsafe { AtomicU64::from_ptr(self.address(at).as_ptr()) }
+    }
 }
 
 impl Drop for KernelMapping {
@@ -77,4 +96,11 @@ impl Drop for KernelMapping {
         // SAFETY: our own mapping, unmapped once.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
+}
+
+/// Returns the bytes of a page of memory.
+pub(super) fn page_bytes() -> usize {
+    // SAFETY: the call has no conditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
 }

@@ -28,6 +28,7 @@ mod mapping;
 mod program;
 mod ring;
 mod socket;
+mod watermark;
 
 pub use error::XdpError;
 pub use interface::{XdpAttr, XdpInterface, receive_queues};

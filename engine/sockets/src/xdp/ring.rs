@@ -6,7 +6,10 @@
 //! written only between the two ends.
 #![allow(unsafe_code)]
 
-use super::{clock::ArrivalClock, mapping::KernelMapping, program::STAMP_BYTES};
+use super::{
+    XdpAttr, clock::ArrivalClock, mapping::KernelMapping, program::STAMP_BYTES,
+    watermark::QueueWatermark,
+};
 use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpMmapOffsets, XdpRingFlags,
     XdpRingOffset,
@@ -14,7 +17,7 @@ use rustix::net::xdp::{
 use std::{
     io,
     marker::PhantomData,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     ptr::NonNull,
     sync::{
         Arc,
@@ -111,6 +114,9 @@ pub struct ChunkRing {
     /// Number of free chunks that were given to the kernel, modulo 2^32.
     given: u32,
     clock: ArrivalClock,
+    watermark: QueueWatermark,
+    /// Number of frames from [`ChunkRing::begin_gathering`] to the watermark.
+    gathered: u32,
 }
 
 impl ChunkRing {
@@ -120,9 +126,14 @@ impl ChunkRing {
         socket: BorrowedFd<'_>,
         offsets: &XdpMmapOffsets,
         memory: Region,
-        chunks: u32,
-        chunk_bytes: u32,
+        watermark: QueueWatermark,
+        attr: &XdpAttr,
     ) -> io::Result<Self> {
+        let XdpAttr {
+            chunks,
+            chunk_bytes,
+            ..
+        } = *attr;
         let entries = entries(chunks);
         Ok(Self {
             filled: EntryRing::map(socket, XDP_PGOFF_RX_RING, offsets.rx, entries)?,
@@ -134,6 +145,8 @@ impl ChunkRing {
             produced: 0,
             given: 0,
             clock: ArrivalClock::default(),
+            watermark,
+            gathered: attr.watermark(),
         })
     }
 
@@ -246,12 +259,23 @@ impl ChunkRing {
         self.free.producer().store(self.given, Ordering::Release);
     }
 
-    /// Returns the number of chunks that the kernel has for frames to come, as far as this process
-    /// has read.
-    #[inline]
+    /// Begins to gather frames: [`ChunkRing::watermark_fd`] becomes readable when many more frames
+    /// have arrived, at most half as many as there are chunks. Returns `false` if the kernel has too
+    /// few free chunks for that.
+    pub fn begin_gathering(&mut self) -> bool {
+        let free = self.given.wrapping_sub(self.read);
+        if free < self.gathered + self.gathered / 2 {
+            return false;
+        }
+        self.watermark.reset();
+        true
+    }
+
+    /// Returns the descriptor that is readable after the watermark, until the next
+    /// [`ChunkRing::begin_gathering`].
     #[must_use]
-    pub fn free_chunks(&self) -> u32 {
-        self.given.wrapping_sub(self.read)
+    pub fn watermark_fd(&self) -> BorrowedFd<'_> {
+        self.watermark.as_fd()
     }
 
     /// Returns `true` if the driver has stopped to take free chunks, and continues after

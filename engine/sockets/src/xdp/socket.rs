@@ -3,6 +3,7 @@
 use super::{
     XdpAttr, XdpError,
     ring::{ChunkRing, entries},
+    watermark::QueueWatermark,
 };
 use rustix::{
     io::Errno,
@@ -77,6 +78,7 @@ impl XdpSocket {
         index: i32,
         queue: u32,
         zero_copy: bool,
+        watermark: QueueWatermark,
         attr: &XdpAttr,
     ) -> Result<(Self, ChunkRing), XdpError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -108,19 +110,26 @@ impl XdpSocket {
         };
         sockopt::set_xdp_umem_reg(&socket, registration)
             .map_err(|e| socket.failed("register the receive memory", e))?;
-        let ring = socket.map(memory, attr).map_err(|source| XdpError::Queue {
-            interface: interface.to_owned(),
-            queue,
-            step: "create the rings of the AF_XDP socket",
-            source,
-        })?;
+        let ring = socket
+            .map(memory, watermark, attr)
+            .map_err(|source| XdpError::Queue {
+                interface: interface.to_owned(),
+                queue,
+                step: "create the rings of the AF_XDP socket",
+                source,
+            })?;
         socket.is_zero_copy = socket
             .bind(index.cast_unsigned(), zero_copy)
             .map_err(|e| socket.failed("bind the AF_XDP socket", e))?;
         Ok((socket, ring))
     }
 
-    fn map(&self, memory: Region, attr: &XdpAttr) -> std::io::Result<ChunkRing> {
+    fn map(
+        &self,
+        memory: Region,
+        watermark: QueueWatermark,
+        attr: &XdpAttr,
+    ) -> std::io::Result<ChunkRing> {
         let entries = entries(attr.chunks);
         sockopt::set_xdp_umem_fill_ring_size(self, entries)?;
         // The socket sends nothing, but the kernel binds no socket without this ring
@@ -128,13 +137,7 @@ impl XdpSocket {
         sockopt::set_xdp_umem_completion_ring_size(self, 64)?;
         sockopt::set_xdp_rx_ring_size(self, entries)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        ChunkRing::map(
-            self.as_fd(),
-            &offsets,
-            memory,
-            attr.chunks,
-            attr.chunk_bytes,
-        )
+        ChunkRing::map(self.as_fd(), &offsets, memory, watermark, attr)
     }
 
     /// Binds the socket, with zero copy if that is permitted and the driver has it. Returns `true`

@@ -349,6 +349,60 @@ fn each_queue_has_its_own_socket_and_the_kernel_keeps_the_queues_of_none() {
 }
 
 #[test]
+fn the_watermark_is_signalled_when_half_of_the_chunks_have_arrived() {
+    fn is_reached(near: &Near, patience: Duration) -> bool {
+        wqcap_core::sync::wakeup::wait_readable(near.ring.watermark_fd(), patience)
+    }
+    for queues in [(2, 2), REFUSED] {
+        in_lab(queues, move || {
+            let far = Far::new();
+            let attr = XdpAttr {
+                queues: queues.0,
+                ..ATTR
+            };
+            let (interface, mut near) = open(&attr);
+            interface.open_gate();
+            let half = ATTR.chunks / 2;
+            let mut at = 0;
+            for round in 0..3 {
+                assert!(near.iter_mut().all(|it| it.ring.begin_gathering()));
+                far.send_numbers(1..half, 100);
+                let mut got = vec![0; near.len()];
+                until("the frames", || {
+                    for (near, got) in near.iter_mut().zip(&mut got) {
+                        *got += near.read().len();
+                    }
+                    got.iter().sum::<usize>() == half as usize - 1
+                });
+                at = got.iter().position(|it| *it > 0).expect("frames");
+                assert_eq!(got[at], half as usize - 1, "one flow has one queue");
+                for near in &near {
+                    assert!(!is_reached(near, Duration::ZERO), "round {round}");
+                }
+                far.send_numbers(half..half + 1, 100);
+                assert!(is_reached(&near[at], PATIENCE), "round {round}");
+                for (queue, near) in near.iter().enumerate() {
+                    assert_eq!(is_reached(near, Duration::ZERO), queue == at);
+                }
+                near[at].wait_for(1);
+            }
+            // While the process holds many chunks, there is no gathering.
+            far.send_numbers(0..half, 100);
+            let ring = &mut near[at].ring;
+            let mut held = 0;
+            until("the frames", || {
+                ring.refresh();
+                while ring.take_frame().expect("a sound descriptor").is_some() {
+                    held += 1;
+                }
+                held == half
+            });
+            assert!(!ring.begin_gathering());
+        });
+    }
+}
+
+#[test]
 fn a_tag_in_the_frame_stays_in_it() {
     for queues in [ONE, REFUSED] {
         in_lab(queues, || {
