@@ -538,8 +538,12 @@ impl Account<'_> {
     /// The buffer is not on the ring.
     #[inline]
     fn release_buffer(&mut self, buffer: u32) -> Result<(), RingError> {
-        let slot = self.parts().1.take_slot(buffer)?;
-        self.batch.home.push(slot);
+        match self.posted.get_mut(buffer as usize) {
+            Some(posted @ true) => *posted = false,
+            _ => return Err(RingError::Unposted(buffer.into())),
+        }
+        *self.outstanding -= 1;
+        self.batch.home.push(self.memory.slot(buffer));
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ pub(super) struct ArrivalClock {
 
 impl ArrivalClock {
     /// Reads both clocks.
+    #[inline]
     pub(super) fn update(&mut self) {
         let mut best_ns = u64::MAX;
         for _ in 0..READINGS {

@@ -64,6 +64,7 @@ impl KernelMapping {
     ///
     /// # Panics
     /// If it is outside of the mapping, or not aligned.
+    #[inline]
     pub(super) fn address<T>(&self, at: usize) -> NonNull<T> {
         assert!(at.is_multiple_of(align_of::<T>()));
         assert!(at <= self.len && size_of::<T>() <= self.len - at);
@@ -75,6 +76,7 @@ impl KernelMapping {
     ///
     /// # Panics
     /// If it is outside of the mapping, or not aligned.
+    #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU32 {
         // SAFETY: inside the mapping, which lives as long as `self`, and aligned. Both sides access
         // the word as a whole; this process does so only through this function.
@@ -85,6 +87,7 @@ impl KernelMapping {
     ///
     /// # Panics
     /// If it is outside of the mapping, or not aligned.
+    #[inline]
     pub(super) fn long(&self, at: usize) -> &AtomicU64 {
         // SAFETY: as in `word`.
         unsafe { AtomicU64::from_ptr(self.address(at).as_ptr()) }

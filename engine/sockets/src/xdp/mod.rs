@@ -1,4 +1,4 @@
-//! AF_XDP sockets that receive an interface's frames in place of the kernel (linux/if_xdp.h,
+//! AF_XDP sockets that receive an interface's frames instead of the kernel (linux/if_xdp.h,
 //! and Documentation/networking/af_xdp.rst).
 //!
 //! An [`XdpInterface`] has one [`XdpSocket`] for each receive queue. An XDP program passes each
@@ -9,6 +9,10 @@
 //! The kernel writes each frame into a chunk of the socket's memory. A [`ChunkRing`] takes the
 //! frames in their order, and gives their chunks back in any order. A frame that is longer than a
 //! chunk is lost and counted, so an interface with too large an MTU is refused.
+//!
+//! A thread that is woken for each frame of a slow link needs most of its time for that. So the XDP
+//! program also counts the frames of each queue, and a thread can sleep until half of the chunks are
+//! filled ([`ChunkRing::begin_gathering`]).
 //!
 //! The XDP program writes the time in front of each frame. Time stamps of the NIC and VLAN tags that
 //! the NIC moves aside (`bpf_xdp_metadata_rx_timestamp`, `bpf_xdp_metadata_rx_vlan_tag`) are not
@@ -25,6 +29,7 @@ mod error;
 mod interface;
 mod link;
 mod mapping;
+mod memory;
 mod program;
 mod ring;
 mod socket;
@@ -32,6 +37,7 @@ mod watermark;
 
 pub use error::XdpError;
 pub use interface::{XdpAttr, XdpInterface, receive_queues};
+pub use memory::ChunkMemory;
 pub use program::XdpHook;
 pub use ring::{BadDescriptor, ChunkRing, XdpFrame};
 pub use socket::{XdpCounts, XdpSocket};

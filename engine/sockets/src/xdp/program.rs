@@ -97,7 +97,7 @@ impl SocketProgram {
             .map_err(|e| ("create the BPF map of the gate", e))?;
         let control = KernelMapping::map(map_of_control.as_fd(), 0, len)
             .map_err(|e| ("map the BPF map of the gate", e))?;
-        let steps = instructions(&Operands {
+        let steps = instructions(&ProgramOperands {
             sockets: sockets.as_raw_fd(),
             watermarks: watermarks.as_raw_fd(),
             control: map_of_control.as_raw_fd(),
@@ -206,8 +206,8 @@ const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) ->
     u64::from_ne_bytes([code, registers, low, high, a, b, c, d])
 }
 
-/// Operands of the program's instructions.
-struct Operands {
+/// ProgramOperands of the program's instructions.
+struct ProgramOperands {
     /// Descriptor of the BPF map of AF_XDP sockets by queue.
     sockets: RawFd,
     /// Descriptor of the BPF map of BPF rings by queue.
@@ -223,7 +223,7 @@ struct Operands {
 /// Builds the program. While the gate is open, a frame of the first `queues` receive queues goes to
 /// the socket of its queue, with the time in front; every Nth frame of a queue puts an entry on the
 /// queue's BPF ring. Any other frame goes to the kernel.
-const fn instructions(of: &Operands) -> [u64; 52] {
+const fn instructions(of: &ProgramOperands) -> [u64; 52] {
     // Opcodes of loads and stores: BPF_LDX | BPF_MEM and BPF_STX | BPF_MEM with BPF_W and BPF_DW,
     // BPF_LD | BPF_IMM | BPF_DW.
     const LOAD: u8 = 0x61;
@@ -348,7 +348,7 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn the_program_is_laid_out_as_the_kernel_reads_it() {
-        let code = instructions(&Operands {
+        let code = instructions(&ProgramOperands {
             sockets: 0x0102,
             watermarks: 0x0103,
             control: 0x0104,

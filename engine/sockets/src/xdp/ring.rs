@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    XdpAttr, clock::ArrivalClock, mapping::KernelMapping, program::STAMP_BYTES,
+    ChunkMemory, XdpAttr, clock::ArrivalClock, mapping::KernelMapping, program::STAMP_BYTES,
     watermark::QueueWatermark,
 };
 use rustix::net::xdp::{
@@ -24,7 +24,6 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
 };
-use wqcap_memory::Region;
 
 /// Mapped ring of entries `T`, whose number is a power of two.
 #[derive(Debug)]
@@ -103,7 +102,7 @@ pub struct BadDescriptor(pub u64);
 pub struct ChunkRing {
     filled: EntryRing<XdpDesc>,
     free: EntryRing<u64>,
-    memory: Arc<Region>,
+    memory: Arc<ChunkMemory>,
     chunks: u32,
     /// Binary logarithm of a chunk's bytes.
     chunk_shift: u32,
@@ -125,7 +124,7 @@ impl ChunkRing {
     pub(super) fn map(
         socket: BorrowedFd<'_>,
         offsets: &XdpMmapOffsets,
-        memory: Region,
+        memory: ChunkMemory,
         watermark: QueueWatermark,
         attr: &XdpAttr,
     ) -> io::Result<Self> {
@@ -152,7 +151,7 @@ impl ChunkRing {
 
     /// Returns the memory of the chunks.
     #[must_use]
-    pub fn memory(&self) -> &Arc<Region> {
+    pub fn memory(&self) -> &Arc<ChunkMemory> {
         &self.memory
     }
 

@@ -1,7 +1,7 @@
 //! AF_XDP socket of one receive queue, with its memory and its rings.
 
 use super::{
-    XdpAttr, XdpError,
+    ChunkMemory, XdpAttr, XdpError,
     ring::{ChunkRing, entries},
     watermark::QueueWatermark,
 };
@@ -20,7 +20,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use wqcap_memory::Region;
 
 /// Maximum time to wait until an earlier AF_XDP socket has released the receive queue.
 const RELEASE: Duration = Duration::from_secs(2);
@@ -93,16 +92,14 @@ impl XdpSocket {
             queue,
             is_zero_copy: false,
         };
-        let bytes = attr.chunks as usize * attr.chunk_bytes as usize;
-        let memory =
-            Region::allocate(bytes, attr.numa_node).map_err(|source| XdpError::Memory {
-                interface: interface.to_owned(),
-                queue,
-                source,
-            })?;
+        let memory = ChunkMemory::allocate(attr).map_err(|source| XdpError::Memory {
+            interface: interface.to_owned(),
+            queue,
+            source,
+        })?;
         let registration = XdpUmemReg {
             addr: memory.as_ptr() as u64,
-            len: bytes as u64,
+            len: memory.len() as u64,
             chunk_size: attr.chunk_bytes,
             headroom: 0,
             flags: XdpUmemRegFlags::empty(),
@@ -126,7 +123,7 @@ impl XdpSocket {
 
     fn map(
         &self,
-        memory: Region,
+        memory: ChunkMemory,
         watermark: QueueWatermark,
         attr: &XdpAttr,
     ) -> std::io::Result<ChunkRing> {

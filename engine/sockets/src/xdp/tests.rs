@@ -132,8 +132,12 @@ struct Far(RawPacket);
 
 impl Far {
     fn new() -> Self {
+        Self::open("far")
+    }
+
+    fn open(interface: &str) -> Self {
         let socket = RawPacket::create().expect("a socket");
-        let index = socket.index_of("far").expect("the far end");
+        let index = socket.index_of(interface).expect("an interface");
         socket.bind(index, 0).expect("binds");
         Self(socket)
     }
@@ -183,7 +187,7 @@ impl Near {
         }
         self.ring.release();
         for (frame, _) in &frames {
-            // SAFETY: the frame has been copied, and each was in a chunk of its own.
+            // SAFETY: the frame has been copied, and no two were in one chunk.
             unsafe { self.ring.give(frame.chunk) };
         }
         self.ring.publish();
@@ -386,7 +390,7 @@ fn the_watermark_is_signalled_when_half_of_the_chunks_have_arrived() {
                 }
                 near[at].wait_for(1);
             }
-            // While the process holds many chunks, there is no gathering.
+            // Gathering needs more free chunks than are left here.
             far.send_numbers(0..half, 100);
             let ring = &mut near[at].ring;
             let mut held = 0;
@@ -411,7 +415,22 @@ fn a_tag_in_the_frame_stays_in_it() {
             interface.open_gate();
             let tagged = frame(1, &[0x81, 0x00, 0x00, 0x05, 0x88, 0xb5], 100);
             far.send(&tagged);
-            assert_eq!(near[0].wait_for(1), [tagged]);
+            assert_eq!(near[0].wait_for(1), [&tagged[..]]);
+            // A VLAN interface leaves its tag to the hardware, unless it has none.
+            let vlan = "link add link far name far.5 type vlan id 5";
+            if let Err(e) = ip(vlan).and_then(|_| ip("link set far.5 up")) {
+                return eprintln!("skipped: {e}");
+            }
+            let vlan = Far::open("far.5");
+            let plain = frame(1, &EXPERIMENT, 96);
+            vlan.send(&plain);
+            assert_eq!(near[0].wait_for(1), [&plain[..]], "the tag is lost");
+            if let Err(e) = command("ethtool", "-K far txvlan off") {
+                return eprintln!("skipped: {e}");
+            }
+            vlan.send(&plain);
+            let [got] = <[_; 1]>::try_from(near[0].wait_for(1)).expect("one frame");
+            assert_eq!((&got[..18], got.len()), (&tagged[..18], 100));
         });
     }
 }
@@ -523,5 +542,77 @@ fn a_deleted_interface_is_orphaned() {
         assert!(interface.is_orphaned());
         assert!(near[0].read().is_empty());
         interface.close_gate();
+    });
+}
+
+/// Takes all other capabilities (linux/capability.h) from this thread.
+fn keep_capabilities(kept: u64) {
+    /// `_LINUX_CAPABILITY_VERSION_3`, for this thread.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+    let (low, high) = (kept as u32, (kept >> 32) as u32);
+    // Effective, permitted and inheritable, low and high halves.
+    let sets = [low, low, 0, high, high, 0];
+    // SAFETY: changes this thread only; both structures have the layout of the version.
+    let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
+    assert_eq!(set, 0);
+}
+
+/// Sets the limit of locked memory of this process, which does not hold with CAP_IPC_LOCK.
+fn limit_locked_memory(limit: &libc::rlimit) {
+    // SAFETY: the call reads a struct rlimit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, limit) }, 0);
+}
+
+#[test]
+fn missing_rights_are_named() {
+    const RIGHTS: u64 = 1 << 12 | 1 << 13 | 1 << 39;
+    const RAW: u64 = 1 << 13;
+    in_lab(ONE, || {
+        let refusal = |attr| {
+            XdpInterface::open("near", attr)
+                .expect_err("is refused")
+                .to_string()
+        };
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the call writes a struct rlimit.
+        unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+        limit_locked_memory(&libc::rlimit {
+            rlim_cur: 1 << 20,
+            ..limit
+        });
+        keep_capabilities(RIGHTS);
+        drop(open(&XdpAttr {
+            chunks: 256,
+            ..ATTR
+        }));
+        let refused = refusal(&XdpAttr {
+            chunks: 1024,
+            ..ATTR
+        });
+        assert!(
+            refused
+                .starts_with("near queue 0: cannot register the receive memory: No buffer space")
+                && refused.contains("RLIMIT_MEMLOCK")
+                && refused.contains("CAP_IPC_LOCK"),
+            "{refused}"
+        );
+        limit_locked_memory(&limit);
+        for (kept, step) in [
+            (RAW, "near: cannot create the BPF map"),
+            (0, "cannot create a socket of kind AF_PACKET"),
+        ] {
+            keep_capabilities(kept);
+            let refused = refusal(&ATTR);
+            assert!(
+                refused.starts_with(step)
+                    && refused.ends_with(
+                        "; run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF"
+                    ),
+                "{refused}"
+            );
+        }
     });
 }
