@@ -2,7 +2,7 @@
 
 use super::{
     ChunkRing, XdpError, XdpHook, XdpSocket,
-    link::{mtu, receive_queues_of},
+    link::{mtu, receive_queues},
     program::{ProgramLink, SocketProgram},
 };
 use crate::packet::raw::RawPacket;
@@ -36,6 +36,17 @@ impl XdpAttr {
         /// Maximum number of frames, which a core receives in about a millisecond.
         const MOST: u32 = 8192;
         1 << (self.chunks / 2).clamp(1, MOST).ilog2()
+    }
+
+    /// Returns the bytes of the smallest chunk that holds the frames of this MTU, or of the largest
+    /// one that the kernel has.
+    #[must_use]
+    pub const fn chunk_for(mtu: u32) -> u32 {
+        if mtu <= Self::longest_mtu(2048) {
+            2048
+        } else {
+            4096
+        }
     }
 
     /// Returns the largest MTU whose frames, with two VLAN tags, fit in a chunk of `chunk_bytes`
@@ -82,7 +93,7 @@ impl XdpInterface {
         packets
             .bind(index, 0)
             .map_err(failed("bind a packet socket"))?;
-        let has = receive_queues_of(&packets, interface, index);
+        let XdpLimits { queues: has, mtu } = XdpLimits::read_by(&packets, interface, index)?;
         if attr.queues > has {
             return Err(XdpError::Queues {
                 interface: interface.to_owned(),
@@ -91,7 +102,6 @@ impl XdpInterface {
             });
         }
         let longest = XdpAttr::longest_mtu(attr.chunk_bytes);
-        let mtu = mtu(&packets, interface).map_err(failed("read the MTU"))?;
         if mtu > longest {
             return Err(XdpError::Mtu {
                 interface: interface.to_owned(),
@@ -193,13 +203,35 @@ impl XdpInterface {
     }
 }
 
-/// Returns the number of receive queues of an interface.
-///
-/// # Errors
-/// The interface does not exist, or the process lacks CAP_NET_RAW.
-pub fn receive_queues(interface: &str) -> Result<u32, XdpError> {
-    let (packets, index) = find(interface)?;
-    Ok(receive_queues_of(&packets, interface, index))
+/// Facts of an interface that limit its capture by AF_XDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpLimits {
+    /// Number of receive queues.
+    pub queues: u32,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+impl XdpLimits {
+    /// Reads the facts of an interface.
+    ///
+    /// # Errors
+    /// The interface does not exist, or the process lacks CAP_NET_RAW.
+    pub fn read(interface: &str) -> Result<Self, XdpError> {
+        let (packets, index) = find(interface)?;
+        Self::read_by(&packets, interface, index)
+    }
+
+    fn read_by(packets: &RawPacket, interface: &str, index: i32) -> Result<Self, XdpError> {
+        Ok(Self {
+            queues: receive_queues(packets, interface, index),
+            mtu: mtu(packets, interface).map_err(|source| XdpError::Program {
+                interface: interface.to_owned(),
+                step: "read the MTU",
+                source,
+            })?,
+        })
+    }
 }
 
 /// Creates a packet socket, and returns it with the index of an interface.

@@ -27,7 +27,7 @@ pub(super) fn mtu(packets: &RawPacket, interface: &str) -> io::Result<u32> {
 
 /// Returns the number of receive queues of an interface: as the driver reports it, else as sysfs
 /// shows it, else 1.
-pub(super) fn receive_queues_of(packets: &RawPacket, interface: &str, index: c_int) -> u32 {
+pub(super) fn receive_queues(packets: &RawPacket, interface: &str, index: c_int) -> u32 {
     channels(packets, interface)
         .ok()
         .or_else(|| shown_queues(interface, index))

@@ -36,7 +36,7 @@ mod socket;
 mod watermark;
 
 pub use error::XdpError;
-pub use interface::{XdpAttr, XdpInterface, receive_queues};
+pub use interface::{XdpAttr, XdpInterface, XdpLimits};
 pub use memory::ChunkMemory;
 pub use program::XdpHook;
 pub use ring::{BadDescriptor, ChunkRing, XdpFrame};

@@ -207,17 +207,18 @@ impl ChunkRing {
         self.read = self.read.wrapping_add(1);
         let mut stamp = None;
         if at as usize >= STAMP_BYTES {
+            let before = self
+                .memory
+                .as_ptr()
+                .wrapping_add(addr as usize - STAMP_BYTES);
+            let before = before.cast::<[u8; STAMP_BYTES]>();
             // SAFETY: the bytes in front of the frame are in its chunk. The kernel has written them
             // before it produced the descriptor, and does not access them until the chunk is given
             // back, for which `give` needs the process to have stopped reading.
-            let bytes = unsafe {
-                self.memory
-                    .as_ptr()
-                    .add(addr as usize - STAMP_BYTES)
-                    .cast::<[u8; STAMP_BYTES]>()
-                    .read()
-            };
-            stamp = super::program::stamp(&bytes);
+            stamp = super::program::stamp(&unsafe { before.read() });
+            // The chunk's next frame may come without a stamp.
+            // SAFETY: as above; the frame begins behind these bytes.
+            unsafe { before.write([0; STAMP_BYTES]) };
         }
         Ok(Some(XdpFrame {
             chunk: chunk as u32,

@@ -311,8 +311,8 @@ fn received_and_lost_frames_are_the_sent_ones() {
 #[test]
 fn each_queue_has_its_own_socket_and_the_kernel_keeps_the_queues_of_none() {
     in_lab((2, 2), || {
-        let queues = receive_queues("near").expect("a number");
-        assert_eq!(queues, 2);
+        let limits = XdpLimits::read("near").expect("facts");
+        assert_eq!((limits.queues, limits.mtu), (2, 1500));
         let wanted = XdpAttr { queues: 3, ..ATTR };
         let refused = XdpInterface::open("near", &wanted).expect_err("is refused");
         assert_eq!(
@@ -523,6 +523,8 @@ fn an_interface_that_does_not_exist_or_has_too_large_an_mtu_is_refused() {
         for end in ["near", "far"] {
             ip(&format!("link set {end} mtu 1770")).expect("sets");
         }
+        let sizes = [1500, 1770, 1771, 9000].map(XdpAttr::chunk_for);
+        assert_eq!(sizes, [2048, 2048, 4096, 4096]);
         let (interface, mut near) = open(&ATTR);
         interface.open_gate();
         let longest = frame(1, &[0x81, 0, 0, 5, 0x81, 0, 0, 6, 0x88, 0xb5], 1770 + 22);
