@@ -39,7 +39,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
     let Checked {
         mut config, plan, ..
-    } = Checked::new(&given.config, args.model.as_deref(), required)?;
+    } = Checked::new(&given.config, required)?;
     if let Some(plan) = plan.as_ref().filter(|_| args.privileges) {
         let wire = args.model.as_deref();
         return privileges::check(plan, config.wq.delay_drop, wire, args.json);
@@ -84,16 +84,11 @@ pub struct Checked {
 
 impl Checked {
     /// Reads the configuration, switches to its user, and checks the configuration against this
-    /// machine and its device. Reports all problems at once. `wire` is the wire of the software
-    /// NIC.
-    pub fn new(
-        args: &ConfigArgs,
-        wire: Option<&str>,
-        device_required: bool,
-    ) -> Result<Self, Failure> {
+    /// machine and its device. Reports all problems at once.
+    pub fn new(args: &ConfigArgs, device_required: bool) -> Result<Self, Failure> {
         let mut reading = args.read()?;
         let loaded = reading.config().clone();
-        reading.add(user::switch_user(&loaded, wire).err());
+        reading.add(user::switch_user(&loaded).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
         let devices = device::candidates(&loaded.device)?;
@@ -148,7 +143,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
     {
-        let _ = user::switch_user(reading.config(), model);
+        let _ = user::switch_user(reading.config());
     }
     enter_model(model, &config.model())
 }
@@ -220,12 +215,7 @@ pub fn model_wire(plan: &Plan) -> Option<String> {
 /// Applies the defaults for the wire to the configuration. The software NIC publishes the wire of
 /// each port together with whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
-    let live = |wire: String| {
-        ["af_packet:", "af_xdp:"]
-            .iter()
-            .any(|it| wire.starts_with(it))
-    };
-    if model_wire(plan).is_some_and(live) {
+    if model_wire(plan).is_some_and(|wire| wire.starts_with("af_packet:")) {
         config.set_live_wire_defaults();
     }
     if model_file(plan, "model_finite").as_deref() == Some("1") {
