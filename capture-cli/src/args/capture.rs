@@ -75,8 +75,8 @@ pub struct LimitArgs {
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 WIRE is one of these, with options as in synth:size=64-1500,pps=1000 or pcap:a.pcap,loop=2:
-  af_packet:IFACE   a live interface, copied: ring=128MiB; -i IFACE captures
-                    it without the software NIC
+  af_packet:IFACE   a live interface, copied: ring=128MiB
+                    (-i IFACE captures it without the software NIC)
   pcap:FILE         a capture file, also .zst and .lz4, a folder of them,
                     or - (stdin): loop=N (0: forever), pps=N,
                     speed=X (1: at the recorded pace), lossy
