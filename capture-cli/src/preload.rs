@@ -231,7 +231,6 @@ mod tests {
             ("synth", true),
             ("loopback", true),
             ("af_packet:eth0", false),
-            ("af_xdp:eth0", false),
             ("peer:/run/x", false),
         ] {
             assert_eq!(grants_all(wire), granted, "{wire}");

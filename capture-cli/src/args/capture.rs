@@ -76,9 +76,7 @@ pub struct LimitArgs {
 #[command(after_help = "\
 WIRE is one of these, with options as in synth:size=64-1500,pps=1000 or pcap:a.pcap,loop=2:
   af_packet:IFACE   a live interface, copied: ring=128MiB
-  af_xdp:IFACE      a live interface, bypassing the kernel: queues=N,
-                    mode=auto|native|skb, zerocopy=auto|on|off,
-                    ring=128MiB, busy_poll
+                    (-i IFACE captures it without the software NIC)
   pcap:FILE         a capture file, also .zst and .lz4, a folder of them,
                     or - (stdin): loop=N (0: forever), pps=N,
                     speed=X (1: at the recorded pace), lossy
@@ -106,8 +104,8 @@ Examples:
   wqcap run -i mlx5_0 -w - | tshark -r -
   wqcap run --set output.dir=. --set capture.queues=4 --count 1000
   wqcap run --model pcap:in.pcapng --set output.dir=out
-  wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
-  wqcap run --model af_xdp:eth1 --set output.dir=. --duration 10")]
+  wqcap run --model synth:pps=100k --set output.dir=. --duration 10
+  wqcap run -i eth0 --set output.dir=. --duration 10")]
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,

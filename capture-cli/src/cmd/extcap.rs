@@ -123,7 +123,7 @@ fn dialog(interface: &ExtcapInterface) -> String {
     let mut text = String::new();
     if let ExtcapInterface::Model = interface {
         text += "arg {number=0}{call=--wire}{display=Wire}{type=string}{default=synth:pps=1000}{required=true}\
-                 {tooltip=Wire of the software NIC: af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:size=64}\n";
+                 {tooltip=Wire of the software NIC: af_packet:IFACE, pcap:FILE, synth:size=64}\n";
     }
     text += "arg {number=1}{call=--queues}{display=Queues}{type=integer}{range=1,64}{default=1}\
              {tooltip=capture.queues: number of queues, each on a separate core}\n\

@@ -2,7 +2,6 @@
 //! grant the others.
 
 use crate::{
-    daemon::sandbox::user::takes_bpf,
     failure::Failure,
     term::{output, table::bytes},
 };
@@ -34,7 +33,7 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
         true => 0,
         false => rdma.map(|it| it.memory).sum(),
     };
-    let mut rights = rights(locked, delay_drop, wire.is_some_and(takes_bpf));
+    let mut rights = rights(locked, delay_drop);
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {
         raw.purpose = "packet sockets and promiscuous mode".into();
     }
@@ -59,9 +58,8 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     }
 }
 
-/// Returns the rights that a run with `memory` bytes of locked memory needs. `xdp` is `true` if an
-/// XDP program is loaded.
-fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
+/// Returns the rights that a run with `memory` bytes of locked memory needs.
+fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     let mut rights = vec![Right {
         capability: "CAP_NET_RAW",
@@ -74,18 +72,6 @@ fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
             purpose: "wq.delay_drop".into(),
             held: has(Capability::CAP_SYS_RAWIO),
         });
-    }
-    if xdp {
-        for (capability, name) in [
-            (Capability::CAP_BPF, "CAP_BPF"),
-            (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
-        ] {
-            rights.push(Right {
-                capability: name,
-                purpose: "the XDP program of an af_xdp wire".into(),
-                held: has(capability),
-            });
-        }
     }
     if memory == 0 {
         return rights;
@@ -173,14 +159,9 @@ mod tests {
 
     #[test]
     fn memory_counts_against_the_limit() {
-        let last = |memory| {
-            rights(memory, true, false)
-                .pop()
-                .expect("at least one right")
-        };
+        let last = |memory| rights(memory, true).pop().expect("at least one right");
         assert!(last(1).held && last(1).purpose.contains("is not needed"));
-        assert_eq!(rights(1, true, false).len(), 3);
-        assert_eq!(rights(0, false, false).len(), 1);
-        assert_eq!(rights(0, false, true).len(), 3);
+        assert_eq!(rights(1, true).len(), 3);
+        assert_eq!(rights(0, false).len(), 1);
     }
 }

@@ -86,7 +86,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         config,
         plan: Some(plan),
         filters,
-    } = Checked::new(&given.config, &args.model, true)?
+    } = Checked::new(&given.config, true)?
     else {
         return Err(Failure::failed("internal error: the run has no plan"));
     };

@@ -85,7 +85,10 @@ pub(super) fn stolen(
         config::Mode::Steal => {}
     }
     let (taken_by, instead) = if device.steals {
-        ("the wire af_xdp", "another interface, the wire af_packet,")
+        (
+            "backend \"af_xdp\"",
+            "another interface, backend \"af_packet\",",
+        )
     } else if device.software {
         // The software NIC copies frames, and its interface still receives them.
         return Ok(());

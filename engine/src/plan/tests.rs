@@ -293,7 +293,7 @@ fn a_port_of_an_unknown_interface_is_stolen_only_with_permission() {
         ..model
     };
     let error = plan(&takes_all, "mode = \"filtered\"\nfilter = \"udp\"").expect_err("af_xdp");
-    assert!(error.contains("the wire af_xdp cuts it off"), "{error}");
+    assert!(error.contains("backend \"af_xdp\" cuts it off"), "{error}");
 }
 
 #[test]

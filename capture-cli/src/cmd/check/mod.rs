@@ -40,7 +40,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
     let Checked {
         mut config, plan, ..
-    } = Checked::new(&given.config, &args.model, required)?;
+    } = Checked::new(&given.config, required)?;
     if let Some(plan) = plan.as_ref().filter(|_| args.privileges) {
         let wire = args.model.first().map(String::as_str);
         return privileges::check(plan, config.wq.delay_drop, wire, args.json);
@@ -85,15 +85,11 @@ pub struct Checked {
 
 impl Checked {
     /// Reads the configuration, switches to its user, and checks the configuration against this
-    /// machine and its device. Reports all problems at once. `wires` are those of the software NIC.
-    pub fn new(
-        args: &ConfigArgs,
-        wires: &[String],
-        device_required: bool,
-    ) -> Result<Self, Failure> {
+    /// machine and its device. Reports all problems at once.
+    pub fn new(args: &ConfigArgs, device_required: bool) -> Result<Self, Failure> {
         let mut reading = args.read()?;
         let loaded = reading.config().clone();
-        reading.add(user::switch_user(&loaded, wires.first().map(String::as_str)).err());
+        reading.add(user::switch_user(&loaded).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
         let devices = device::candidates(&loaded)?;
@@ -148,7 +144,7 @@ pub fn enter(config: &ConfigArgs, wires: &[String]) -> Result<(), Failure> {
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
     {
-        let _ = user::switch_user(reading.config(), wires.first().map(String::as_str));
+        let _ = user::switch_user(reading.config());
     }
     enter_model(wires, &config.model())
 }
@@ -220,12 +216,8 @@ pub fn model_wire(plan: &PortPlan) -> Option<String> {
 /// Applies the defaults for the wires to the configuration. The software NIC publishes the wire of
 /// each port together with whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
-    let live = |wire: String| {
-        ["af_packet:", "af_xdp:"]
-            .iter()
-            .any(|it| wire.starts_with(it))
-    };
-    if plan.ports().filter_map(model_wire).any(live) {
+    let is_live = |wire: String| wire.starts_with("af_packet:");
+    if plan.ports().filter_map(model_wire).any(is_live) {
         config.set_live_wire_defaults();
     }
     let is_finite = |it: &PortPlan| model_file(it, "model_finite").as_deref() == Some("1");

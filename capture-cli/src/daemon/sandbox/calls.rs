@@ -95,12 +95,6 @@ fn rules(wire: Option<&str>, packet: bool) -> Result<BTreeMap<i64, Vec<SeccompRu
         rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
         match wire.split(':').next() {
             Some("af_packet") => sockets.push(when(&[is(0, libc::AF_PACKET)?])?),
-            Some("af_xdp") => {
-                for family in [libc::AF_PACKET, libc::AF_XDP] {
-                    sockets.push(when(&[is(0, family)?])?);
-                }
-                rules.insert(libc::SYS_bpf, one_of(0, BPF_COMMANDS)?);
-            }
             Some("peer") => {
                 // The peer process may reconnect.
                 sockets.push(when(&[
@@ -132,10 +126,6 @@ fn sockets() -> Result<Vec<SeccompRule>, Error> {
     }
     Ok(rules)
 }
-
-/// Allowed commands of `bpf` (`enum bpf_cmd` of linux/bpf.h): create a map and update an entry,
-/// load a program, attach it to an interface, detach it.
-const BPF_COMMANDS: &[i32] = &[0, 2, 5, 28, 34];
 
 /// Allowed requests of `ioctl`: test for a terminal and its width, non-blocking mode of a
 /// descriptor, index, name, address, MTU and statistics of an interface, and uverbs

@@ -125,7 +125,7 @@ impl Sandbox {
             has_packet_sockets: plan.ports().any(|it| it.backend == Backend::AfPacket),
         };
         if it.wanted != Wanted::Off {
-            let shed = user::drop_root_capabilities(settings, plan, config, it.wire.as_deref());
+            let shed = user::drop_root_capabilities(settings, plan, config);
             let shed = shed.map_err(SandboxError::from);
             it.check("root keeps only the capabilities of a capture", shed)?;
             let own =
