@@ -9,7 +9,7 @@ use caps::{CapSet, Capability};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::{env, fmt::Write};
-use wqcap_engine::plan::Plan;
+use wqcap_engine::{config::Backend, plan::Plan};
 
 /// Capability that a run needs.
 #[derive(Debug, Serialize)]
@@ -37,6 +37,13 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {
         raw.purpose = "packet sockets and promiscuous mode".into();
     }
+    if plan.ports().any(|it| it.backend == Backend::AfXdp) {
+        rights.extend(XDP.map(|(capability, which, purpose)| Right {
+            capability,
+            purpose: purpose.into(),
+            held: has(which),
+        }));
+    }
     let missing: Vec<_> = rights
         .iter()
         .filter(|it| !it.held)
@@ -58,9 +65,27 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     }
 }
 
+/// Capabilities that AF_XDP needs besides CAP_NET_RAW, with their purposes.
+const XDP: [(&str, Capability, &str); 2] = [
+    (
+        "CAP_NET_ADMIN",
+        Capability::CAP_NET_ADMIN,
+        "attaching the XDP program to the interface",
+    ),
+    (
+        "CAP_BPF",
+        Capability::CAP_BPF,
+        "loading the XDP program and its maps",
+    ),
+];
+
+/// Returns `true` if this process has the capability in its effective set.
+fn has(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+}
+
 /// Returns the rights that a run with `memory` bytes of locked memory needs.
 fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
-    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     let mut rights = vec![Right {
         capability: "CAP_NET_RAW",
         purpose: "raw packet QPs and flow rules".into(),

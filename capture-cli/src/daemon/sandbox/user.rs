@@ -13,7 +13,7 @@ use rustix::{
 };
 use std::{ffi::CString, path::Path};
 use wqcap_engine::{
-    config::{Config, Problem},
+    config::{Backend, Config, Problem},
     plan::Plan,
 };
 
@@ -171,6 +171,14 @@ fn needs(config: &Config) -> CapsHashSet {
     let mut needs = CapsHashSet::from([Capability::CAP_NET_RAW, Capability::CAP_IPC_LOCK]);
     if config.wq.delay_drop {
         needs.insert(Capability::CAP_SYS_RAWIO);
+    }
+    // To attach an XDP program, and to load it.
+    if config
+        .of_ports()
+        .iter()
+        .any(|it| it.device.backend == Backend::AfXdp)
+    {
+        needs.extend([Capability::CAP_NET_ADMIN, Capability::CAP_BPF]);
     }
     needs
 }
