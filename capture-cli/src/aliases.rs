@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 use wqcap_engine::{
-    config::Size,
+    config::{Config, Size},
     device::{self, DeviceFacts, kernel},
     files::name::FileName,
 };
@@ -340,6 +340,24 @@ impl Settled {
 }
 
 impl Settled {
+    /// Sets the list of ports for several `--model`, one port of each device, unless the
+    /// configuration names what to capture.
+    pub fn capture_models(&mut self, wires: &[String]) -> Result<(), Failure> {
+        if wires.len() < 2 {
+            return Ok(());
+        }
+        let config = self.config.read()?;
+        let Config { device, port, .. } = config.config();
+        if device.name.is_some() || device.netdev.is_some() || !port.is_empty() {
+            return Ok(());
+        }
+        let option: Vec<_> = wires.iter().map(|it| format!("--model {it}")).collect();
+        let ports = (0..wires.len()).map(|i| format!("{{device=\"mlx5_{i}\"}}"));
+        let ports: Vec<_> = ports.collect();
+        self.text(option.join(" "), "port", &format!("[{}]", ports.join(",")));
+        Ok(())
+    }
+
     /// Sets the list of ports for `-i` that occurs several times or is `any`.
     fn capture_ports(&mut self, names: &[String], device_required: bool) -> Result<(), Failure> {
         let option: Vec<_> = names.iter().map(|name| format!("-i {name}")).collect();

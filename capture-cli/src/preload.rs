@@ -33,14 +33,18 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Re-executes this process on the software NIC. Returns at once if this process is the re-executed
 /// one.
-pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
+pub fn enter(wires: &[String], settings: &[Setting]) -> Result<(), Failure> {
     if entered() {
         return loaded();
     }
     let mut settings = settings.to_vec();
-    if grants_all(wire) && !settings.iter().any(|it| it.key == "caps") && !has_net_raw() {
+    if wires.iter().all(|it| grants_all(it))
+        && !settings.iter().any(|it| it.key == "caps")
+        && !has_net_raw()
+    {
         terminal::print_line(format_args!(
-            "note: this process lacks CAP_NET_RAW; the software NIC grants every capability, because the wire {wire} reaches no network"
+            "note: this process lacks CAP_NET_RAW; the software NIC grants every capability, because the wire {} reaches no network",
+            wires.join(", ")
         ));
         settings.push(Setting {
             key: "caps".into(),
@@ -53,7 +57,8 @@ pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
         .arg0(args.next().unwrap_or_else(|| "wqcap".into()))
         .args(args);
     command.env(GUARD, process::id().to_string());
-    equip(&mut command, &[wire], &settings)?;
+    let wires: Vec<_> = wires.iter().map(String::as_str).collect();
+    equip(&mut command, &wires, &settings)?;
     let e = command.exec();
     Err(Failure::refused(format!(
         "cannot restart wqcap with the software NIC: {e}"
@@ -226,7 +231,6 @@ mod tests {
             ("synth", true),
             ("loopback", true),
             ("af_packet:eth0", false),
-            ("af_xdp:eth0", false),
             ("peer:/run/x", false),
         ] {
             assert_eq!(grants_all(wire), granted, "{wire}");

@@ -4,7 +4,7 @@ use crate::{config::Problem, verbs::VerbsError};
 use std::io;
 pub use wqcap_core::error::ResourceError;
 use wqcap_rx::RxError;
-use wqcap_sockets::packet::PacketError;
+use wqcap_sockets::{packet::PacketError, xdp::XdpError};
 
 /// Error that prevents a capture from being planned or started, or a running one from being
 /// changed.
@@ -60,6 +60,9 @@ pub enum Error {
         /// Remedy for the failure.
         hint: Option<&'static str>,
     },
+    /// An AF_XDP socket of an ordinary network interface failed.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
     /// The operating system refuses a file, a thread or memory to the capture.
     #[error(transparent)]
     Resource(#[from] ResourceError),

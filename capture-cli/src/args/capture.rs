@@ -36,9 +36,9 @@ pub struct CheckArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Make the plan for the software NIC on this wire
+    /// Make the plan for the software NIC on this wire; several times: with one device for each wire
     #[arg(long, value_name = "WIRE")]
-    pub model: Option<String>,
+    pub model: Vec<String>,
     /// Print the rights that a run of this config needs, those that are missing, and how to grant
     /// them
     #[arg(long)]
@@ -76,9 +76,7 @@ pub struct LimitArgs {
 #[command(after_help = "\
 WIRE is one of these, with options as in synth:size=64-1500,pps=1000 or pcap:a.pcap,loop=2:
   af_packet:IFACE   a live interface, copied: ring=128MiB
-  af_xdp:IFACE      a live interface, bypassing the kernel: queues=N,
-                    mode=auto|native|skb, zerocopy=auto|on|off,
-                    ring=128MiB, busy_poll
+                    (-i IFACE captures it without the software NIC)
   pcap:FILE         a capture file, also .zst and .lz4, a folder of them,
                     or - (stdin): loop=N (0: forever), pps=N,
                     speed=X (1: at the recorded pace), lossy
@@ -106,8 +104,8 @@ Examples:
   wqcap run -i mlx5_0 -w - | tshark -r -
   wqcap run --set output.dir=. --set capture.queues=4 --count 1000
   wqcap run --model pcap:in.pcapng --set output.dir=out
-  wqcap run --model af_packet:eth0 --set output.dir=. --set model.rate=10
-  wqcap run --model af_xdp:eth1 --set output.dir=. --duration 10")]
+  wqcap run --model synth:pps=100k --set output.dir=. --duration 10
+  wqcap run -i eth0 --set output.dir=. --duration 10")]
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -116,9 +114,10 @@ pub struct RunArgs {
     /// At the end, write the summary (ledger and facts of the run) to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
-    /// Capture from the software NIC on this wire; --set model.KEY=VALUE sets one of its keys
+    /// Capture from the software NIC on this wire; --set model.KEY=VALUE sets one of its keys.
+    /// Several times: from one device for each wire
     #[arg(long, value_name = "WIRE")]
-    pub model: Option<String>,
+    pub model: Vec<String>,
     /// At the end, print the summary on stdout as JSON
     #[arg(long)]
     pub json: bool,

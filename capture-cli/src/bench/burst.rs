@@ -110,7 +110,7 @@ pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     // Each frame takes at least a stride, so these are more frames than any ring holds.
     let frames = (args.memory.0 / u64::from(FRAME)).min(u64::from(MOST_WRS) * BUFFER / 64) + EARLY;
     let wire = format!("synth:size={FRAME},flows=256,pps={FILLING},count={frames},lossy");
-    enter_model(Some(&wire), &[])?;
+    enter_model(std::slice::from_ref(&wire), &[])?;
     let baseline = largest(Receive::Frame, args.memory.0, args)?;
     let memory = taken(&baseline);
     let mut modes = vec![(Receive::Frame, baseline)];

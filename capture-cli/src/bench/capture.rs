@@ -46,7 +46,7 @@ struct Times {
 pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=256,pps={FILLING}", args.frame);
-        enter_model(Some(&wire), &[])?;
+        enter_model(std::slice::from_ref(&wire), &[])?;
     }
     let scratch = files::scratch(&args.dir)?;
     let mut modes = Vec::new();

@@ -18,7 +18,7 @@ use wqcap_engine::{config::Timestamps, plan::Plan, sink::Count};
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=4096,pps={FILLING}", args.frame);
-        enter_model(Some(&wire), &[])?;
+        enter_model(std::slice::from_ref(&wire), &[])?;
     }
     let mut results = Vec::new();
     for queues in &args.queues {

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Captures with `capture.idle` "spin" and "sleep" in turn, and prints the difference between the
 /// ages of the frames.
 pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
-    check::enter_model(args.model.as_deref(), &args.config.model())?;
+    check::enter_model(args.model.as_slice(), &args.config.model())?;
     let mut config = args.config.load()?;
     config.capture.queues.get_or_insert(1);
     config.output.format = Format::None;

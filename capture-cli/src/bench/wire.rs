@@ -90,7 +90,7 @@ struct Latency {
 pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     if args.tx.is_none() {
         // The loopback wire returns every sent frame.
-        enter_model(Some("loopback"), &[])?;
+        enter_model(&["loopback".into()], &[])?;
     }
     let config = receiver(args)?;
     let mut results = Vec::new();

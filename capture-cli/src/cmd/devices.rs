@@ -250,7 +250,6 @@ pub mod tests {
             delay_drop: None,
             access: RingAccess::Mlx5,
             software: false,
-            steals: false,
             kernel: None,
             missing: missing.iter().map(|verb| (*verb).to_owned()).collect(),
         }

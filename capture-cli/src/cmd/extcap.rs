@@ -123,7 +123,7 @@ fn dialog(interface: &ExtcapInterface) -> String {
     let mut text = String::new();
     if let ExtcapInterface::Model = interface {
         text += "arg {number=0}{call=--wire}{display=Wire}{type=string}{default=synth:pps=1000}{required=true}\
-                 {tooltip=Wire of the software NIC: af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:size=64}\n";
+                 {tooltip=Wire of the software NIC: af_packet:IFACE, pcap:FILE, synth:size=64}\n";
     }
     text += "arg {number=1}{call=--queues}{display=Queues}{type=integer}{range=1,64}{default=1}\
              {tooltip=capture.queues: number of queues, each on a separate core}\n\
@@ -158,9 +158,9 @@ fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Resul
         ExtcapInterface::Port { device, port } => {
             put("device.name", device.clone());
             put("device.port", port.to_string());
-            None
+            Vec::new()
         }
-        ExtcapInterface::Model => Some(args.wire.clone()),
+        ExtcapInterface::Model => vec![args.wire.clone()],
     };
     let given = [
         ("capture.queues", args.queues.map(|it| it.to_string())),
@@ -184,7 +184,7 @@ fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Resul
         model,
         ..RunArgs::default()
     };
-    enter(&run.config, run.model.as_deref())?;
+    enter(&run.config, &run.model)?;
     let failed = |what: &str, e: std::io::Error| {
         Failure::failed(format!("cannot {what} {}: {e}", fifo.display()))
     };

@@ -2,7 +2,6 @@
 //! grant the others.
 
 use crate::{
-    daemon::sandbox::user::takes_bpf,
     failure::Failure,
     term::{output, table::bytes},
 };
@@ -10,7 +9,7 @@ use caps::{CapSet, Capability};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::{env, fmt::Write};
-use wqcap_engine::plan::Plan;
+use wqcap_engine::{config::Backend, plan::Plan};
 
 /// Capability that a run needs.
 #[derive(Debug, Serialize)]
@@ -34,9 +33,16 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
         true => 0,
         false => rdma.map(|it| it.memory).sum(),
     };
-    let mut rights = rights(locked, delay_drop, wire.is_some_and(takes_bpf));
+    let mut rights = rights(locked, delay_drop);
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {
         raw.purpose = "packet sockets and promiscuous mode".into();
+    }
+    if plan.ports().any(|it| it.backend == Backend::AfXdp) {
+        rights.extend(XDP.map(|(capability, which, purpose)| Right {
+            capability,
+            purpose: purpose.into(),
+            held: has(which),
+        }));
     }
     let missing: Vec<_> = rights
         .iter()
@@ -59,10 +65,27 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     }
 }
 
-/// Returns the rights that a run with `memory` bytes of locked memory needs. `xdp` is `true` if an
-/// XDP program is loaded.
-fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
-    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+/// Capabilities that AF_XDP needs besides CAP_NET_RAW, with their purposes.
+const XDP: [(&str, Capability, &str); 2] = [
+    (
+        "CAP_NET_ADMIN",
+        Capability::CAP_NET_ADMIN,
+        "attaching the XDP program to the interface",
+    ),
+    (
+        "CAP_BPF",
+        Capability::CAP_BPF,
+        "loading the XDP program and its maps",
+    ),
+];
+
+/// Returns `true` if this process has the capability in its effective set.
+fn has(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
+}
+
+/// Returns the rights that a run with `memory` bytes of locked memory needs.
+fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
     let mut rights = vec![Right {
         capability: "CAP_NET_RAW",
         purpose: "raw packet QPs and flow rules".into(),
@@ -74,18 +97,6 @@ fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
             purpose: "wq.delay_drop".into(),
             held: has(Capability::CAP_SYS_RAWIO),
         });
-    }
-    if xdp {
-        for (capability, name) in [
-            (Capability::CAP_BPF, "CAP_BPF"),
-            (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
-        ] {
-            rights.push(Right {
-                capability: name,
-                purpose: "the XDP program of an af_xdp wire".into(),
-                held: has(capability),
-            });
-        }
     }
     if memory == 0 {
         return rights;
@@ -173,14 +184,9 @@ mod tests {
 
     #[test]
     fn memory_counts_against_the_limit() {
-        let last = |memory| {
-            rights(memory, true, false)
-                .pop()
-                .expect("at least one right")
-        };
+        let last = |memory| rights(memory, true).pop().expect("at least one right");
         assert!(last(1).held && last(1).purpose.contains("is not needed"));
-        assert_eq!(rights(1, true, false).len(), 3);
-        assert_eq!(rights(0, false, false).len(), 1);
-        assert_eq!(rights(0, false, true).len(), 3);
+        assert_eq!(rights(1, true).len(), 3);
+        assert_eq!(rights(0, false).len(), 1);
     }
 }

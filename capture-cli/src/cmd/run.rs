@@ -64,13 +64,14 @@ fn uncaught(e: io::Error) -> Failure {
 /// Captures frames until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if args.list_interfaces {
-        enter_model(args.model.as_deref(), &args.config.model())?;
+        enter_model(&args.model, &args.config.model())?;
         return devices::devices(&DevicesArgs { json: args.json });
     }
     signals::outlive_early_requests().map_err(uncaught)?;
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
-    enter(&given.config, args.model.as_deref())?;
+    enter(&given.config, &args.model)?;
     given.resolve_devices(true)?;
+    given.capture_models(&args.model)?;
     if !quiet {
         for note in &given.notes {
             terminal::print_line(format_args!("note: {note}"));
@@ -85,7 +86,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         config,
         plan: Some(plan),
         filters,
-    } = Checked::new(&given.config, args.model.as_deref(), true)?
+    } = Checked::new(&given.config, true)?
     else {
         return Err(Failure::failed("internal error: the run has no plan"));
     };

@@ -101,6 +101,9 @@ pub enum RingError {
     /// A header in a block of a packet socket's ring points outside of the block (block index).
     #[error("the kernel's block {0} is damaged: a header points outside of the block")]
     Block(u32),
+    /// A descriptor of an AF_XDP socket names bytes outside of the receive memory (address).
+    #[error("the kernel's descriptor names address {0}, which is outside of the receive memory")]
+    Descriptor(u64),
     /// WRs cannot be posted to the WQ (errno).
     #[error("WRs cannot be posted to the WQ: errno {0}")]
     Post(i32),

@@ -22,7 +22,7 @@ pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use ring::{
-    Account, Batch, DeviceQueue, Failed, PacketQueue, Queue, Recovered, Ring, RingAttr,
+    Account, Batch, DeviceQueue, Failed, PacketQueue, Queue, Recovered, Ring, RingAttr, XdpQueue,
 };
 pub use worker::{
     Control, Ended, Idle, Outlet, SlotsLost, StampSource, Stamper, Taken, Worker, pin,

@@ -8,7 +8,7 @@ use std::sync::{
 };
 use wqcap_core::consumer::{FCS_LEN, Fcs, Frame};
 use wqcap_memory::Region;
-use wqcap_sockets::packet::BlockMemory;
+use wqcap_sockets::{packet::BlockMemory, xdp::ChunkMemory};
 use wqcap_verbs::{Completion, Cqe, Mr, SCATTER_FCS};
 
 /// Token that grants access to the bytes of one receive slot. It is neither `Copy` nor `Clone`:
@@ -226,6 +226,7 @@ enum Backing {
     Registered(#[allow(dead_code)] Mr),
     Unregistered(#[allow(dead_code)] Region),
     Socket(#[allow(dead_code)] Arc<BlockMemory>),
+    Chunks(#[allow(dead_code)] Arc<ChunkMemory>),
 }
 
 // SAFETY: the memory belongs to the backing, which may move to another thread; tokens decide which thread may read or
@@ -257,6 +258,12 @@ impl SlotMemory {
     pub(super) fn from_blocks(memory: Arc<BlockMemory>, layout: SlotLayout) -> Self {
         let (start, len) = (memory.as_ptr(), memory.len());
         Self::with_backing(start, len, 0, layout, Backing::Socket(memory))
+    }
+
+    /// Creates the receive slots over the chunks of an AF_XDP socket's memory.
+    pub(super) fn from_chunks(memory: Arc<ChunkMemory>, layout: SlotLayout) -> Self {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        Self::with_backing(start, len, 0, layout, Backing::Chunks(memory))
     }
 
     fn with_backing(

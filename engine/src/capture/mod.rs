@@ -37,6 +37,7 @@ use wqcap_rss::profile::HashDepth;
 
 mod clock;
 mod handle;
+mod link;
 mod loss;
 mod packet_port;
 pub mod port;
@@ -47,9 +48,10 @@ mod rules;
 mod source;
 mod start;
 mod wq_flags;
+mod xdp_port;
 
 pub use handle::{CaptureHandle, FilterChange};
-use packet_port::InterfaceChange;
+use link::InterfaceChange;
 pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
 pub use resources::Resources;

@@ -3,9 +3,10 @@
 //! Imports: [`crate::plan`], and the sockets. Invariant: until the gates are opened, and after they
 //! are closed, no frame gets into a ring.
 
+use super::link::{InterfaceChange, LinkWatch};
 use crate::{
     Error,
-    device::{counters::SocketDrops, kernel},
+    device::counters::SocketDrops,
     plan::PortPlan,
     rx::{PacketQueue, Ring},
 };
@@ -18,22 +19,9 @@ const RETIRE: Duration = Duration::from_millis(60);
 
 /// Packet sockets of a captured network interface, one for each queue.
 pub(super) struct PacketPort {
-    interface: String,
+    link: LinkWatch,
     sockets: Vec<Arc<PacketSocket>>,
     drops: Arc<SocketDrops>,
-    /// State of the interface at the last check: `true` if it was up.
-    was_up: Option<bool>,
-}
-
-/// Change of the interface since the last check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InterfaceChange {
-    /// The interface went down.
-    Down,
-    /// The interface came up.
-    Up,
-    /// The interface was deleted or moved to another network namespace.
-    Gone,
 }
 
 impl PacketPort {
@@ -65,10 +53,9 @@ impl PacketPort {
             sockets.push(socket);
         }
         let port = Self {
-            interface: interface.clone(),
-            drops: Arc::new(SocketDrops::new(sockets.clone())),
+            link: LinkWatch::new(interface),
+            drops: Arc::new(SocketDrops::of_packets(sockets.clone())),
             sockets,
-            was_up: None,
         };
         Ok((port, rings))
     }
@@ -107,19 +94,12 @@ impl PacketPort {
 
     /// Returns `true` if the interface is up and has a carrier.
     pub(super) fn is_up(&self) -> bool {
-        kernel::has_carrier(&self.interface)
+        self.link.is_up()
     }
 
     /// Returns what changed since the last call.
     pub(super) fn check(&mut self) -> Option<InterfaceChange> {
-        if self.sockets.iter().any(|it| it.is_orphaned()) {
-            return Some(InterfaceChange::Gone);
-        }
-        let is_up = self.is_up();
-        match (self.was_up.replace(is_up), is_up) {
-            (Some(true), false) => Some(InterfaceChange::Down),
-            (Some(false), true) => Some(InterfaceChange::Up),
-            _ => None,
-        }
+        let is_gone = self.sockets.iter().any(|it| it.is_orphaned());
+        self.link.check(is_gone)
     }
 }

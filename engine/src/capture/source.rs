@@ -1,10 +1,9 @@
-//! Sources of a capture's frames: for each port an RDMA device, or the packet sockets of an ordinary
-//! network interface. The functions that both have are here; what only one has stays in its module.
+//! Sources of a capture's frames: for each port an RDMA device, or the sockets of an ordinary network
+//! interface. The functions that both have are here; what only one has stays in its module.
 
 use super::{
-    clock::CaptureClock,
-    packet_port::{InterfaceChange, PacketPort},
-    port::Port,
+    clock::CaptureClock, link::InterfaceChange, packet_port::PacketPort, port::Port,
+    xdp_port::XdpPort,
 };
 use crate::{
     Error,
@@ -29,6 +28,8 @@ pub(super) enum Source {
     Verbs(Box<VerbsSource>),
     /// Packet sockets of an ordinary network interface.
     Packet(PacketPort),
+    /// AF_XDP sockets of an ordinary network interface.
+    Xdp(XdpPort),
 }
 
 /// Port of an RDMA device with its events and its clock.
@@ -87,7 +88,7 @@ impl Sources {
     pub(super) fn wait(&self, wakeup: &Wakeup, timeout: Duration) -> bool {
         let events = self.0.iter().filter_map(|it| match &it.source {
             Source::Verbs(it) => Some(it.events.as_fd()),
-            Source::Packet(_) => None,
+            Source::Packet(_) | Source::Xdp(_) => None,
         });
         wakeup.wait(events, timeout)
     }
@@ -172,6 +173,7 @@ impl Source {
         match self {
             Self::Verbs(it) => it.events.take().map(SourceEvent::Device),
             Self::Packet(it) => it.check().map(SourceEvent::Link),
+            Self::Xdp(it) => it.check().map(SourceEvent::Link),
         }
     }
 
@@ -179,7 +181,7 @@ impl Source {
     pub(super) fn number(&self) -> u8 {
         match self {
             Self::Verbs(it) => it.port.number(),
-            Self::Packet(_) => 1,
+            Self::Packet(_) | Self::Xdp(_) => 1,
         }
     }
 
@@ -191,6 +193,7 @@ impl Source {
         match self {
             Self::Verbs(it) => it.port.is_up(),
             Self::Packet(it) => Ok(it.is_up()),
+            Self::Xdp(it) => Ok(it.is_up()),
         }
     }
 
@@ -202,6 +205,10 @@ impl Source {
         match self {
             Self::Verbs(it) => it.port.install_rules(plan),
             Self::Packet(it) => it.open_gates(),
+            Self::Xdp(it) => {
+                it.open_gate();
+                Ok(())
+            }
         }
     }
 
@@ -210,6 +217,7 @@ impl Source {
         match self {
             Self::Verbs(it) => it.port.remove_rules(),
             Self::Packet(it) => it.close_gates(),
+            Self::Xdp(it) => it.close_gate(),
         }
     }
 
@@ -218,6 +226,7 @@ impl Source {
         match self {
             Self::Verbs(_) => SETTLE,
             Self::Packet(_) => PacketPort::settle(),
+            Self::Xdp(_) => XdpPort::settle(),
         }
     }
 
@@ -225,7 +234,7 @@ impl Source {
     pub(super) fn read_clock(&mut self) -> Option<String> {
         match self {
             Self::Verbs(it) => it.clock.as_mut()?.read(&it.port),
-            Self::Packet(_) => None,
+            Self::Packet(_) | Self::Xdp(_) => None,
         }
     }
 
@@ -233,7 +242,7 @@ impl Source {
     pub(super) fn clock_report(&self) -> Option<ClockReport> {
         match self {
             Self::Verbs(it) => it.clock.as_ref().map(CaptureClock::report),
-            Self::Packet(_) => None,
+            Self::Packet(_) | Self::Xdp(_) => None,
         }
     }
 }

@@ -9,11 +9,12 @@ use super::{
     respread,
     source::{PortSource, Source, Sources, VerbsSource},
     wq_flags::WqFlagsHandle,
+    xdp_port::XdpPort,
 };
 use crate::{
     Error, ResourceError,
     analysis::observer::{Observers, ObserversAttr},
-    config::{self, Format, Order, PipelineMode},
+    config::{self, Backend, Format, Order, PipelineMode},
     device::counters::{NicReader, NicReaders},
     filter::{FilterCell, FilterCompiler},
     pipeline::{
@@ -22,7 +23,7 @@ use crate::{
         reduce::{Stage, StageCounters},
     },
     plan::{Merge, Plan, PortPlan, Stamps, longest},
-    rx::{Control, Idle, Outlet, PacketQueue, Queue, Ring, Worker, pin},
+    rx::{Control, Idle, Outlet, PacketQueue, Queue, Ring, Worker, XdpQueue, pin},
     sink::{
         Count, Encoder, InOrder, Interface, Origin, OutputPlan, PcapEncoder, PcapngEncoder,
         WriteLimit, Writer, WriterConfig,
@@ -275,6 +276,7 @@ impl<'p> Startup<'p> {
                     let queues: Vec<_> = plan.queues_of(i).map(|it| it.index).collect();
                     verbs_source(port, &queues, self.clock.clone(), &mut ready)?
                 }
+                Some(_) if port.backend == Backend::AfXdp => xdp_source(port, &mut ready)?,
                 Some(_) => packet_source(port, &mut ready)?,
             };
             ports.push(PortSource {
@@ -299,7 +301,10 @@ impl<'p> Startup<'p> {
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             filters: FilterCompiler::default(),
-            split: plan.port.steering.split.clone().map(Arc::new),
+            split: plan
+                .ports()
+                .find_map(|it| it.steering.split.clone())
+                .map(Arc::new),
             stages: self.stages,
             reduction: Arc::new(if self.in_order {
                 plan.reduction.before_order()
@@ -346,6 +351,7 @@ impl<'p> Startup<'p> {
                 Rings::Packet(rings) => {
                     capture.start_queues(plan, &mut first, rings, &mut sources)?
                 }
+                Rings::Xdp(rings) => capture.start_queues(plan, &mut first, rings, &mut sources)?,
             }
         }
         if let Some(writer) = &mut capture.writer {
@@ -440,7 +446,7 @@ impl Capture {
         let port = plan.port_of(queue);
         let counters = Arc::clone(&self.shared.counters[i]);
         let (clock, wq_fatal) = match &self.sources.ports()[queue.port].source {
-            Source::Packet(_) => (port.stamp_source(None), Arc::default()),
+            Source::Packet(_) | Source::Xdp(_) => (port.stamp_source(None), Arc::default()),
             Source::Verbs(it) => {
                 let clock = it.clock.as_ref().map(|it| Arc::clone(&it.shared));
                 let first = plan.queues_of(queue.port).next().map_or(0, |it| it.index);
@@ -485,6 +491,8 @@ enum Rings {
     Device(Vec<Ring>),
     /// Rings of packet sockets.
     Packet(Vec<Ring<PacketQueue>>),
+    /// Rings of AF_XDP sockets.
+    Xdp(Vec<Ring<XdpQueue>>),
 }
 
 /// Creates the objects of a port on its RDMA device, with `queues` as its queues. Sets `ready` when
@@ -532,6 +540,18 @@ fn packet_source(
     ready.get_or_insert_with(Instant::now);
     let nic = NicReader::start_interface(&plan.device.name, port.drops());
     Ok((Source::Packet(port), nic, Rings::Packet(rings)))
+}
+
+/// Opens the AF_XDP sockets of a network interface. Sets `ready` when they have their rings.
+fn xdp_source(
+    plan: &PortPlan,
+    ready: &mut Option<Instant>,
+) -> Result<(Source, NicReader, Rings), Error> {
+    let (port, rings) = XdpPort::open(plan)?;
+    tracing::info!("{}", port.describe());
+    ready.get_or_insert_with(Instant::now);
+    let nic = NicReader::start_interface(&plan.device.name, port.drops());
+    Ok((Source::Xdp(port), nic, Rings::Xdp(rings)))
 }
 
 /// Returns the encryption key of finished capture files.

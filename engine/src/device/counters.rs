@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use wqcap_sockets::packet::PacketSocket;
+use wqcap_sockets::{packet::PacketSocket, xdp::XdpSocket};
 
 /// Loss counters of the RDMA port that are always reported.
 const PORT: [&str; 1] = ["out_of_buffer"];
@@ -126,7 +126,7 @@ enum CounterSource {
         /// Driver's debugfs directory of delay drop; `None` if the capture does not use delay drop.
         delay_drop: Option<PathBuf>,
     },
-    /// Ordinary network interface that packet sockets capture.
+    /// Ordinary network interface that sockets of the kernel capture.
     Interface {
         /// Directory of the interface's statistics in sysfs.
         folder: PathBuf,
@@ -134,19 +134,25 @@ enum CounterSource {
     },
 }
 
-/// Counter of the frames that found no room in the rings of packet sockets.
+/// Counter of the frames that found no room in the rings of the kernel's sockets.
 #[derive(Debug)]
-pub struct SocketDrops {
-    sockets: Vec<Arc<PacketSocket>>,
-    /// Sum of all readings. The kernel resets a socket's count with each reading.
-    total: Mutex<u64>,
+pub enum SocketDrops {
+    /// Packet sockets.
+    Packet {
+        /// Sockets of the capture's queues.
+        sockets: Vec<Arc<PacketSocket>>,
+        /// Sum of all readings. The kernel resets a socket's count with each reading.
+        total: Mutex<u64>,
+    },
+    /// AF_XDP sockets, whose counts only grow.
+    Xdp(Vec<Arc<XdpSocket>>),
 }
 
 impl SocketDrops {
-    /// Creates the counter of these sockets.
+    /// Creates the counter of packet sockets.
     #[must_use]
-    pub fn new(sockets: Vec<Arc<PacketSocket>>) -> Self {
-        Self {
+    pub fn of_packets(sockets: Vec<Arc<PacketSocket>>) -> Self {
+        Self::Packet {
             sockets,
             total: Mutex::new(0),
         }
@@ -156,11 +162,19 @@ impl SocketDrops {
     /// read.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
-        let mut total = self.total.lock().unwrap_or_else(PoisonError::into_inner);
-        for socket in &self.sockets {
-            *total += socket.take_counts().ok()?.dropped;
+        match self {
+            Self::Packet { sockets, total } => {
+                let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+                for socket in sockets {
+                    *total += socket.take_counts().ok()?.dropped;
+                }
+                Some(*total)
+            }
+            Self::Xdp(sockets) => sockets
+                .iter()
+                .map(|it| it.counts().ok().map(|counts| counts.lost()))
+                .sum(),
         }
-        Some(*total)
     }
 }
 
@@ -206,8 +220,8 @@ impl NicReader {
         })
     }
 
-    /// Reads the initial values of the loss counters of an ordinary network interface, which packet
-    /// sockets capture.
+    /// Reads the initial values of the loss counters of an ordinary network interface, which sockets
+    /// of the kernel capture.
     #[must_use]
     pub fn start_interface(name: &str, drops: Arc<SocketDrops>) -> Self {
         Self::with_source(CounterSource::Interface {

@@ -23,6 +23,8 @@ pub struct KernelFacts {
     pub mac: Option<String>,
     /// Hardware type of the interface (`ARPHRD_…` of linux/if_arp.h).
     pub hardware_type: u16,
+    /// Number of the interface's receive queues.
+    pub rx_queues: u32,
     /// Interfaces below this one, on which its frames also arrive: the members of a bond, the ports
     /// of a bridge, the parent of a VLAN.
     pub lower: Vec<String>,
@@ -75,27 +77,27 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
         }],
         access: RingAccess::Verbs,
         software: false,
-        steals: false,
         missing: Vec::new(),
         kernel: Some(KernelFacts {
             driver,
             mac,
             hardware_type,
-            lower: lower(&sys),
+            rx_queues: names(&sys.join("queues"), "rx-").len() as u32,
+            lower: names(&sys, "lower_"),
         }),
     })
 }
 
-/// Returns the names of the interfaces below the one with the directory `sys` in sysfs.
+/// Returns what follows `prefix` in the names of a sysfs directory's entries, in order.
 #[expect(clippy::disallowed_methods, reason = "a directory of sysfs")]
-fn lower(sys: &Path) -> Vec<String> {
-    let entries = fs::read_dir(sys).into_iter().flatten().flatten();
-    let names = entries.filter_map(|it| it.file_name().into_string().ok());
-    let mut lower: Vec<_> = names
-        .filter_map(|it| it.strip_prefix("lower_").map(str::to_owned))
+fn names(folder: &Path, prefix: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = entries.filter_map(|it| it.file_name().into_string().ok());
+    let mut names: Vec<_> = entries
+        .filter_map(|it| it.strip_prefix(prefix).map(str::to_owned))
         .collect();
-    lower.sort_unstable();
-    lower
+    names.sort_unstable();
+    names
 }
 
 /// Returns `true` if the network interface `name` is up and has a carrier.

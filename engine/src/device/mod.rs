@@ -57,9 +57,6 @@ pub struct DeviceFacts {
     /// `true` for the software NIC, which copies the frames that it captures: the kernel still
     /// receives them.
     pub software: bool,
-    /// `true` for the software NIC on a wire that takes all frames of its interface from the
-    /// kernel, in every mode.
-    pub steals: bool,
     /// Names of the verbs that a capture needs and this device lacks. If empty, the device can
     /// capture.
     pub missing: Vec<String>,
@@ -161,10 +158,7 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
 /// The verbs library cannot list devices, and no ordinary interface is named.
 pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
     let of_ports = config.of_ports();
-    let rdma = match of_ports
-        .iter()
-        .all(|it| it.device.backend == Backend::AfPacket)
-    {
+    let rdma = match of_ports.iter().all(|it| it.device.backend.is_of_kernel()) {
         true => Ok(Vec::new()),
         false => list(),
     };
@@ -173,9 +167,9 @@ pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
         let is_captured = |it: &DeviceFacts| {
             it.missing.is_empty() && it.ports.iter().any(|it| it.netdev == port.netdev)
         };
-        let has_device = port.backend != Backend::AfPacket
+        let has_device = !port.backend.is_of_kernel()
             && rdma.as_ref().is_ok_and(|all| all.iter().any(is_captured));
-        if !has_device && matches!(port.backend, Backend::Auto | Backend::AfPacket) {
+        if !has_device && (port.backend == Backend::Auto || port.backend.is_of_kernel()) {
             interfaces.extend(port.netdev.as_deref().and_then(kernel::interface));
         }
     }
@@ -238,7 +232,6 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         delay_drop: DelayDrop::read(Path::new("/sys"), name),
         access: RingAccess::fastest(context),
         software: sysfs(name, "device/model/wire").is_some(),
-        steals: sysfs(name, "device/model/steals").as_deref() == Some("1"),
         missing,
         caps,
         ports,

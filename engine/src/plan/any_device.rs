@@ -31,7 +31,6 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         access: RingAccess::Mlx5,
         // This machine is not reached over its port.
         software: true,
-        steals: false,
         missing: Vec::new(),
         kernel: None,
     }

@@ -4,11 +4,12 @@ use super::QueueMemory;
 use crate::{
     Error,
     config::{
-        Access, CaptureConfig, Clock, Config, CqeCompression, Direction, Mode, OutputConfig,
-        Receive, RssConfig, Size, WqConfig,
+        Access, Backend, CaptureConfig, Clock, Config, CqeCompression, Direction, Mode,
+        OutputConfig, Receive, RssConfig, Size, WqConfig,
     },
     device::{DeviceFacts, PortFacts, kernel::KernelFacts},
 };
+use wqcap_sockets::xdp::XdpAttr;
 
 /// Bytes of a block of a packet ring. Super-frames of GRO have up to 64 KiB, those of BIG TCP
 /// usually less than 192 KiB (`gro_max_size`). A longer frame does not fit, and counts as an error.
@@ -24,14 +25,22 @@ const MEMORY_FAST: u64 = 128 << 20;
 const WRITE_BUFFERS: Size = Size(48 << 20);
 /// Least number of blocks of a ring.
 const LEAST_BLOCKS: u64 = 8;
+/// Least number of chunks of an AF_XDP socket.
+const LEAST_CHUNKS: u64 = 2048;
 
-/// Returns the memory of each queue's packet ring: its blocks are the WRs.
-pub(super) fn ring(port: Option<&PortFacts>, queues: usize) -> QueueMemory {
+/// Returns the memory of each queue's ring: the blocks of a packet socket or the chunks of an AF_XDP
+/// socket are the WRs.
+pub(super) fn ring(backend: Backend, port: Option<&PortFacts>, queues: usize) -> QueueMemory {
     let memory = if is_fast(port) { MEMORY_FAST } else { MEMORY };
-    let blocks = memory / u64::from(BLOCK) / queues.max(1) as u64;
+    let mtu = port.and_then(|it| it.mtu).unwrap_or_default();
+    let (buffer, least) = match backend {
+        Backend::AfXdp => (XdpAttr::chunk_for(mtu), LEAST_CHUNKS),
+        _ => (BLOCK, LEAST_BLOCKS),
+    };
+    let count = memory / u64::from(buffer) / queues.max(1) as u64;
     QueueMemory {
-        wrs: u32::try_from(blocks.max(LEAST_BLOCKS)).unwrap_or(u32::MAX),
-        buffer: BLOCK,
+        wrs: u32::try_from(count.max(least)).unwrap_or(u32::MAX),
+        buffer,
         max_sge: 1,
         striding: None,
         headroom: 0,
@@ -51,10 +60,12 @@ fn is_fast(port: Option<&PortFacts>) -> bool {
     port.is_some_and(|it| it.rate_gbps >= FAST)
 }
 
-/// Returns the direction of the frames that the sockets receive. On the loopback interface a socket
-/// would see each frame twice: when it is sent and when it arrives.
+/// Returns the direction of the frames that the sockets receive. On the loopback interface a packet
+/// socket would see each frame twice: when it is sent and when it arrives. An AF_XDP socket sees no
+/// frame that the host sends.
 pub(super) fn direction(config: &Config, device: &DeviceFacts) -> Direction {
     match &device.kernel {
+        Some(_) if config.device.backend == Backend::AfXdp => Direction::In,
         Some(kernel) if kernel.is_loopback() && config.capture.direction == Direction::Both => {
             Direction::In
         }
@@ -82,7 +93,13 @@ pub(super) fn applicable(
     }
     let usual = CaptureConfig::default();
     let capture = &config.capture;
-    let set: [(&str, bool, String); 11] = [
+    let is_xdp = config.device.backend == Backend::AfXdp;
+    let set: [(&str, bool, String); 12] = [
+        (
+            "capture.direction",
+            is_xdp && capture.direction == Direction::Out,
+            format!("{:?}", capture.direction.to_string()),
+        ),
         (
             "capture.mode",
             capture.mode != Mode::Steal,
@@ -127,12 +144,15 @@ pub(super) fn applicable(
         ("wq", config.wq != WqConfig::default(), String::new()),
         ("rss", config.rss != RssConfig::default(), String::new()),
     ];
+    let sockets = match is_xdp {
+        true => "AF_XDP sockets",
+        false => "packet sockets of the kernel",
+    };
     let problems = set.into_iter().filter(|(_, is_set, _)| *is_set);
     let problems: Vec<_> = problems
         .map(|(key, _, value)| {
-            let problem = format!(
-                "{name} is captured by packet sockets of the kernel, to which this does not apply; remove it"
-            );
+            let problem =
+                format!("{name} is captured by {sockets}, to which this does not apply; remove it");
             Error::config(key, value, problem)
         })
         .collect();

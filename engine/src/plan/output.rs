@@ -64,6 +64,12 @@ pub(super) fn output(
             "output.comment: pcap files have no comments; set output.format = \"pcapng\"".into(),
         );
     }
+    if output.format == config::Format::Pcap && config.port.len() > 1 && output.is_ordered() {
+        notes.push(
+            "output.format: pcap files do not record which port received a frame; set \"pcapng\""
+                .into(),
+        );
+    }
     if output.format != config::Format::None {
         check_merge_buffer(output, buffer, queues.len(), longest)?;
     }

@@ -149,6 +149,14 @@ impl PortContext<'_> {
         let rings = access.caps();
         found.keep(constraints::tunnels(config, device));
         let queues = found.keep(queues::count(config, device, self.cores))?;
+        if let (Some(config::Backend::AfXdp), Some(kernel)) = (backend, &device.kernel)
+            && (queues as u32) < kernel.rx_queues
+        {
+            notes.push(format!(
+                "{} has {} receive queues: the frames of those from queue {queues} on are not captured, and stay with the kernel",
+                device.name, kernel.rx_queues
+            ));
+        }
         let table = found.keep(queues::table(config, queues, caps.max_table));
         notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
         let stamps = Stamps::from_config(&config.capture, device, notes);
@@ -159,13 +167,14 @@ impl PortContext<'_> {
         };
         let restore_vlan = found.keep(constraints::restores_vlan(config, caps, rings, notes));
         found.keep(constraints::respreadable(config, queues));
-        if let Some(port) = port.filter(|_| device.kernel.is_none()) {
+        let takes_frames = device.kernel.is_none() || backend == Some(config::Backend::AfXdp);
+        if let Some(port) = port.filter(|_| takes_frames) {
             found.keep(target::stolen(config, device, port, notes));
         }
         notes.extend(steering.iter().flat_map(visibility::fragments));
         let (buffers, restore_vlan) = (buffers?, restore_vlan?);
         let ring = match &device.kernel {
-            Some(_) => kernel::ring(port, queues),
+            Some(_) => kernel::ring(backend?, port, queues),
             None => found.keep(QueueMemory::new(
                 config,
                 device,

@@ -76,7 +76,11 @@ pub(super) fn cores(
 /// # Errors
 /// The device does not support the configured number.
 pub(super) fn count(config: &Config, device: &DeviceFacts, cores: usize) -> Result<usize, Error> {
+    // An AF_XDP socket receives the frames of one queue of the NIC.
+    let of_nic = device.kernel.as_ref().map(|it| it.rx_queues as usize);
+    let of_nic = of_nic.filter(|_| config.device.backend == config::Backend::AfXdp);
     let usual = match config.capture.mode {
+        _ if of_nic.is_some() => of_nic.unwrap_or_default(),
         // One core is enough for the links of most such interfaces, and one file is in order.
         _ if device.kernel.is_some() => 1,
         // The sniffer rule reaches one queue only: see `Steering`.
@@ -85,6 +89,7 @@ pub(super) fn count(config: &Config, device: &DeviceFacts, cores: usize) -> Resu
     };
     let count = config.capture.queues.map_or(usual, usize::from);
     let most = device.caps.max_wq.min(device.caps.max_table) as usize;
+    let most = of_nic.map_or(most, |queues| queues.min(most));
     if count == 0 || count > most {
         return Err(Error::config(
             "capture.queues",

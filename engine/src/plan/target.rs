@@ -56,15 +56,17 @@ pub(super) fn device<'d>(
     }
 }
 
-/// Adds a note on the traffic that the capture mode takes from the kernel, and refuses to steal a
-/// port that the machine is reached by.
+/// Adds a note on the traffic that the capture mode or the backend `af_xdp` takes from the kernel,
+/// and refuses to steal a port that the machine is reached by.
 pub(super) fn stolen(
     config: &Config,
     device: &DeviceFacts,
     port: &PortFacts,
     notes: &mut Vec<String>,
 ) -> Result<(), Error> {
+    let is_xdp = device.kernel.is_some();
     match config.capture.mode {
+        _ if is_xdp => {}
         config::Mode::Sniffer => {
             notes.push(
                 "mode \"sniffer\": frames that the host sends are captured too, including RoCE"
@@ -72,7 +74,6 @@ pub(super) fn stolen(
             );
             return Ok(());
         }
-        _ if device.steals => {}
         config::Mode::Filtered => {
             let refused = if config.capture.filter.trim().is_empty() {
                 ""
@@ -84,8 +85,11 @@ pub(super) fn stolen(
         }
         config::Mode::Steal => {}
     }
-    let (taken_by, instead) = if device.steals {
-        ("the wire af_xdp", "another interface, the wire af_packet,")
+    let (taken_by, instead) = if is_xdp {
+        (
+            "backend \"af_xdp\"",
+            "another interface, backend \"af_packet\",",
+        )
     } else if device.software {
         // The software NIC copies frames, and its interface still receives them.
         return Ok(());
@@ -98,7 +102,10 @@ pub(super) fn stolen(
     let permitted = config.capture.steal_management;
     let refused = |problem: String| {
         let problem = format!("{problem}; use {instead} or set capture.steal_management = true");
-        let error = Error::config("capture.mode", "\"steal\"", problem);
+        let error = match is_xdp {
+            true => Error::config("device.backend", "\"af_xdp\"", problem),
+            false => Error::config("capture.mode", "\"steal\"", problem),
+        };
         Err(error.involving(&["capture.steal_management"]))
     };
     let Some(netdev) = &port.netdev else {
@@ -146,10 +153,11 @@ pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::B
     let name = &device.name;
     match (wanted, &device.kernel) {
         (Backend::Auto | Backend::AfPacket, Some(_)) => Ok(Backend::AfPacket),
+        (Backend::AfXdp, Some(_)) => Ok(Backend::AfXdp),
         (_, Some(_)) => refused(format!(
-            "{name} has no RDMA device; set \"auto\" or \"af_packet\""
+            "{name} has no RDMA device; set \"auto\", \"af_packet\" or \"af_xdp\""
         )),
-        (Backend::AfPacket, None) => refused(format!(
+        (Backend::AfPacket | Backend::AfXdp, None) => refused(format!(
             "{name} is an RDMA device; name its network interface in device.netdev"
         )),
         (Backend::Mlx5, None) if device.access != RingAccess::Mlx5 => refused(format!(

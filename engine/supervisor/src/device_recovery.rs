@@ -123,11 +123,16 @@ pub(super) fn continue_capture(
 ) -> Result<(Capture, Plan), DeviceRecoveryError> {
     let found = host.find_device()?;
     let before = &search.run.plan;
-    if let (Some(netdev), None) = (&before.port.netdev, &found.port.netdev) {
-        return Err(DeviceRecoveryError::NoInterface(netdev.clone()));
+    for (before, found) in before.ports().zip(found.ports()) {
+        if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
+            return Err(DeviceRecoveryError::NoInterface(netdev.clone()));
+        }
     }
     let mut plan = before.clone();
     (plan.port.device, plan.port.netdev) = (found.port.device, found.port.netdev);
+    for (before, found) in plan.more_ports.iter_mut().zip(found.more_ports) {
+        (before.device, before.netdev) = (found.device, found.netdev);
+    }
     let capture = Capture::continue_from(&plan, resources, limits, &search.report, wakeup)?;
     Ok((capture, plan))
 }

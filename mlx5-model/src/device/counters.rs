@@ -162,10 +162,6 @@ counters! {
         wire_dropped,
         /// Frames that a live interface lost because its ring was full.
         wire_dropped_ring,
-        /// Frames that a live interface lost because the kernel found no free buffer to fill.
-        wire_dropped_fill,
-        /// Frames that the driver of a live interface lost.
-        wire_dropped_driver,
         /// Frames of a wire on a live interface that were too long or cut.
         wire_dropped_size,
     }

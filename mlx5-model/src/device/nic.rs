@@ -13,6 +13,7 @@
 //! context is open. After `fork` the child gets separate devices at rest, because the thread stays
 //! with the parent; the child's copies of the parent's descriptors fail with `EIO`.
 
+use std::iter;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -39,12 +40,10 @@ const MAX_REST_NS: u64 = 64_000_000;
 /// Shortest time for which the NIC's thread lets frames gather on a wire, in nanoseconds. Each
 /// wake-up costs as much as several hundred frames.
 const GATHER_NS: u64 = 200_000;
-/// Longest time for which frames gather on wires that signal when their rings fill, in nanoseconds.
-const MAX_GATHER_NS: u64 = 64_000_000;
-/// Longest time for which frames gather on wires without a signal for a full ring, in nanoseconds,
-/// with a ring of the default size; a smaller ring has less. In this time 2 million frames of 1500
-/// bytes per second fill less than half of the default ring.
-const MAX_BLIND_GATHER_NS: u64 = 16_000_000;
+/// Longest time for which frames gather on a wire with a ring of the default size, in nanoseconds;
+/// a smaller ring has less. In this time 2 million frames of 1500 bytes per second fill less than
+/// half of the default ring.
+const MAX_GATHER_NS: u64 = 16_000_000;
 /// Number of frames that should have gathered on the wires at a wake-up of the NIC's thread.
 const GATHERED: u64 = 8192;
 /// Interval between two checks for the file that ends a restart of the device's driver.
@@ -193,9 +192,8 @@ struct Idleness {
     worked: u64,
     /// Time for which frames gather on the wires now, in nanoseconds.
     gathers_ns: u64,
-    /// Longest gathering of frames on a wire that does not signal when its ring fills, in
-    /// nanoseconds.
-    most_blind_ns: u64,
+    /// Longest time for which frames gather on the wires, in nanoseconds.
+    most_gather_ns: u64,
     /// Length of the last rest of the NIC's thread in nanoseconds.
     rested_ns: u64,
 }
@@ -206,7 +204,7 @@ impl Idleness {
         let least = rings.min().unwrap_or(0).min(WireSpec::DEFAULT_RING);
         Self {
             gathers_ns: GATHER_NS,
-            most_blind_ns: MAX_BLIND_GATHER_NS * (least >> 20) / (WireSpec::DEFAULT_RING >> 20),
+            most_gather_ns: MAX_GATHER_NS * (least >> 20) / (WireSpec::DEFAULT_RING >> 20),
             ..Self::default()
         }
     }
@@ -224,19 +222,14 @@ impl Idleness {
             let holds = state.is_holding();
             let gathers = worked > 0 || holds;
             let wait = if gathers {
-                let mut wait = Wait::for_full_rings(state);
-                let most_ns = match wait.count == state.ports.len() {
-                    true => MAX_GATHER_NS,
-                    false => self.most_blind_ns,
-                };
                 // Scales the time with the rate of the last frames.
                 let wanted = (self.gathers_ns * GATHERED)
                     .checked_div(worked)
                     .unwrap_or(self.gathers_ns)
                     .min(2 * self.gathers_ns);
-                self.gathers_ns = if holds { 0 } else { wanted }.min(most_ns).max(GATHER_NS);
-                wait.ns = self.gathers_ns;
-                wait
+                let wanted = if holds { 0 } else { wanted };
+                self.gathers_ns = wanted.min(self.most_gather_ns).max(GATHER_NS);
+                Wait::new(iter::empty(), self.gathers_ns)
             } else {
                 self.rested_ns = (self.rested_ns * 2).clamp(REST_NS, MAX_REST_NS);
                 Wait::for_frames(state, self.rested_ns)
@@ -271,11 +264,6 @@ impl Wait {
             wait.count += 1;
         }
         wait
-    }
-
-    /// Creates a wait that lets frames gather until a wire signals that much of its ring is full.
-    fn for_full_rings(state: &DeviceState) -> Self {
-        Self::new(state.ports.iter().filter_map(NicPort::begin_gathering), 0)
     }
 
     /// Creates a wait for frames of the wires, until the next frame of a paced wire is due, and at

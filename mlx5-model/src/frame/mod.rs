@@ -3,7 +3,6 @@
 //! May import `rss` and `abi`. Invariant: no function panics, whatever the bytes.
 
 pub mod checksum;
-pub mod crc;
 
 use wqcap_rss::{FrameClass, L3, L4};
 

@@ -39,16 +39,13 @@ pub struct DeviceDraft {
 impl DeviceDraft {
     /// Completes the settings of device `index`. Fails if a port has no valid wire or a fault names
     /// a missing port.
-    pub fn finish(mut self, index: usize) -> Result<DeviceSettings, ModelSettingsError> {
+    pub fn finish(self, index: usize) -> Result<DeviceSettings, ModelSettingsError> {
         let ports = self
             .port
             .into_iter()
             .enumerate()
             .map(|(port, draft)| draft.finish(index, port + 1))
             .collect::<Result<Vec<_>, _>>()?;
-        // A wire that steals frames from the kernel cannot offer a sniffer: sniffer rules copy
-        // frames that the kernel gets too, those that the host sends among them.
-        self.caps.sniffer &= !ports.iter().any(|port| port.wire.steals());
         if let Some(fault) = self
             .faults
             .iter()

@@ -166,10 +166,6 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             // its wire ends.
             ("model/wire", device.ports[0].wire.text()),
             ("model/finite", finite(&device.ports[0])),
-            (
-                "model/steals",
-                if device.ports.iter().any(|port| port.wire.steals()) { "1" } else { "0" },
-            ),
         ],
     )?;
     if device.topology.is_vf {

@@ -102,10 +102,6 @@ pub struct WireDrops {
     /// Frames of a wire lost because the ring or queue was full between the NIC and the kernel or
     /// the other end.
     pub ring: u64,
-    /// Frames of a wire for which the kernel had no free buffer.
-    pub fill: u64,
-    /// Frames that the interface or its driver lost before the wire could take them.
-    pub driver: u64,
     /// Frames lost because they were longer than the wire carries, or were cut.
     pub size: u64,
     /// Frames that the wire carried and the NIC discarded, because the port's own buffer was full.
@@ -116,15 +112,13 @@ pub struct WireDrops {
 impl WireDrops {
     /// Returns the number of frames that the wire lost before the NIC saw them.
     pub fn total(&self) -> u64 {
-        self.ring + self.fill + self.driver + self.size
+        self.ring + self.size
     }
 
     /// Returns the increase of each of the wire's loss counts since `before`.
     pub fn since(&self, before: &WireDrops) -> WireDrops {
         WireDrops {
             ring: self.ring.saturating_sub(before.ring),
-            fill: self.fill.saturating_sub(before.fill),
-            driver: self.driver.saturating_sub(before.driver),
             size: self.size.saturating_sub(before.size),
             port: self.port.saturating_sub(before.port),
         }

@@ -27,7 +27,7 @@ use wqcap_testkit::machine::netns::until_it_sends;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Interval between two polls of a test's condition that no descriptor signals.
-pub(super) const MOMENT: Duration = Duration::from_micros(200);
+const MOMENT: Duration = Duration::from_micros(200);
 
 /// Runs `command`, a program and its arguments that are separated by spaces.
 pub(super) fn run(command: &str) -> io::Result<()> {
@@ -237,47 +237,6 @@ pub(super) fn keep_capabilities(kept: u32) {
     // SAFETY: changes the capabilities of this thread only; both structures have the layout of the
     // version in the header.
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
-    assert_eq!(set, 0);
-}
-
-/// Makes socket(2) fail with EAFNOSUPPORT for one address family on the calling thread, as on a
-/// kernel that was built without the family.
-pub(super) fn without_sockets_of(family: libc::c_int) {
-    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    // Offsets in struct seccomp_data (linux/seccomp.h): the number of the system call, and the
-    // lower half of its first argument.
-    let (number, first) = (0, 16);
-    let load = |at| (BPF_LD | BPF_W | BPF_ABS, 0, 0, at);
-    let unless = |value, skip| (BPF_JMP | BPF_JEQ | BPF_K, 0, skip, value);
-    let answer = |value| (BPF_RET | BPF_K, 0, 0, value);
-    let errno = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
-    let mut program = [
-        load(number),
-        unless(libc::SYS_socket as u32, 3),
-        load(first),
-        unless(family as u32, 1),
-        answer(errno),
-        answer(libc::SECCOMP_RET_ALLOW),
-    ]
-    .map(|(code, jt, jf, k)| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    });
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    // SAFETY: the kernel reads the program and applies it to this thread only, which ends with its
-    // test.
-    let set = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &raw const program,
-        )
-    };
     assert_eq!(set, 0);
 }
 

@@ -16,16 +16,12 @@
 //! - [`Wire::burst`] allocates nothing and makes no system call per frame.
 
 mod af_packet;
-mod af_xdp;
 mod arrival;
 mod delivery;
 mod error;
-mod gso;
 #[cfg(test)]
 mod lab;
 mod loopback;
-mod mapping;
-mod offloads;
 mod pace;
 mod packet_socket;
 mod pcap;
@@ -55,7 +51,6 @@ const _: () = {
 
 enum WireBackend {
     AfPacket(Box<af_packet::AfPacketWire>),
-    AfXdp(Box<af_xdp::AfXdpWire>),
     Pcap(Box<pcap::PcapWire>),
     Synth(Box<synth::SynthWire>),
     Peer(Box<peer::PeerWire>),
@@ -67,7 +62,6 @@ macro_rules! each {
     ($inner:expr, $wire:ident => $call:expr) => {
         match $inner {
             WireBackend::AfPacket($wire) => $call,
-            WireBackend::AfXdp($wire) => $call,
             WireBackend::Pcap($wire) => $call,
             WireBackend::Synth($wire) => $call,
             WireBackend::Peer($wire) => $call,
@@ -81,7 +75,6 @@ impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
             WireBackend::AfPacket(_) => "af_packet",
-            WireBackend::AfXdp(_) => "af_xdp",
             WireBackend::Pcap(_) => "pcap",
             WireBackend::Synth(_) => "synth",
             WireBackend::Peer(_) => "peer",
@@ -98,7 +91,6 @@ impl Wire {
             WireKind::AfPacket(it) => {
                 WireBackend::AfPacket(Box::new(af_packet::AfPacketWire::open(spec, it)?))
             }
-            WireKind::AfXdp(it) => WireBackend::AfXdp(Box::new(af_xdp::AfXdpWire::open(spec, it)?)),
             WireKind::Pcap(it) => WireBackend::Pcap(Box::new(pcap::PcapWire::open(spec, it)?)),
             WireKind::Synth(it) => WireBackend::Synth(Box::new(synth::SynthWire::new(it))),
             WireKind::Peer(path) => WireBackend::Peer(Box::new(peer::PeerWire::open(spec, path)?)),
@@ -127,7 +119,6 @@ impl Wire {
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         match &mut self.0 {
             WireBackend::AfPacket(wire) => wire.send(frame),
-            WireBackend::AfXdp(wire) => wire.send(frame),
             WireBackend::Peer(wire) => wire.send(frame),
             WireBackend::Loopback(wire) => {
                 wire.send(frame);
@@ -141,7 +132,6 @@ impl Wire {
     pub fn state(&self) -> WireState {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.state(),
-            WireBackend::AfXdp(wire) => wire.state(),
             WireBackend::Pcap(wire) => wire.state(),
             WireBackend::Synth(wire) => wire.state(),
             WireBackend::Peer(_) | WireBackend::Loopback(_) => WireState::Up,
@@ -153,7 +143,6 @@ impl Wire {
     pub fn drops(&mut self) -> WireDrops {
         match &mut self.0 {
             WireBackend::AfPacket(wire) => wire.drops(),
-            WireBackend::AfXdp(wire) => wire.drops(),
             // The other end did not take the frames. Its port is unknown here, so `port` stays 0.
             WireBackend::Peer(wire) => WireDrops {
                 ring: wire.dropped(),
@@ -177,20 +166,10 @@ impl Wire {
         }
     }
 
-    /// Returns the number of merged frames that the wire could not split and passed on whole.
-    pub fn unsplit(&self) -> u64 {
-        match &self.0 {
-            WireBackend::AfPacket(wire) => wire.unsplit(),
-            _ => 0,
-        }
-    }
-
     /// Returns the wire's notes for the user, one sentence each, such as: the capture file is
-    /// truncated, or the interface still merges frames.
+    /// truncated.
     pub fn notes(&self) -> &[String] {
         match &self.0 {
-            WireBackend::AfPacket(wire) => wire.notes(),
-            WireBackend::AfXdp(wire) => wire.notes(),
             WireBackend::Pcap(wire) => wire.notes(),
             _ => &[],
         }
@@ -202,18 +181,7 @@ impl Wire {
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.wait_fd(),
-            WireBackend::AfXdp(wire) => wire.wait_fd(),
             WireBackend::Peer(wire) => wire.wait_fd(),
-            _ => None,
-        }
-    }
-
-    /// Starts gathering frames on an idle wire. Returns a descriptor that becomes readable when the
-    /// frames have filled a large part of the wire's ring, or `None` if the wire has no such
-    /// signal.
-    pub fn begin_gathering(&self) -> Option<RawFd> {
-        match &self.0 {
-            WireBackend::AfXdp(wire) => Some(wire.begin_gathering()),
             _ => None,
         }
     }
@@ -226,7 +194,7 @@ impl Wire {
             WireBackend::Pcap(wire) => wire.next_due_ns(),
             WireBackend::Synth(wire) => wire.next_due_ns(),
             WireBackend::Peer(wire) => wire.next_due_ns(),
-            WireBackend::AfPacket(_) | WireBackend::AfXdp(_) | WireBackend::Loopback(_) => None,
+            WireBackend::AfPacket(_) | WireBackend::Loopback(_) => None,
         }
     }
 
@@ -235,13 +203,12 @@ impl Wire {
     pub fn has_room(&self) -> bool {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.has_room(),
-            WireBackend::AfXdp(wire) => wire.has_room(),
             _ => false,
         }
     }
 
     /// Switches the delivery of frames that the host sends on a wire on or off. Only a live
-    /// interface has such frames, and XDP does not see them.
+    /// interface has such frames.
     pub fn set_sniffing(&mut self, on: bool) {
         if let WireBackend::AfPacket(wire) = &mut self.0 {
             wire.set_sniffing(on);

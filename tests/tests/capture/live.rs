@@ -1,8 +1,7 @@
 //! Live traffic of ordinary programs between two network namespaces, captured on the far end by a
 //! software NIC on AF_PACKET.
 
-use rustix::process::Signal;
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, thread, time::Instant};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
 use wqcap_tests::{
     Dir, Pair, Program, Running, Wqcap,
     compare::assert_bytes,
@@ -12,8 +11,6 @@ use wqcap_tests::{
         netns::{IFACE, Namespace},
     },
     need,
-    process::{HANG, TICK},
-    skip,
 };
 
 /// TCP port of the web server on the near end.
@@ -142,8 +139,7 @@ impl<'r> Packet<'r> {
         u16::from_be_bytes([self.transport[at], self.transport[at + 1]])
     }
 
-    /// Asserts that the transport checksum is correct. A sender on a veth leaves checksums to the
-    /// hardware; captured frames have them, as on a wire.
+    /// Asserts that the transport checksum is correct.
     fn assert_checksum(&self) {
         if matches!(self.protocol, 6 | 17 | 58) {
             let all = [&self.pseudo_header, self.transport].concat();
@@ -249,7 +245,7 @@ fn content(size: u32) -> Vec<u8> {
 
 #[test]
 fn ordinary_traffic_is_captured_completely() {
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let (folder, file) = (dir.folder("www"), content(4 << 20));
     fs::write(folder.join("file"), &file).expect("room for a file");
@@ -292,7 +288,6 @@ fn ordinary_traffic_is_captured_completely() {
 
     let queues = finished.records();
     for record in queues.iter().flatten() {
-        // Segments that the kernel merged are split again before they reach the NIC.
         assert!(
             record.bytes.len() <= 1514,
             "a frame of {} bytes at an MTU of 1500",
@@ -458,51 +453,4 @@ fn the_kernel_still_receives_frames_and_promiscuous_mode_ends_with_the_run() {
         .expect(0);
     let _ = run.finished(live.stop().wait(), 0);
     assert_eq!(pair.far.promiscuity(), 0);
-}
-
-/// Sets generic receive offload (GRO) to `set`, if given, and returns `true` if it is on.
-/// Returns `None` if ethtool cannot read or set it.
-fn gro(end: &Namespace, set: Option<&str>) -> Option<bool> {
-    if let Some(value) = set {
-        let done = end.program("ethtool", &["-K", IFACE, "gro", value]).run();
-        if !done.status.success() {
-            return None;
-        }
-    }
-    let done = end.program("ethtool", &["-k", IFACE]).run();
-    let is_on = done.stdout.contains("generic-receive-offload: on");
-    done.status.success().then_some(is_on)
-}
-
-/// At its end the capture has already dropped the right to change the interface, and a killed
-/// capture cannot restore the setting.
-#[test]
-fn gro_is_on_again_after_the_end_and_after_a_kill() {
-    let pair = need!(Pair::new());
-    if gro(&pair.far, Some("on")).is_none() {
-        skip!("ethtool cannot be run, or cannot set GRO");
-    }
-    let dir = Dir::new();
-    for wire in ["af_packet", "af_xdp"] {
-        for signal in [Signal::INT, Signal::KILL] {
-            let name = format!("{wire}-{}", signal.as_raw());
-            let mut run = Wqcap::run(&dir, &name)
-                .model(&format!("{wire}:{IFACE}"))
-                .queues(1)
-                .set("output.format=none")
-                .wrapped(&["ip", "netns", "exec", pair.far.name()])
-                .start();
-            run.until("the capture receives frames", |run| {
-                run.stderr().contains("capturing mlx5_0")
-            });
-            assert_eq!(gro(&pair.far, None), Some(false), "{name}");
-            run.signal(signal);
-            let done = run.wait();
-            let began = Instant::now();
-            while gro(&pair.far, None) != Some(true) {
-                assert!(began.elapsed() < HANG, "{name}: GRO is still off: {done}");
-                thread::sleep(TICK);
-            }
-        }
-    }
 }

@@ -1,6 +1,5 @@
 //! Tests of capturing: frames on the wire against frames in the files and lines of the ledger.
 
-mod af_xdp;
 mod device_loss;
 mod fanout;
 mod faults;

@@ -374,12 +374,11 @@ fn the_peers_bench_reports_every_installed_tool() {
         .filter_map(|it| it["tool"].as_str())
         .collect();
     // These tools are among the packages of the tests. The bench reports missing other tools.
-    assert!(
-        tools.starts_with(&["wqcap", "wqcap-xdp", "tcpdump", "dumpcap"]),
-        "{done}"
-    );
-    for other in ["netsniff-ng", "testpmd", "testpmd-scalar"] {
-        let left_out = done.stderr.contains(&format!("left out: {other} is not"));
+    for tool in ["wqcap", "tcpdump", "dumpcap"] {
+        assert!(tools.contains(&tool), "{done}");
+    }
+    for other in ["wqcap-xdp", "netsniff-ng", "testpmd", "testpmd-scalar"] {
+        let left_out = done.stderr.contains(&format!("left out: {other} is "));
         assert_ne!(tools.contains(&other), left_out, "{other}: {done}");
     }
     for result in results {
@@ -387,11 +386,9 @@ fn the_peers_bench_reports_every_installed_tool() {
         assert!(number("sent") > 0.0 && number("cpu_s") > 0.0, "{result}");
         assert_eq!(number("captured") + number("lost"), number("sent"));
     }
-    assert_eq!(
-        (&results[0]["lost"], &results[1]["lost"]),
-        (&0.into(), &0.into()),
-        "{done}"
-    );
+    for result in results.iter().filter(|it| it["tool"] == "wqcap") {
+        assert_eq!(result["lost"], 0, "{done}");
+    }
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
     assert_plot_names_tools(&dir, &done.stdout, &tools);
 }

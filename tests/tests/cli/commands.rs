@@ -248,6 +248,10 @@ fn an_invalid_wire_is_refused() {
         ),
         (&format!("pcap:{}", not_pcap.display()), &["text.pcap"]),
         ("af_packet:nosuchif0", &["nosuchif0"]),
+        (
+            "af_xdp:eth0,queues=1",
+            &["`af_xdp`", "capture eth0 itself: wqcap run -i eth0"],
+        ),
         ("synth:size=12", &["size", "12"]),
         ("synth:siez=64", &["siez"]),
         ("carrier-pigeon:2", &["carrier-pigeon"]),

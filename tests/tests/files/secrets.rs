@@ -153,7 +153,7 @@ fn tshark_decrypts_the_output_of_merge_extract_and_recover() {
 /// OpenSSL clients and a server exchange data on a live interface with TLS 1.3 and TLS 1.2.
 #[test]
 fn tshark_decrypts_openssl_traffic_from_a_live_interface() {
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let [certificate, key] = certificate(&dir);
     let server = Program::new("openssl")

@@ -31,17 +31,18 @@ use wqcap_engine::{
 /// Prints the effective configuration and its plan. Fails if a run would fail to start.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
-    enter(&given.config, args.model.as_deref())?;
-    let required = args.device_required || args.privileges || args.model.is_some();
+    enter(&given.config, &args.model)?;
+    let required = args.device_required || args.privileges || !args.model.is_empty();
     given.resolve_devices(required)?;
+    given.capture_models(&args.model)?;
     for note in &given.notes {
         terminal::print_line(format_args!("note: {note}"));
     }
     let Checked {
         mut config, plan, ..
-    } = Checked::new(&given.config, args.model.as_deref(), required)?;
+    } = Checked::new(&given.config, required)?;
     if let Some(plan) = plan.as_ref().filter(|_| args.privileges) {
-        let wire = args.model.as_deref();
+        let wire = args.model.first().map(String::as_str);
         return privileges::check(plan, config.wq.delay_drop, wire, args.json);
     }
     match &plan {
@@ -84,16 +85,11 @@ pub struct Checked {
 
 impl Checked {
     /// Reads the configuration, switches to its user, and checks the configuration against this
-    /// machine and its device. Reports all problems at once. `wire` is the wire of the software
-    /// NIC.
-    pub fn new(
-        args: &ConfigArgs,
-        wire: Option<&str>,
-        device_required: bool,
-    ) -> Result<Self, Failure> {
+    /// machine and its device. Reports all problems at once.
+    pub fn new(args: &ConfigArgs, device_required: bool) -> Result<Self, Failure> {
         let mut reading = args.read()?;
         let loaded = reading.config().clone();
-        reading.add(user::switch_user(&loaded, wire).err());
+        reading.add(user::switch_user(&loaded).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
         let devices = device::candidates(&loaded)?;
@@ -128,29 +124,29 @@ pub fn text(config: &Config, plan: Option<&Plan>) -> String {
     format!("{}{plan}", config.to_toml())
 }
 
-/// Restarts this process on the software NIC if `wire` is given.
-pub fn enter_model(wire: Option<&str>, settings: &[crate::args::Setting]) -> Result<(), Failure> {
-    match (wire, settings.first()) {
-        (Some(wire), _) => preload::enter(wire, settings),
-        (None, Some(it)) => Err(Failure::refused(format!(
+/// Restarts this process on the software NIC if `wires` are given.
+pub fn enter_model(wires: &[String], settings: &[crate::args::Setting]) -> Result<(), Failure> {
+    match (wires, settings.first()) {
+        ([_, ..], _) => preload::enter(wires, settings),
+        ([], Some(it)) => Err(Failure::refused(format!(
             "--set model.{}={}: keys of the software NIC require --model WIRE",
             it.key, it.value
         ))),
-        (None, None) => Ok(()),
+        ([], None) => Ok(()),
     }
 }
 
-/// Switches to the user of the run, and restarts on the software NIC if `model` is given.
-pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
+/// Switches to the user of the run, and restarts on the software NIC if `wires` are given.
+pub fn enter(config: &ConfigArgs, wires: &[String]) -> Result<(), Failure> {
     // Input that is not a file can be read only once, which happens after the restart. Errors are
     // also reported then, together with all others.
-    if model.is_some()
+    if !wires.is_empty()
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
     {
-        let _ = user::switch_user(reading.config(), model);
+        let _ = user::switch_user(reading.config());
     }
-    enter_model(model, &config.model())
+    enter_model(wires, &config.model())
 }
 
 /// Makes the plan of a run, and applies the defaults of the software NIC's wire to the
@@ -220,12 +216,8 @@ pub fn model_wire(plan: &PortPlan) -> Option<String> {
 /// Applies the defaults for the wires to the configuration. The software NIC publishes the wire of
 /// each port together with whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
-    let live = |wire: String| {
-        ["af_packet:", "af_xdp:"]
-            .iter()
-            .any(|it| wire.starts_with(it))
-    };
-    if plan.ports().filter_map(model_wire).any(live) {
+    let is_live = |wire: String| wire.starts_with("af_packet:");
+    if plan.ports().filter_map(model_wire).any(is_live) {
         config.set_live_wire_defaults();
     }
     let is_finite = |it: &PortPlan| model_file(it, "model_finite").as_deref() == Some("1");
@@ -317,7 +309,7 @@ mod tests {
     #[test]
     fn model_keys_require_a_model() {
         let settings = ["rate=25".parse().unwrap()];
-        let failure = enter_model(None, &settings).unwrap_err();
+        let failure = enter_model(&[], &settings).unwrap_err();
         assert!(
             failure.messages[0].contains("model.rate=25")
                 && failure.messages[0].contains("--model")

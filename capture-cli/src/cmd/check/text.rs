@@ -7,7 +7,7 @@ use crate::{
 use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
     analysis::flows::FlowsPlan,
-    config::{Config, Format, Order},
+    config::{Backend, Config, Format, Order},
     files::name::SEALED,
     frame::dedup::MayDiffer,
     pipeline::reduce::Reduction,
@@ -69,6 +69,15 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
         };
         line("device", device_line(port));
         match port.device.kernel {
+            Some(_) if port.backend == Backend::AfXdp => line(
+                "queues",
+                format!(
+                    "{} with {} of {} each; the kernel does not get the frames",
+                    counted(port.queues as u64, "AF_XDP socket"),
+                    counted(port.ring.wrs.into(), "chunk"),
+                    bytes(port.ring.buffer.into()),
+                ),
+            ),
             Some(_) => line(
                 "queues",
                 format!(

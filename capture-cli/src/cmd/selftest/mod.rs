@@ -99,7 +99,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
             it.key, it.value
         )));
     }
-    enter_model(args.model.as_deref(), &settings)?;
+    enter_model(args.model.as_slice(), &settings)?;
     let stop =
         signals::catch().map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
     let device = chosen(args)?;

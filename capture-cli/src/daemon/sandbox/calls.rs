@@ -15,16 +15,43 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
 };
 use std::collections::BTreeMap;
+use wqcap_engine::config::Backend;
 
 /// Seccomp action for system calls that are not allowed: they fail with EPERM.
 pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigned());
 /// Seccomp action for system calls that are not allowed: the kernel executes and logs them.
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
+/// Sockets of the kernel that a capture of ordinary network interfaces creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelSockets {
+    /// The capture is of RDMA devices only.
+    None,
+    /// Packet sockets.
+    Packet,
+    /// AF_XDP sockets with their program and maps, and packet sockets for promiscuous mode.
+    PacketAndXdp,
+}
+
+impl KernelSockets {
+    /// Returns the sockets that captures by `backends` create.
+    pub fn of(backends: impl Iterator<Item = Backend>) -> Self {
+        backends.fold(Self::None, |all, it| match it {
+            Backend::AfXdp => Self::PacketAndXdp,
+            Backend::AfPacket if all == Self::None => Self::Packet,
+            _ => all,
+        })
+    }
+}
+
 /// Restricts all threads of this process to the allowed system calls, including those of the
-/// software NIC's `wire`, and with `packet` the creation of packet sockets.
-pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>, packet: bool) -> Result<(), Error> {
-    let filters = filters(beyond, wire, packet)?;
+/// software NIC's `wire` and those that create the sockets of `kernel`.
+pub fn restrict_all(
+    beyond: SeccompAction,
+    wire: Option<&str>,
+    kernel: KernelSockets,
+) -> Result<(), Error> {
+    let filters = filters(beyond, wire, kernel)?;
     filters
         .iter()
         .try_for_each(|it| apply_filter_all_threads(it))
@@ -35,7 +62,7 @@ pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>, packet: bool) -> 
 fn filters(
     beyond: SeccompAction,
     wire: Option<&str>,
-    packet: bool,
+    kernel: KernelSockets,
 ) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let absent = SeccompFilter::new(
@@ -44,12 +71,15 @@ fn filters(
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
         arch,
     )?;
-    let listed = SeccompFilter::new(rules(wire, packet)?, beyond, SeccompAction::Allow, arch)?;
+    let listed = SeccompFilter::new(rules(wire, kernel)?, beyond, SeccompAction::Allow, arch)?;
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
 /// Returns the seccomp rules of all allowed system calls.
-fn rules(wire: Option<&str>, packet: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+fn rules(
+    wire: Option<&str>,
+    kernel: KernelSockets,
+) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
         .concat()
@@ -86,8 +116,12 @@ fn rules(wire: Option<&str>, packet: bool) -> Result<BTreeMap<i64, Vec<SeccompRu
         rules.insert(call, vec![connected]);
     }
     let mut sockets = sockets()?;
-    if packet {
+    if kernel != KernelSockets::None {
         sockets.push(when(&[is(0, libc::AF_PACKET)?])?);
+    }
+    if kernel == KernelSockets::PacketAndXdp {
+        sockets.push(when(&[is(0, libc::AF_XDP)?])?);
+        rules.insert(libc::SYS_bpf, one_of(0, BPF_COMMANDS)?);
     }
     if let Some(wire) = wire {
         // The software NIC accesses memory of this process that may be unmapped.
@@ -95,12 +129,6 @@ fn rules(wire: Option<&str>, packet: bool) -> Result<BTreeMap<i64, Vec<SeccompRu
         rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
         match wire.split(':').next() {
             Some("af_packet") => sockets.push(when(&[is(0, libc::AF_PACKET)?])?),
-            Some("af_xdp") => {
-                for family in [libc::AF_PACKET, libc::AF_XDP] {
-                    sockets.push(when(&[is(0, family)?])?);
-                }
-                rules.insert(libc::SYS_bpf, one_of(0, BPF_COMMANDS)?);
-            }
             Some("peer") => {
                 // The peer process may reconnect.
                 sockets.push(when(&[
@@ -380,7 +408,7 @@ mod tests {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let restricted = move || {
-            for filter in filters(beyond, None, false).unwrap() {
+            for filter in filters(beyond, None, KernelSockets::None).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             work()

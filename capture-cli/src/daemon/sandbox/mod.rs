@@ -22,12 +22,13 @@ pub mod outside;
 pub mod user;
 
 use crate::failure::Failure;
+use calls::KernelSockets;
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 use landlock::RulesetError;
 use nix::{errno::Errno, unistd::Uid};
 use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
 use wqcap_engine::{
-    config::{Backend, Config, Sandbox as Wanted},
+    config::{Config, Sandbox as Wanted},
     plan::Plan,
 };
 
@@ -105,8 +106,8 @@ pub struct Sandbox {
     wanted: Wanted,
     /// Wire of the software NIC on which the sandboxed capture runs.
     wire: Option<String>,
-    /// `true` if the capture receives by packet sockets, which a later start creates again.
-    has_packet_sockets: bool,
+    /// Sockets of the kernel that the capture receives by, which a later start creates again.
+    kernel: KernelSockets,
 }
 
 impl Sandbox {
@@ -122,10 +123,10 @@ impl Sandbox {
         let it = Self {
             wanted: settings.process.sandbox,
             wire,
-            has_packet_sockets: plan.ports().any(|it| it.backend == Backend::AfPacket),
+            kernel: KernelSockets::of(plan.ports().map(|it| it.backend)),
         };
         if it.wanted != Wanted::Off {
-            let shed = user::drop_root_capabilities(settings, plan, config, it.wire.as_deref());
+            let shed = user::drop_root_capabilities(settings, plan, config);
             let shed = shed.map_err(SandboxError::from);
             it.check("root keeps only the capabilities of a capture", shed)?;
             let own =
@@ -142,7 +143,7 @@ impl Sandbox {
         let it = Self {
             wanted: settings.process.sandbox,
             wire: None,
-            has_packet_sockets: false,
+            kernel: KernelSockets::None,
         };
         if it.wanted == Wanted::Off {
             return Ok(());
@@ -160,7 +161,7 @@ impl Sandbox {
             Wanted::On | Wanted::Require => calls::REFUSED,
         };
         let what = "seccomp denies other system calls";
-        let restricted = calls::restrict_all(beyond, self.wire.as_deref(), self.has_packet_sockets);
+        let restricted = calls::restrict_all(beyond, self.wire.as_deref(), self.kernel);
         self.check(what, restricted.map_err(SandboxError::from))
     }
 

@@ -13,15 +13,13 @@ use rustix::{
 };
 use std::{ffi::CString, path::Path};
 use wqcap_engine::{
-    config::{Config, Problem},
+    config::{Backend, Config, Problem},
     plan::Plan,
 };
 
 /// Switches to `process.user`. Does nothing if the key is empty or the process already runs as that
 /// user.
-///
-/// `wire` is the wire of the software NIC.
-pub fn switch_user(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
+pub fn switch_user(config: &Config) -> Result<(), Problem> {
     let name = &config.process.user;
     if name.is_empty() {
         return Ok(());
@@ -37,7 +35,7 @@ pub fn switch_user(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
             "the process runs as user {now}, and only root can become another user; start it as root or as that user, or leave process.user out"
         )));
     }
-    user.enter(&needs(config, wire))
+    user.enter(&needs(config))
         .map_err(|e| refused(format!("the process cannot become this user: {e}")))
 }
 
@@ -47,12 +45,11 @@ pub fn drop_root_capabilities(
     config: &Config,
     plan: &Plan,
     file: Option<&Path>,
-    wire: Option<&str>,
 ) -> Result<(), CapsError> {
     if !Uid::effective().is_root() || !config.process.user.is_empty() {
         return Ok(());
     }
-    let mut kept = needs(config, wire);
+    let mut kept = needs(config);
     let held = caps::read(None, CapSet::Permitted)?;
     caps::set(None, CapSet::Effective, &(&held & &kept))?;
     let key = config
@@ -169,19 +166,19 @@ fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
     Ok(())
 }
 
-/// Returns `true` if the wire of the software NIC loads an XDP program.
-pub fn takes_bpf(wire: &str) -> bool {
-    wire.starts_with("af_xdp:")
-}
-
 /// Returns the capabilities that a capture with this configuration needs.
-fn needs(config: &Config, wire: Option<&str>) -> CapsHashSet {
+fn needs(config: &Config) -> CapsHashSet {
     let mut needs = CapsHashSet::from([Capability::CAP_NET_RAW, Capability::CAP_IPC_LOCK]);
     if config.wq.delay_drop {
         needs.insert(Capability::CAP_SYS_RAWIO);
     }
-    if wire.is_some_and(takes_bpf) {
-        needs.extend([Capability::CAP_BPF, Capability::CAP_NET_ADMIN]);
+    // To attach an XDP program, and to load it.
+    if config
+        .of_ports()
+        .iter()
+        .any(|it| it.device.backend == Backend::AfXdp)
+    {
+        needs.extend([Capability::CAP_NET_ADMIN, Capability::CAP_BPF]);
     }
     needs
 }
@@ -204,19 +201,8 @@ mod tests {
     #[test]
     fn only_delay_drop_takes_raw_io() {
         let mut config = Config::default();
-        assert!(!needs(&config, None).contains(&Capability::CAP_SYS_RAWIO));
+        assert!(!needs(&config).contains(&Capability::CAP_SYS_RAWIO));
         config.wq.delay_drop = true;
-        assert!(needs(&config, None).contains(&Capability::CAP_SYS_RAWIO));
-    }
-
-    #[test]
-    fn only_a_wire_of_xdp_takes_bpf() {
-        let takes = |wire| {
-            let needs = needs(&Config::default(), wire);
-            [Capability::CAP_BPF, Capability::CAP_NET_ADMIN].map(|it| needs.contains(&it))
-        };
-        assert_eq!(takes(Some("af_xdp:eth0")), [true; 2]);
-        assert_eq!(takes(Some("af_packet:eth0")), [false; 2]);
-        assert_eq!(takes(None), [false; 2]);
+        assert!(needs(&config).contains(&Capability::CAP_SYS_RAWIO));
     }
 }

@@ -15,6 +15,14 @@ macro_rules! words {
     )+};
 }
 
+impl Backend {
+    /// Returns `true` if the kernel's own sockets receive the frames, and no RDMA device is needed.
+    #[must_use]
+    pub const fn is_of_kernel(self) -> bool {
+        matches!(self, Self::AfPacket | Self::AfXdp)
+    }
+}
+
 words! {
     /// Way in which a port's frames are received.
     Backend {
@@ -30,6 +38,9 @@ words! {
         /// Receive by packet sockets of the kernel, one for each queue. The kernel still processes
         /// the frames.
         AfPacket,
+        /// Receive by AF_XDP sockets, one for each receive queue of the NIC. The kernel does not get
+        /// the frames.
+        AfXdp,
     }
     /// Direction of the frames that a packet socket receives, as seen from the host.
     Direction {

@@ -26,9 +26,11 @@ mod queue;
 mod striding;
 mod tokens;
 mod verbs;
+mod xdp;
 
 pub use packet::PacketQueue;
 pub use queue::{DeviceQueue, Queue};
+pub use xdp::XdpQueue;
 
 use super::pool::{Filled, FrameFacts, Slot, SlotLayout, SlotMemory};
 use crate::error::{RingError, RxError};
@@ -556,6 +558,20 @@ struct SlotAccount<'a> {
 }
 
 impl SlotAccount<'_> {
+    /// Takes the token of slot `index` from the device, for the one frame of its completion.
+    ///
+    /// # Errors
+    /// The slot is not on the ring. No token is created.
+    #[inline]
+    fn take_slot(&mut self, index: u32) -> Result<Slot, RingError> {
+        match self.posted.get_mut(index as usize) {
+            Some(posted @ true) => *posted = false,
+            _ => return Err(RingError::Unposted(index.into())),
+        }
+        *self.outstanding -= 1;
+        Ok(self.memory.slot(index))
+    }
+
     /// Enters one completion like [`Account::enter`], but passes a frame to `push`, which returns the
     /// frame's final location.
     #[inline(always)]

@@ -10,6 +10,7 @@
 
 mod blocks;
 mod gate;
+pub(crate) mod raw;
 mod socket;
 
 pub use blocks::{BlockFrame, BlockMemory, BlockRing, Damaged, PacketCursor};

@@ -1,16 +1,15 @@
 //! Packet socket: its creation in the order that the kernel needs, its gate, its counts.
-#![allow(unsafe_code)]
 
 use super::{
     blocks::{BlockMemory, BlockRing},
     gate::Gate,
+    raw::RawPacket,
 };
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType, netdevice, sockopt};
+use rustix::net::sockopt;
 use std::{
     ffi::c_int,
     io,
-    mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 use wqcap_core::settings::Direction;
@@ -101,7 +100,7 @@ pub struct PacketCounts {
 /// Packet socket that is bound to an interface.
 #[derive(Debug)]
 pub struct PacketSocket {
-    fd: OwnedFd,
+    raw: RawPacket,
     interface: String,
     direction: Direction,
 }
@@ -113,21 +112,17 @@ impl PacketSocket {
     /// The interface does not exist, the process lacks CAP_NET_RAW (EPERM), or the kernel has no
     /// memory for the ring.
     pub fn open(interface: &str, attr: &PacketAttr) -> Result<(Self, BlockRing), PacketError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Protocol 0: the socket receives nothing before it is bound.
-        let fd = net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
-            .map_err(|e| PacketError::Create(e.into()))?;
         let socket = Self {
-            fd,
+            raw: RawPacket::create().map_err(PacketError::Create)?,
             interface: interface.to_owned(),
             direction: attr.direction,
         };
-        let index = netdevice::name_to_index(&socket.fd, interface).map_err(|_| {
-            PacketError::NoInterface {
+        let index = socket
+            .raw
+            .index_of(interface)
+            .ok_or_else(|| PacketError::NoInterface {
                 interface: interface.to_owned(),
-            }
-        })?;
-        let index = index.cast_signed();
+            })?;
         socket.set_gate(Gate::Closed)?;
         let version = libc::tpacket_versions::TPACKET_V3 as c_int;
         socket.set("PACKET_VERSION", libc::PACKET_VERSION, &version)?;
@@ -138,20 +133,14 @@ impl PacketSocket {
             source,
         })?;
         socket
-            .bind(index)
+            .raw
+            .bind(index, libc::ETH_P_ALL as u16)
             .map_err(|source| socket.refused("the address (bind)", source))?;
         if attr.promiscuous {
-            let request = libc::packet_mreq {
-                mr_ifindex: index,
-                mr_type: libc::PACKET_MR_PROMISC as u16,
-                mr_alen: 0,
-                mr_address: [0; 8],
-            };
-            socket.set(
-                "PACKET_ADD_MEMBERSHIP",
-                libc::PACKET_ADD_MEMBERSHIP,
-                &request,
-            )?;
+            socket
+                .raw
+                .set_promiscuous(index)
+                .map_err(|source| socket.refused("PACKET_ADD_MEMBERSHIP", source))?;
         }
         // An interface that is down leaves ENETDOWN here. Its frames arrive once it is up.
         socket.clear_error();
@@ -169,6 +158,7 @@ impl PacketSocket {
         let kind = libc::PACKET_FANOUT_HASH | UNIQUE;
         self.set(OPTION, libc::PACKET_FANOUT, &(kind << 16))?;
         let group: u32 = self
+            .raw
             .get(libc::PACKET_FANOUT)
             .map_err(|source| self.refused(OPTION, source))?;
         Ok(FanoutGroup((group & 0xffff) as u16))
@@ -207,6 +197,7 @@ impl PacketSocket {
     /// The kernel refuses the reading.
     pub fn take_counts(&self) -> Result<PacketCounts, PacketError> {
         let counts: libc::tpacket_stats_v3 = self
+            .raw
             .get(libc::PACKET_STATISTICS)
             .map_err(|source| self.refused("PACKET_STATISTICS", source))?;
         Ok(PacketCounts {
@@ -220,15 +211,14 @@ impl PacketSocket {
     /// ends at once.
     pub fn clear_error(&self) {
         // The result is the pending error itself.
-        let _ = sockopt::socket_error(&self.fd);
+        let _ = sockopt::socket_error(&self.raw);
     }
 
     /// Returns `true` if the socket's interface was deleted or moved to another network namespace.
-    /// The kernel then binds its sockets to index -1 (`packet_notifier` of net/packet/af_packet.c),
-    /// so a new interface of the same name is not mistaken for it.
+    /// A new interface of the same name is not mistaken for it.
     #[must_use]
     pub fn is_orphaned(&self) -> bool {
-        self.address().is_ok_and(|it| it.sll_ifindex == -1)
+        self.raw.is_orphaned()
     }
 
     /// Returns the hardware type of the socket's interface (`ARPHRD_…` of linux/if_arp.h).
@@ -236,7 +226,7 @@ impl PacketSocket {
     /// # Errors
     /// The kernel refuses the reading.
     pub fn hardware_type(&self) -> io::Result<u16> {
-        Ok(self.address()?.sll_hatype)
+        Ok(self.raw.address()?.sll_hatype)
     }
 
     /// Returns the name of the socket's interface at its creation.
@@ -264,34 +254,9 @@ impl PacketSocket {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
-        self.set_option(libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        BlockMemory::map(self.fd.as_fd(), attr.blocks, attr.block_bytes)
-    }
-
-    fn bind(&self, index: c_int) -> io::Result<()> {
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-            sll_ifindex: index,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        let len = size_of::<libc::sockaddr_ll>() as u32;
-        // SAFETY: the kernel reads `len` bytes of the address, which outlives the call.
-        checked(unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) })
-    }
-
-    fn address(&self) -> io::Result<libc::sockaddr_ll> {
-        // SAFETY: a C struct of integers, for which zeroes are a value.
-        let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
-        let mut len = size_of::<libc::sockaddr_ll>() as u32;
-        // SAFETY: the kernel writes at most `len` bytes, which the struct has.
-        checked(unsafe {
-            libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len)
-        })?;
-        Ok(address)
+        self.raw
+            .set_option(libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        BlockMemory::map(self.raw.as_fd(), attr.blocks, attr.block_bytes)
     }
 
     fn set_gate(&self, gate: Gate) -> Result<(), PacketError> {
@@ -300,45 +265,15 @@ impl PacketSocket {
             len: len as u16,
             filter: steps.as_mut_ptr(),
         };
-        self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        self.raw
+            .set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
             .map_err(|source| self.refused("SO_ATTACH_FILTER", source))
     }
 
     fn set<T>(&self, name: &'static str, option: c_int, value: &T) -> Result<(), PacketError> {
-        self.set_option(libc::SOL_PACKET, option, value)
+        self.raw
+            .set_option(libc::SOL_PACKET, option, value)
             .map_err(|source| self.refused(name, source))
-    }
-
-    fn set_option<T>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
-        // SAFETY: the kernel reads `size_of::<T>()` bytes of `value`, and what it points to, which
-        // outlives the call.
-        checked(unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                option,
-                (&raw const *value).cast(),
-                size_of::<T>() as u32,
-            )
-        })
-    }
-
-    /// Reads an option of level SOL_PACKET whose value consists of integers.
-    fn get<T: Copy>(&self, option: c_int) -> io::Result<T> {
-        let mut value = MaybeUninit::<T>::zeroed();
-        let mut len = size_of::<T>() as u32;
-        // SAFETY: the kernel writes at most `len` bytes, which `value` has.
-        checked(unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_PACKET,
-                option,
-                value.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        })?;
-        // SAFETY: the callers' types consist of integers, for which any bytes are a value.
-        Ok(unsafe { value.assume_init() })
     }
 
     fn refused(&self, option: &'static str, source: io::Error) -> PacketError {
@@ -352,13 +287,6 @@ impl PacketSocket {
 
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.raw.as_fd()
     }
-}
-
-fn checked(result: c_int) -> io::Result<()> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }

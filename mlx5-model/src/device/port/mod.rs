@@ -171,12 +171,7 @@ impl NicPort {
         if self.keeps_wire {
             return;
         }
-        let unsplit = self.wire.take().map_or(0, |wire| wire.unsplit());
-        if unsplit > 0 {
-            self.log(format_args!(
-                "{unsplit} merged frames could not be split and were passed on whole"
-            ));
-        }
+        self.wire = None;
     }
 
     /// Keeps the port's wire while the device's driver restarts.
@@ -231,12 +226,6 @@ impl NicPort {
     /// Returns a descriptor that becomes readable when the port's wire has a frame.
     pub fn wait_fd(&self) -> Option<i32> {
         self.wire.as_ref().and_then(Wire::wait_fd)
-    }
-
-    /// Lets frames gather on the port's wire. Returns a descriptor that becomes readable when the
-    /// wire's ring fills; `None`: the wire cannot signal that.
-    pub fn begin_gathering(&self) -> Option<i32> {
-        self.wire.as_ref().and_then(Wire::begin_gathering)
     }
 
     /// Returns the time when the next frame of the port's wire is due, if the wire keeps a pace.
@@ -485,8 +474,6 @@ impl NicPort {
             let new = drops.since(&self.wire_drops);
             add(&self.counters.wire_dropped, new.total());
             add(&self.counters.wire_dropped_ring, new.ring);
-            add(&self.counters.wire_dropped_fill, new.fill);
-            add(&self.counters.wire_dropped_driver, new.driver);
             add(&self.counters.wire_dropped_size, new.size);
             add(&self.counters.rx_discards_phy, new.port);
             self.wire_drops = drops;

@@ -1,16 +1,14 @@
 //! Wire on a live interface: a packet socket with a TPACKET_V3 ring.
 //!
-//! Frames are borrowed from the ring that the kernel fills. Changes that the kernel has made to
-//! them are undone in place, so that frames are as on a cable: a removed VLAN tag is put back, a
-//! checksum left to the hardware is completed, and super-frames are split (see `gso`).
-//!
-//! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and no
-//! kernel can describe SCTP super-frames; super-frames longer than 256 KiB do not fit a block. All
-//! of these count as dropped. GRO and LRO of the interface are switched off while the wire is open,
-//! if that is permitted, and on again afterwards (see `offloads`).
+//! Frames are borrowed from the ring that the kernel fills, and delivered as the kernel gives them,
+//! except that a VLAN tag that the kernel has removed is put back in place. So frames that the
+//! kernel has merged, or that the sending end of a veth pair has left to hardware to finish, are
+//! not as on a cable: super-frames are longer than the MTU, and checksums may be incomplete. A
+//! super-frame that does not fit a block of the ring counts as too long. The wire changes nothing
+//! of the interface except promiscuous mode.
 //!
 //! Invariants: a block of the ring is accessed only between its handover by the kernel and its
-//! release; a frame is prepared once, however often the NIC makes it wait.
+//! release; a frame's tag is put back once, however often the NIC makes the frame wait.
 
 mod ring;
 
@@ -23,8 +21,6 @@ use rustix::time::ClockId;
 use super::arrival::Arrivals;
 use super::delivery::{Delivery, MIN_FRAME, Receiver, WireDirection, WireDrops, WireState};
 use super::error::WireError;
-use super::gso::{GsoOutcome, SegmentSplit, VirtioHeader};
-use super::offloads::{ETH_FLAG_LRO, Offloads};
 use super::packet_socket::Socket;
 use super::spec::WireSpec;
 use super::spec::af_packet::AfPacketSpec;
@@ -43,11 +39,13 @@ const MACS: usize = 12;
 /// Offset of the struct sockaddr_ll behind a frame's header in a TPACKET block: the size of struct
 /// tpacket3_hdr, aligned as by TPACKET_ALIGN.
 const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
+/// Smallest offset of a frame behind its header in a TPACKET block: there is room for a VLAN tag
+/// behind the address. The kernel leaves at least 16 bytes for the Ethernet header, aligns their
+/// end to 16 bytes, and so leaves more than a tag (`tpacket_rcv`, net/packet/af_packet.c).
+const FRAME_AT: usize = ADDRESS_AT + size_of::<libc::sockaddr_ll>() + VLAN;
 
 /// Open `af_packet` wire, which copies the frames of a network interface.
 pub(super) struct AfPacketWire {
-    /// Offloads of the network interface, restored when the wire is dropped.
-    _offloads: Offloads,
     ring: PacketRxRing,
     socket: Socket,
     cursor: BlockCursor,
@@ -60,7 +58,6 @@ pub(super) struct AfPacketWire {
     /// Time, by the NIC's clock, at which the wire's network interface was found to be deleted.
     gone_ns: Option<u64>,
     lost: bool,
-    notes: Vec<String>,
 }
 
 impl AfPacketWire {
@@ -77,8 +74,7 @@ impl AfPacketWire {
             "cannot find the interface",
             "`ip link` lists the interfaces of this network namespace",
         ))?;
-        // The version and the virtio header determine the layout of the ring, so they are set
-        // first.
+        // The version determines the layout of the ring, so it is set first.
         socket.prepare().map_err(failed(
             "cannot set up the packet socket",
             "use Linux 3.2 or newer with CONFIG_PACKET",
@@ -109,18 +105,7 @@ impl AfPacketWire {
             .map_err(failed("cannot set promiscuous mode", ""))?;
         // An interface that is down causes an error here. The wire waits until the interface is up.
         socket.clear_error();
-
-        let offloads = Offloads::switch_off(&socket, index, ETH_FLAG_LRO);
-        let mut notes = Vec::new();
-        if let Some(error) = offloads.refused() {
-            notes.push(format!(
-                "{}: GRO and LRO stay on ({error}): merged frames are split again, which may lose PSH \
-                 flags and IP identifications; grant CAP_NET_ADMIN to switch them off",
-                spec.iface
-            ));
-        }
         Ok(AfPacketWire {
-            _offloads: offloads,
             ring,
             socket,
             cursor: BlockCursor::default(),
@@ -131,7 +116,6 @@ impl AfPacketWire {
             check_ns: 0,
             gone_ns: None,
             lost: false,
-            notes,
         })
     }
 
@@ -150,14 +134,6 @@ impl AfPacketWire {
             size: self.cursor.damaged,
             ..WireDrops::default()
         }
-    }
-
-    pub(super) fn unsplit(&self) -> u64 {
-        self.cursor.unsplit
-    }
-
-    pub(super) fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     pub(super) fn wait_fd(&self) -> Option<RawFd> {
@@ -238,18 +214,13 @@ struct BlockCursor {
     left: u32,
     /// Frame at the head of the TPACKET block, ready for delivery.
     ready: Option<BlockPiece>,
-    /// Whole super-frame of the TPACKET block that is being split.
-    splitting: Option<BlockPiece>,
-    split: Box<SegmentSplit>,
     /// Set when the wire also delivers frames that the host sends.
     sniffing: bool,
-    /// Number of super-frames that the wire could not split.
-    unsplit: u64,
     /// Number of frames that were cut, too short, or in a damaged TPACKET block.
     damaged: u64,
 }
 
-/// Frame or super-frame within a TPACKET block.
+/// Frame within a TPACKET block.
 #[derive(Clone, Copy, Debug)]
 struct BlockPiece {
     at: usize,
@@ -267,29 +238,14 @@ impl BlockCursor {
         if !self.started {
             self.start(block);
         }
-        loop {
-            if self.ready.is_some() {
-                return self.ready;
-            }
-            if let Some(whole) = self.splitting {
-                match self.split.next(&mut block[whole.at..][..whole.len]) {
-                    Some(range) => {
-                        let (at, len) = (whole.at + range.start, range.len());
-                        self.ready = Some(BlockPiece { at, len, ..whole });
-                    }
-                    None => self.splitting = None,
-                }
-                continue;
-            }
-            if self.left == 0 {
-                return None;
-            }
+        while self.ready.is_none() && self.left > 0 {
             if self.read_frame(block).is_none() {
                 // The block is damaged. No frame from here on can be found.
                 self.damaged += u64::from(self.left);
                 self.left = 0;
             }
         }
+        self.ready
     }
 
     /// Removes the frame at the head of the TPACKET block.
@@ -324,13 +280,11 @@ impl BlockCursor {
                 block,
                 header + offset_of!(libc::tpacket3_hdr, tp_mac),
             )?);
-        if at + len > block.len() || at < header + VirtioHeader::LEN {
+        if at + len > block.len() || at < header + FRAME_AT {
             return None;
         }
         let pkttype = offset_of!(libc::sockaddr_ll, sll_pkttype);
         let pkttype = *block.get(header + ADDRESS_AT + pkttype)?;
-        let virtio = block[at - VirtioHeader::LEN..at].first_chunk()?;
-        let mut virtio = VirtioHeader::read(virtio);
         let variant = header + offset_of!(libc::tpacket3_hdr, hv1);
         let tci = word(
             block,
@@ -367,30 +321,15 @@ impl BlockCursor {
                 0 => ETHERTYPE_VLAN,
                 _ => tpid,
             };
-            // The tag fits: the virtio header, which has been read, is longer than the tag.
+            // The tag takes the place of the last bytes before the frame (see `FRAME_AT`).
             piece.at -= VLAN;
             piece.len += VLAN;
             block.copy_within(at..at + MACS, piece.at);
             let tag = &mut block[piece.at + MACS..][..VLAN];
             tag[..2].copy_from_slice(&tpid.to_be_bytes());
             tag[2..].copy_from_slice(&(tci as u16).to_be_bytes());
-            virtio.shift(VLAN as u16);
         }
-        if virtio.is_plain() {
-            self.ready = Some(piece);
-            return Some(());
-        }
-        match self
-            .split
-            .start(&mut block[piece.at..][..piece.len], &virtio)
-        {
-            GsoOutcome::Whole => self.ready = Some(piece),
-            GsoOutcome::Split => self.splitting = Some(piece),
-            GsoOutcome::Unsplit => {
-                self.unsplit += 1;
-                self.ready = Some(piece);
-            }
-        }
+        self.ready = Some(piece);
         Some(())
     }
 }

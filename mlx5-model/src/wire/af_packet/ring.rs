@@ -1,18 +1,17 @@
 //! Receive ring of a packet socket, which the kernel fills with blocks of frames (TPACKET_V3, Linux
 //! packet_mmap documentation).
 //!
-//! Imports `mapping` and `packet_socket`. Invariant: block `current` is the oldest block that is
-//! not released; a block's bytes are accessible only through the borrow that [`RxRing::block`]
-//! returns, and only while the kernel does not use the block.
+//! Imports `packet_socket`. Invariant: block `current` is the oldest block that is not released; a
+//! block's bytes are accessible only through the borrow that [`PacketRxRing::block`] returns, and
+//! only while the kernel does not use the block.
 
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::offset_of;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::mapping::{MappingAccess, SharedMapping};
 use super::super::packet_socket::Socket;
 
 /// Size of a TPACKET block in bytes. Super-frames have up to 64 KiB, "BIG TCP" ones usually less
@@ -33,12 +32,16 @@ const STATUS: usize =
 
 /// Mapped receive ring of a packet socket.
 pub(super) struct PacketRxRing {
-    memory: SharedMapping,
+    /// Start of the mapping, which is unmapped when the value is dropped.
+    memory: NonNull<u8>,
     /// Number of TPACKET blocks in the receive ring.
     blocks: usize,
     /// Index of the oldest TPACKET block that is not released.
     current: usize,
 }
+
+// SAFETY: only this value accesses the mapping, and nothing in it is bound to a thread.
+unsafe impl Send for PacketRxRing {}
 
 impl PacketRxRing {
     /// Creates a packet socket's receive ring of `bytes` in the kernel and maps it.
@@ -53,8 +56,21 @@ impl PacketRxRing {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         })?;
+        let len = blocks * BLOCK;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other
+        // memory.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, socket.fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A mapping holds its socket: a forked child with a copy would keep the interface
+        // promiscuous after the wire is closed.
+        // SAFETY: the mapping was made above, with this length.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         Ok(PacketRxRing {
-            memory: SharedMapping::new(socket.fd(), blocks * BLOCK, 0, MappingAccess::ReadWrite)?,
+            memory: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
             blocks,
             current: 0,
         })
@@ -90,7 +106,7 @@ impl PacketRxRing {
     fn start(&self, block: usize) -> NonNull<u8> {
         assert!(block < self.blocks);
         // SAFETY: by the assertion, the block lies within the mapping.
-        unsafe { self.memory.base().add(block * BLOCK) }
+        unsafe { self.memory.add(block * BLOCK) }
     }
 
     fn status_of(&self, block: usize) -> &AtomicU32 {
@@ -98,5 +114,12 @@ impl PacketRxRing {
         // the kernel changes it as a whole; the borrow of `self` excludes the slice that `block`
         // lends.
         unsafe { AtomicU32::from_ptr(self.start(block).add(STATUS).as_ptr().cast()) }
+    }
+}
+
+impl Drop for PacketRxRing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and no reference to it is left.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.blocks * BLOCK) };
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! af_packet:IFACE[,ring=128MiB]
-//! af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=128MiB][,busy_poll]
 //! pcap:FILE[,loop=N][,pps=N | ,speed=X][,lossy]
 //! synth:[size=64][,flows=1024][,pps=N][,count=N][,proto=..][,ip=..][,vlan=N][,dir=..][,lossy]
 //! peer:PATH
@@ -12,7 +11,6 @@
 //! Invariant: the parser finds every error in the text. Opening a wire finds none there.
 
 pub mod af_packet;
-pub mod af_xdp;
 pub mod pcap;
 pub mod synth;
 mod text;
@@ -20,7 +18,6 @@ mod text;
 use std::str::FromStr;
 
 use af_packet::AfPacketSpec;
-use af_xdp::AfXdpSpec;
 use pcap::PcapSpec;
 use synth::SynthSpec;
 pub use text::SpecError;
@@ -37,7 +34,6 @@ pub struct WireSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireKind {
     AfPacket(AfPacketSpec),
-    AfXdp(AfXdpSpec),
     Pcap(PcapSpec),
     Synth(SynthSpec),
     /// Cable to a modelled NIC in another process, over the Unix socket at this path.
@@ -45,8 +41,7 @@ pub enum WireKind {
     Loopback,
 }
 
-const KINDS: &str =
-    "a wire is af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
+const KINDS: &str = "a wire is af_packet:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
     /// Default ring size of a wire on a live interface, in bytes.
@@ -56,7 +51,6 @@ impl WireSpec {
     pub fn ring(&self) -> Option<u64> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(it.ring),
-            WireKind::AfXdp(it) => Some(it.ring),
             _ => None,
         }
     }
@@ -71,9 +65,7 @@ impl WireSpec {
         match &self.kind {
             WireKind::Pcap(it) => it.rounds != 0,
             WireKind::Synth(it) => it.count.is_some(),
-            WireKind::AfPacket(_) | WireKind::AfXdp(_) | WireKind::Peer(_) | WireKind::Loopback => {
-                false
-            }
+            WireKind::AfPacket(_) | WireKind::Peer(_) | WireKind::Loopback => false,
         }
     }
 
@@ -83,9 +75,7 @@ impl WireSpec {
         let lossy = match &self.kind {
             WireKind::Pcap(it) => it.lossy,
             WireKind::Synth(it) => it.lossy,
-            WireKind::AfPacket(_) | WireKind::AfXdp(_) | WireKind::Peer(_) | WireKind::Loopback => {
-                true
-            }
+            WireKind::AfPacket(_) | WireKind::Peer(_) | WireKind::Loopback => true,
         };
         self.finite() && !lossy
     }
@@ -100,19 +90,13 @@ impl WireSpec {
     pub fn netdev(&self) -> Option<&str> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(&it.iface),
-            WireKind::AfXdp(it) => Some(&it.iface),
             _ => None,
         }
     }
 
     /// Returns `true` if the wire is a network interface of the machine.
     pub fn is_live(&self) -> bool {
-        matches!(self.kind, WireKind::AfPacket(_) | WireKind::AfXdp(_))
-    }
-
-    /// Returns `true` if the wire takes its frames away from the kernel, which gets none of them.
-    pub fn steals(&self) -> bool {
-        matches!(self.kind, WireKind::AfXdp(_))
+        matches!(self.kind, WireKind::AfPacket(_))
     }
 }
 
@@ -132,7 +116,13 @@ impl FromStr for WireSpec {
             }
             ("synth", rest) => WireKind::Synth(SynthSpec::parse(&wire, rest.unwrap_or(""))?),
             ("af_packet", Some(rest)) => WireKind::AfPacket(AfPacketSpec::parse(&wire, rest)?),
-            ("af_xdp", Some(rest)) => WireKind::AfXdp(AfXdpSpec::parse(&wire, rest)?),
+            // A wire of earlier versions.
+            ("af_xdp", rest) => {
+                let iface = rest.and_then(|it| it.split(',').next());
+                let iface = iface.filter(|it| !it.is_empty()).unwrap_or("eth0");
+                let instead = format!("capture {iface} itself: wqcap run -i {iface}");
+                return Err(wire.error("kind", kind, instead));
+            }
             ("pcap", Some(rest)) => WireKind::Pcap(PcapSpec::parse(&wire, rest)?),
             ("peer", Some("")) => {
                 return Err(wire.error(

@@ -1,6 +1,5 @@
 //! Tests of the parser: accepted texts, properties of wires, and error messages.
 
-use super::af_xdp::{XdpMode, ZeroCopy};
 use super::pcap::PcapPace;
 use super::synth::{Mix, Sizes};
 use super::*;
@@ -25,39 +24,6 @@ fn every_option_is_read() {
     ] {
         let iface = "wqw-0.1@2".to_owned();
         assert_eq!(kind(text), WireKind::AfPacket(AfPacketSpec { iface, ring }));
-    }
-    let plain = AfXdpSpec {
-        iface: "eth0".into(),
-        queues: None,
-        mode: XdpMode::Auto,
-        zero_copy: ZeroCopy::Auto,
-        ring: 128 << 20,
-        busy_poll: false,
-    };
-    for (text, want) in [
-        ("af_xdp:eth0", plain.clone()),
-        ("af_xdp:eth0,mode=auto,zerocopy=auto", plain.clone()),
-        (
-            "af_xdp:eth0,mode=skb,zerocopy=off,busy_poll",
-            AfXdpSpec {
-                mode: XdpMode::Skb,
-                zero_copy: ZeroCopy::Off,
-                busy_poll: true,
-                ..plain.clone()
-            },
-        ),
-        (
-            "af_xdp:eth0,queues=4,mode=native,zerocopy=on,ring=8MiB",
-            AfXdpSpec {
-                queues: Some(4),
-                mode: XdpMode::Native,
-                zero_copy: ZeroCopy::On,
-                ring: 8 << 20,
-                ..plain
-            },
-        ),
-    ] {
-        assert_eq!(kind(text), WireKind::AfXdp(want));
     }
     let unpaced = PcapSpec {
         file: "a".into(),
@@ -188,11 +154,8 @@ fn finite_and_lossless_wires() {
     assert_eq!(facts("loopback"), (false, false));
     assert_eq!(facts("peer:x"), (false, false));
     assert_eq!(facts("af_packet:eth0"), (false, false));
-    assert_eq!(facts("af_xdp:eth0"), (false, false));
     assert_eq!(spec("af_packet:eth0,ring=8MiB").netdev(), Some("eth0"));
-    assert_eq!(spec("af_xdp:eth0,queues=1").netdev(), Some("eth0"));
     assert_eq!(spec("pcap:eth0").netdev(), None);
-    assert!(spec("af_xdp:eth0").steals() && !spec("af_packet:eth0").steals());
 }
 
 #[test]
@@ -208,21 +171,12 @@ fn errors_name_the_part_the_value_and_what_is_allowed() {
         ("af_packet:e,ring=1", &["ring", "`1`", "2MiB"]),
         ("af_packet:e,ring=1TiB", &["ring", "`1TiB`"]),
         ("af_packet:e,ring=17179869184GiB", &["ring"]),
-        ("af_xdp", &["kind", "af_xdp:IFACE"]),
-        ("af_xdp:", &["interface", "af_xdp:eth0"]),
-        ("af_xdp:e,queues=0", &["queues", "`0`", "1 to 1024"]),
-        ("af_xdp:e,mode=driver", &["mode", "`driver`", "native"]),
-        ("af_xdp:e,zerocopy=yes", &["zerocopy", "`yes`", "on"]),
+        ("af_xdp", &["kind", "`af_xdp`", "wqcap run -i eth0"]),
+        ("af_xdp:", &["kind", "wqcap run -i eth0"]),
         (
-            "af_xdp:e,mode=skb,zerocopy=on",
-            &["zerocopy", "mode=native"],
+            "af_xdp:e1,queues=2",
+            &["kind", "`af_xdp`", "capture e1 itself: wqcap run -i e1"],
         ),
-        ("af_xdp:e,ring=1", &["ring", "`1`", "2MiB"]),
-        (
-            "af_xdp:e,busy_poll=1",
-            &["option", "`busy_poll=1`", "busy_poll"],
-        ),
-        ("af_xdp:e,mode=skb,mode=skb", &["mode", "once"]),
         ("pcap:", &["file"]),
         ("pcap:,lossy", &["file"]),
         ("pcap:a,loop=x", &["loop", "`x`", "forever"]),
@@ -268,7 +222,7 @@ fn readme_has_every_option() {
     let rows = readme.lines().filter_map(|line| {
         let mut code = line.strip_prefix("| `")?.split('`').step_by(2);
         let (kind, option) = (code.next()?, code.next()?);
-        ["af_packet", "af_xdp", "pcap", "synth"]
+        ["af_packet", "pcap", "synth"]
             .contains(&kind)
             .then_some((kind, option))
     });
@@ -287,7 +241,7 @@ fn readme_has_every_option() {
         documented.push((name, option.split('=').next().expect("a name")));
     }
     assert_eq!(documented.iter().filter(|it| it.0 == "pcap").count(), 4);
-    for wire in ["af_packet:eth0,none", "af_xdp:eth0,none", "synth:none"] {
+    for wire in ["af_packet:eth0,none", "synth:none"] {
         let error = wire.parse::<WireSpec>().unwrap_err().to_string();
         let (wire, _) = wire.split_once(':').expect("a kind");
         let (_, names) = error.split_once(" takes ").expect("a list of options");

@@ -71,6 +71,23 @@ impl Pair {
         until_it_sends(near, IFACE)?;
         Ok(pair)
     }
+
+    /// Creates the pair, with senders that finish their frames: they compute checksums, and send no
+    /// segment longer than the MTU. Otherwise they leave this work to hardware that a veth pair does
+    /// not have, and a capture gets unfinished frames.
+    ///
+    /// # Errors
+    /// Also returns an error if `ethtool` cannot change the interfaces.
+    pub fn without_offloads() -> Result<Self, String> {
+        let pair = Self::new()?;
+        for end in [&pair.near, &pair.far] {
+            let done = end.program("ethtool", &["-K", IFACE, "tx", "off"]).run();
+            if !done.status.success() {
+                return Err(format!("ethtool cannot switch off offloads: {done}"));
+            }
+        }
+        Ok(pair)
+    }
 }
 
 /// Network namespace, deleted on drop.

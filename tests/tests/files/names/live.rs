@@ -242,7 +242,7 @@ fn until_bound(server: &mut Running, end: &Namespace, protocol: &str, port: u16)
 #[test]
 fn hellos_of_openssl_give_names() {
     let duckdb = need!(Duckdb::install());
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let [certificate, key] = certificate(&dir);
     let servers = ["10.77.0.2:443", "[fd77::2]:443"].map(|address| {
@@ -344,7 +344,7 @@ connection.getresponse().read()
 fn requests_of_curl_and_python_give_names() {
     const PORT: u16 = 8080;
     let duckdb = need!(Duckdb::install());
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     dir.write("file", "x");
     let port = PORT.to_string();
@@ -408,7 +408,7 @@ fn the_dns_table_has_the_messages_of_dnsmasq() {
     const TYPES: [(&str, &str); 3] = [("A", "1"), ("AAAA", "28"), ("MX", "15")];
     need!(has("dnsmasq", "dnsmasq-base"));
     let duckdb = need!(Duckdb::install());
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let options = [
         "--keep-in-foreground",
@@ -481,7 +481,7 @@ fn the_dns_table_has_the_messages_of_dnsmasq() {
 fn ssh_banners_of_dropbear_give_names() {
     need!(has("dropbear", "dropbear-bin"));
     let duckdb = need!(Duckdb::install());
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let at = |name: &str| {
         dir.join(name)
@@ -537,7 +537,7 @@ fn ssh_banners_of_dropbear_give_names() {
 fn the_dhcp_table_has_the_messages_of_busybox() {
     need!(has("busybox", "busybox-static"));
     let duckdb = need!(Duckdb::install());
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let [leases, pid] = ["leases", "pid"].map(|it| dir.write(it, ""));
     let config = format!(
@@ -592,7 +592,7 @@ fn quic(packages: &Path, end: &Namespace, args: &[&str]) -> Program {
 fn hellos_of_aioquic_give_names() {
     let packages = need!(pypi::installed("aioquic", "", AIOQUIC));
     let duckdb = need!(Duckdb::install());
-    let pair = need!(Pair::new());
+    let pair = need!(Pair::without_offloads());
     let dir = Dir::new();
     let files = certificate(&dir);
     let [certificate, key] = files

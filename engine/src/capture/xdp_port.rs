@@ -1,0 +1,101 @@
+//! Ordinary network interface as the port of a capture by AF_XDP sockets, one for each receive queue
+//! of the NIC.
+//!
+//! Invariant: until the gate is opened, and after it is closed, the kernel gets every frame.
+
+use super::link::{InterfaceChange, LinkWatch};
+use crate::{
+    Error,
+    device::counters::SocketDrops,
+    plan::PortPlan,
+    rx::{Ring, XdpQueue},
+};
+use std::{sync::Arc, time::Duration};
+use wqcap_sockets::xdp::{XdpAttr, XdpHook, XdpInterface};
+
+/// Time after the gate is closed in which frames that passed it arrive: the driver passes on the
+/// frames of a poll together.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// AF_XDP sockets of a captured network interface.
+pub(super) struct XdpPort {
+    sockets: XdpInterface,
+    link: LinkWatch,
+    drops: Arc<SocketDrops>,
+}
+
+impl XdpPort {
+    /// Opens the AF_XDP sockets of the port's queues, with a closed gate, and their receive rings.
+    ///
+    /// # Errors
+    /// A capability is missing, the interface does not exist, has another XDP program or too large
+    /// an MTU, or the kernel has no memory for a ring.
+    pub(super) fn open(plan: &PortPlan) -> Result<(Self, Vec<Ring<XdpQueue>>), Error> {
+        let interface = &plan.device.name;
+        let attr = XdpAttr {
+            queues: u32::try_from(plan.queues).unwrap_or(u32::MAX),
+            chunks: plan.ring.wrs,
+            chunk_bytes: plan.ring.buffer,
+            numa_node: plan.device.numa_node,
+            promiscuous: plan.promiscuous,
+        };
+        let (sockets, rings) = XdpInterface::open(interface, &attr)?;
+        let with_socket = sockets.sockets().iter().zip(rings);
+        let rings = with_socket.map(|(socket, ring)| Ring::from_xdp(Arc::clone(socket), ring));
+        let rings = rings.collect::<Result<_, _>>()?;
+        let port = Self {
+            link: LinkWatch::new(interface),
+            drops: Arc::new(SocketDrops::Xdp(sockets.sockets().to_vec())),
+            sockets,
+        };
+        Ok((port, rings))
+    }
+
+    /// Returns the counts of frames that the sockets dropped.
+    pub(super) fn drops(&self) -> Arc<SocketDrops> {
+        Arc::clone(&self.drops)
+    }
+
+    /// Describes how the driver passes frames to the sockets.
+    pub(super) fn describe(&self) -> String {
+        let interface = self.sockets.interface();
+        let zero_copy = self.sockets.sockets().iter().all(|it| it.is_zero_copy());
+        let how = match self.sockets.hook() {
+            XdpHook::Native if zero_copy => "in the driver, without a copy".to_owned(),
+            XdpHook::Native => "in the driver, with one copy".to_owned(),
+            XdpHook::Generic => match self.sockets.native_refusal() {
+                Some(e) => {
+                    format!("in the kernel's network stack, because the driver refuses it ({e})")
+                }
+                None => "in the kernel's network stack".to_owned(),
+            },
+        };
+        format!("{interface}: the XDP program runs {how}")
+    }
+
+    /// Lets frames into the rings instead of the kernel.
+    pub(super) fn open_gate(&self) {
+        self.sockets.open_gate();
+    }
+
+    /// Lets the kernel get all further frames.
+    pub(super) fn close_gate(&self) {
+        self.sockets.close_gate();
+    }
+
+    /// Returns the time after [`XdpPort::close_gate`] within which frames still arrive.
+    pub(super) const fn settle() -> Duration {
+        SETTLE
+    }
+
+    /// Returns `true` if the interface is up and has a carrier.
+    pub(super) fn is_up(&self) -> bool {
+        self.link.is_up()
+    }
+
+    /// Returns what changed since the last call.
+    pub(super) fn check(&mut self) -> Option<InterfaceChange> {
+        let is_gone = self.sockets.is_orphaned();
+        self.link.check(is_gone)
+    }
+}
