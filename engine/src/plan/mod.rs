@@ -238,6 +238,16 @@ impl Plan {
         !self.more_ports.is_empty()
     }
 
+    /// Returns the name of the captured device, or with several ports their names, joined by `+`.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let labels: Vec<_> = self.ports().map(|it| it.label.as_str()).collect();
+        match labels.as_slice() {
+            [_] => self.port.device.name.clone(),
+            several => several.join("+"),
+        }
+    }
+
     /// Returns the plan of a queue's port.
     #[must_use]
     pub fn port_of(&self, queue: &QueuePlan) -> &PortPlan {

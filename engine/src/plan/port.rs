@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error,
-    config::{self, Config, OutputConfig, Size},
+    config::{self, Config, DeviceConfig, OutputConfig, Size},
     device::{DeviceFacts, PortFacts},
     filter::FilterCompiler,
     rx::{
@@ -119,6 +119,11 @@ impl PortContext<'_> {
         notes: &mut Vec<String>,
     ) -> Option<PortPlan> {
         let config = self.config;
+        let DeviceConfig { name, netdev, .. } = &config.device;
+        if self.label.is_some() && name.is_none() && netdev.is_none() {
+            // The check of the configuration has reported this.
+            return None;
+        }
         let key = config.rss.key.parse();
         let key = key.map_err(|e: wqcap_rss::key::KeyError| {
             Error::config("rss.key", format!("{:?}", config.rss.key), e)
@@ -158,7 +163,10 @@ impl PortContext<'_> {
             ));
         }
         let table = found.keep(queues::table(config, queues, caps.max_table));
-        notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
+        notes.extend(
+            port.iter()
+                .flat_map(|port| visibility::notes(config, port, device.kernel.is_some())),
+        );
         let stamps = Stamps::from_config(&config.capture, device, notes);
         let count = u16::try_from(queues).unwrap_or(u16::MAX);
         let steering = match &device.kernel {

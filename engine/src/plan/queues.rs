@@ -109,10 +109,14 @@ pub(super) fn queues(
     near: &[usize],
     notes: &mut Vec<String>,
 ) -> Vec<QueuePlan> {
-    let count = counts.iter().sum();
+    let count: usize = counts.iter().sum();
     if count > cores.len() {
+        let key = match counts {
+            [_] => format!("capture.queues = {count}: "),
+            _ => String::new(),
+        };
         notes.push(format!(
-            "capture.queues = {count}: {count} receive loops share {}; each loop yields its core when its queue is empty",
+            "{key}{count} receive loops share {}; each loop yields its core when its queue is empty",
             counted(cores.len(), "core")
         ));
     }

@@ -11,12 +11,14 @@ use wqcap_core::consumer::FCS_LEN;
 const HEADER: u64 = 22;
 
 /// Returns notes for the user, one for each reason why frames on the cable are not captured as
-/// sent.
-pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
+/// sent. `of_kernel` is set for an ordinary interface, whose rings have other limits.
+pub(crate) fn notes(config: &Config, port: &PortFacts, of_kernel: bool) -> Vec<String> {
     let mut notes = sharing(port);
     notes.extend(interface(config, port));
     notes.extend(addresses(config, port));
-    notes.extend(lengths(config, port));
+    if !of_kernel {
+        notes.extend(lengths(config, port));
+    }
     notes.extend(damaged(config, port));
     notes
 }
@@ -74,8 +76,8 @@ fn sharing(port: &PortFacts) -> Vec<String> {
     }
     if let Some(bond) = &place.bond {
         notes.push(format!(
-            "{name} belongs to {bond}: what arrives on the bond's other interfaces is not seen here; capture each of \
-             them, and join the files with wqcap merge"
+            "{name} belongs to {bond}: what arrives on the bond's other interfaces is not seen here; capture all of \
+             them with -i for each"
         ));
     }
     if place.is_lag {
@@ -184,7 +186,7 @@ mod tests {
     #[test]
     fn an_unshared_port_has_no_notes() {
         assert_eq!(
-            notes(&Config::default(), &port(PortTopology::default())),
+            notes(&Config::default(), &port(PortTopology::default()), false),
             [""; 0]
         );
     }
@@ -237,7 +239,7 @@ mod tests {
             ),
         ];
         for (place, says) in cases {
-            let notes = notes(&Config::default(), &port(place));
+            let notes = notes(&Config::default(), &port(place), false);
             assert_eq!(notes.len(), 1, "{notes:?}");
             assert!(
                 notes[0].contains(says) && notes[0].contains("ens1"),
@@ -249,21 +251,21 @@ mod tests {
     #[test]
     fn without_promiscuous_mode_other_addresses_are_not_seen() {
         let off = config(&[("capture.promiscuous", "false")]);
-        let said = notes(&off, &port(PortTopology::default()));
+        let said = notes(&off, &port(PortTopology::default()), false);
         assert!(said[0].contains("capture.promiscuous is off"), "{said:?}");
         let nameless = PortFacts {
             netdev: None,
             mtu: None,
             ..port(PortTopology::default())
         };
-        let said = notes(&Config::default(), &nameless);
+        let said = notes(&Config::default(), &nameless, false);
         assert!(
             said[0].contains("network interface of port 1 is unknown")
                 && said[0].contains("rx_discards_phy"),
             "{said:?}"
         );
         assert!(said[1].contains("is not joined"), "{said:?}");
-        let said = notes(&off, &nameless);
+        let said = notes(&off, &nameless, false);
         assert!(!said[0].contains("capture.promiscuous has"), "{said:?}");
     }
 
@@ -282,7 +284,7 @@ mod tests {
                 Some("drops frames of more than 1522 bytes"),
             ),
         ] {
-            let said = notes(&config(settings), &port(PortTopology::default()));
+            let said = notes(&config(settings), &port(PortTopology::default()), false);
             assert_eq!(said.len(), usize::from(says.is_some()), "{said:?}");
             assert!(
                 said.iter().all(|it| it.contains(says.unwrap_or_default())),
@@ -293,7 +295,7 @@ mod tests {
             mtu: Some(10_218),
             ..port(PortTopology::default())
         };
-        let said = notes(&config(&[("capture.max_sge", "5")]), &jumbo);
+        let said = notes(&config(&[("capture.max_sge", "5")]), &jumbo, false);
         assert_eq!(said, [""; 0]);
     }
 }

@@ -360,9 +360,8 @@ impl CaptureBackend {
         let (state, snapshot) = self.counted();
         let (device, port, interface, ring) = {
             let plan = &lock(&self.present).plan;
-            let name = plan.port.device.name.clone();
             (
-                name,
+                plan.names(),
                 plan.port.number,
                 plan.port.netdev.clone(),
                 plan.port.ring.wrs,
@@ -450,7 +449,7 @@ impl Backend for CaptureBackend {
         let (state, snapshot) = self.counted();
         let (device, port) = {
             let plan = &lock(&self.present).plan;
-            (plan.port.device.name.clone(), plan.port.number)
+            (plan.names(), plan.port.number)
         };
         CaptureStatus {
             wqcap: env!("CARGO_PKG_VERSION").into(),

@@ -71,12 +71,20 @@ struct Scrape {
 impl Scrape {
     /// Encodes the values of a scrape, in the older text format or in that of OpenMetrics.
     fn text(self, in_older: bool) -> String {
-        let port = self.status.port.to_string();
-        let labels = [
-            ("device", Some(self.status.device.clone())),
-            ("port", Some(port)),
-            ("interface", self.status.interface.clone()),
-        ];
+        let snapshot = self.status.snapshot.as_ref();
+        // With several ports, no metric is of one of them; `queue_info` names them.
+        let labels = match snapshot.is_none_or(|it| it.ports.is_empty()) {
+            true => [
+                ("device", Some(self.status.device.clone())),
+                ("port", Some(self.status.port.to_string())),
+                ("interface", self.status.interface.clone()),
+            ],
+            false => [
+                ("device", Some(self.status.device.clone())),
+                ("port", None),
+                ("interface", None),
+            ],
+        };
         let labels = labels
             .into_iter()
             .filter_map(|(name, value)| Some((name.into(), value?.into())));
@@ -300,11 +308,11 @@ impl Families<'_> {
         let labels = queues.iter().filter_map(|it| {
             let port = ports.get(usize::from(it.port))?;
             Some((
-                [("queue", it.queue.to_string()), ("port", port.clone())],
+                [("queue", it.queue.to_string()), ("label", port.clone())],
                 1.0,
             ))
         });
-        let help = "Always 1; the labels are a queue and its port, with several ports";
+        let help = "Always 1; the labels are a queue and the name of its port, with several ports";
         self.gauges("queue_info", help, labels)
     }
 
