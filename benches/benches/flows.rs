@@ -14,7 +14,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use std::{hint::black_box, sync::Arc, time::Duration};
 use wqcap_engine::{
     analysis::{
-        flows::{FlowWriter, FlowsPlan, Meter},
+        flows::{FlowWriter, FlowsPlan, Meter, PortLabels},
         observer::Observer,
     },
     config::{CaptureConfig, Config, CutoffConfig, Size},
@@ -108,7 +108,7 @@ fn count(meter: &mut Meter, frame: &[u8]) {
     let inner = outer.descend(frame);
     let inner = inner.as_ref().unwrap_or(&outer);
     let len = u32::try_from(frame.len()).unwrap_or(0);
-    meter.count(frame, len, NS, &outer, inner);
+    meter.count(&Frame::new(frame, len, NS), &outer, inner);
 }
 
 fn limit() -> CutoffConfig {
@@ -178,7 +178,7 @@ fn flows(c: &mut Criterion) {
         };
         let names = FlowWriter::start(&names, 2).expect("scratch space");
         let writer = FlowWriter::start(&plan, 5).expect("scratch space");
-        let meter = |at: usize| writer.meter(at, 0).expect("a queue")();
+        let meter = |at: usize| writer.meter(at, 0, PortLabels::default()).expect("a queue")();
         let stages =
             [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff, flows));
         for (name, mut stage) in ["stage", "cutoff"].into_iter().zip(stages) {
@@ -196,7 +196,8 @@ fn flows(c: &mut Criterion) {
             std::mem::forget(stage);
         }
         group.throughput(Throughput::Elements(1));
-        let [named, asked] = [0, 1].map(|at| names.meter(at, 0).expect("a queue")());
+        let [named, asked] =
+            [0, 1].map(|at| names.meter(at, 0, PortLabels::default()).expect("a queue")());
         let plain = || Frames::new(flows);
         for (name, mut meter, mut frames) in [
             ("count", meter(2), plain()),

@@ -10,7 +10,7 @@ use std::{
 };
 use wqcap_engine::{
     analysis::{
-        flows::{FlowWriter, FlowsPlan, Meter},
+        flows::{FlowWriter, FlowsPlan, Meter, PortLabels},
         observer::Observer,
     },
     config::{CaptureConfig, Config, CutoffConfig, SampleBy, Size, Slice},
@@ -196,7 +196,7 @@ fn metered(frames: &[Vec<u8>], times: usize, names: bool) -> Outcome {
         let outer = Headers::parse(frame);
         let inner = outer.descend(frame);
         let inner = inner.as_ref().unwrap_or(&outer);
-        meter.count(frame, len(frame), NS, &outer, inner);
+        meter.count(&Frame::new(frame, len(frame), NS), &outer, inner);
     }
     std::mem::forget(meter);
     Ok(())
@@ -239,7 +239,9 @@ fn meter(names: bool) -> Result<Meter, Box<dyn Error>> {
         names,
     };
     let writer = FlowWriter::start(&plan, 1)?;
-    let meter = writer.meter(0, 0).ok_or("no meter")?();
+    let meter = writer
+        .meter(0, 0, PortLabels::default())
+        .ok_or("no meter")?();
     std::mem::forget(writer);
     Ok(meter)
 }

@@ -13,7 +13,7 @@ use crate::{
     flows::{FlowWriter, Meter},
 };
 use crate::{
-    flows::{FlowsPlan, FlowsReport},
+    flows::{FlowsPlan, FlowsReport, PortLabels},
     live::{Recorder, Statistics},
 };
 use wqcap_core::{consumer::Frame, error::ResourceError, time::system_ns};
@@ -57,7 +57,7 @@ impl Observer {
         #[cfg(feature = "records")]
         if let Some(flows) = &mut self.flows {
             let [outer, inner] = headers;
-            flows.count(frame.bytes, frame.len, frame.ns, outer, inner);
+            flows.count(frame, outer, inner);
         }
     }
 
@@ -123,8 +123,9 @@ impl Observer {
 /// Attributes of the observers of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserversAttr<'a> {
-    /// Number of receive queues.
-    pub queues: usize,
+    /// Labels of the ports that each queue's frames come from. There is one entry for each queue,
+    /// or a single one for all queues after their frames are merged.
+    pub ports: &'a [PortLabels],
     /// Number of observers of each queue: one, or one for each of its parsers.
     pub each: usize,
     /// `true` to collect live statistics.
@@ -141,6 +142,9 @@ pub struct Observers {
     statistics: Option<Statistics>,
     /// Set when frame time stamps are system time.
     system_time: bool,
+    /// Labels of the ports that each queue's frames come from.
+    #[cfg(feature = "records")]
+    ports: Vec<PortLabels>,
     /// Number of observers of each receive queue.
     #[cfg(feature = "records")]
     each: usize,
@@ -154,9 +158,12 @@ impl Observers {
     /// # Errors
     /// Flow records cannot be written.
     pub fn start(attr: &ObserversAttr<'_>) -> Result<Self, ResourceError> {
-        let &ObserversAttr { queues, each, .. } = attr;
+        let &ObserversAttr { ports, each, .. } = attr;
+        let queues = ports.len();
         Ok(Self {
             statistics: attr.statistics.then(|| Statistics::new(queues, each)),
+            #[cfg(feature = "records")]
+            ports: ports.to_vec(),
             #[cfg(feature = "records")]
             each,
             system_time: attr.system_time,
@@ -174,10 +181,10 @@ impl Observers {
     pub fn observer(&self, at: usize) -> impl FnOnce() -> Observer + Send + use<> {
         let (statistics, system_time) = (self.statistics.clone(), self.system_time);
         #[cfg(feature = "records")]
-        let meter = self
-            .flows
-            .as_ref()
-            .and_then(|it| it.meter(at, at / self.each));
+        let meter = self.flows.as_ref().and_then(|it| {
+            let queue = at / self.each;
+            it.meter(at, queue, self.ports.get(queue)?.clone())
+        });
         move || Observer {
             live: statistics.map(|it| it.recorder(at, system_time)),
             #[cfg(feature = "records")]

@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     Error, ResourceError,
-    analysis::observer::{Observers, ObserversAttr},
+    analysis::{
+        flows::PortLabels,
+        observer::{Observers, ObserversAttr},
+    },
     config::{self, Backend, Format, Order, PipelineMode},
     device::counters::{NicReader, NicReaders},
     filter::{FilterCell, FilterCompiler},
@@ -156,13 +159,20 @@ impl<'p> Startup<'p> {
 
     fn observers(&self) -> Result<Observers, Error> {
         let plan = self.plan;
-        let (queues, each) = if self.in_order {
-            (plan.observers(), 1)
+        let label = |port: &PortPlan| Arc::from(port.label.as_str());
+        let ports: Vec<PortLabels> = if self.in_order && plan.merge() == Merge::Ports {
+            vec![plan.ports().map(label).collect()]
         } else {
-            (plan.queues.len(), plan.stages() / plan.queues.len())
+            let queues = plan.queues.iter();
+            queues.map(|it| [label(plan.port_of(it))].into()).collect()
+        };
+        let each = if self.in_order {
+            1
+        } else {
+            plan.stages() / plan.queues.len()
         };
         let attr = ObserversAttr {
-            queues,
+            ports: &ports,
             each,
             statistics: plan.statistics,
             system_time: !plan.ports().any(|it| it.stamps == Stamps::HardwareNic) && !self.in_order,

@@ -10,6 +10,7 @@ mod isolation;
 mod live;
 mod long_filters;
 mod pipeline;
+mod ports;
 mod replay;
 mod rss_command;
 mod stamps;

@@ -90,7 +90,7 @@ fn types_and_metadata_are_as_documented() {
     let version = env!("CARGO_PKG_VERSION");
     let expected = [
         ["wqcap.docs", "/usr/share/doc/wqcap/docs/flows.md"],
-        ["wqcap.flows.schema_version", "3"],
+        ["wqcap.flows.schema_version", "4"],
         ["wqcap.version", version],
     ];
     assert_eq!(pairs(&metadata), expected.map(|it| it.map(str::to_owned)));

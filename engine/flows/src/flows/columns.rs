@@ -9,7 +9,7 @@ use wqcap_frame::{FiveTuple, FlowKey, protocol};
 
 /// Version of the columns of flow record files, stored in their metadata. A file without a version
 /// has version 1, with unsigned numbers and timestamps in nanoseconds.
-pub(super) const SCHEMA_VERSION: &str = "3";
+pub(super) const SCHEMA_VERSION: &str = "4";
 
 impl ParquetRow for FlowRecord {
     const TABLE: &'static str = "flows";
@@ -64,6 +64,8 @@ columns! { FlowRecord;
     http_status: Int(|it| it.names.as_ref()?.http_status);
     ssh_fwd: Text(|it| it.names.as_ref()?.ssh[0].clone());
     ssh_rev: Text(|it| it.names.as_ref()?.ssh[1].clone());
+    port_fwd: Text(|it| it.ports[0].as_deref().map(str::to_owned));
+    port_rev: Text(|it| it.ports[1].as_deref().map(str::to_owned));
 }
 
 /// Returns `ns`, a time of the flow's reverse direction; `None`: no frame went in that direction.

@@ -126,9 +126,8 @@ impl Meter {
         [outer, inner]: [&Headers; 2],
         place: &FlowPlace,
     ) -> SeenFrame {
-        let Frame { bytes, len, ns, .. } = *frame;
         self.outers.clear();
-        SeenFrame::new(bytes, len, ns, outer, inner, Some(place), &mut self.outers)
+        SeenFrame::new(frame, outer, inner, Some(place), &mut self.outers)
     }
 
     /// Ends a flow's record and restarts the flow's limit, each if its time is over when this frame

@@ -8,6 +8,7 @@ use crate::{
     flow_table::{Entry, Key, ShortKey},
     limits::FlowVolume,
 };
+use std::sync::Arc;
 use wqcap_frame::{FiveTuple, protocol};
 use wqcap_names::PayloadKind;
 
@@ -63,6 +64,8 @@ pub struct FlowApart {
     icmp: Option<[u8; 2]>,
     /// Number of the flow's payloads that were read for names, by direction.
     read: [u8; 2],
+    /// Index of the captured port that received the flow's first frame in each direction.
+    ports: [u8; 2],
     /// Outermost packet of the flow's first frame, if the frame came in a tunnel.
     outer: Option<FiveTuple>,
 }
@@ -171,13 +174,14 @@ impl FlowEntry {
             ethertype: first.ethertype,
             icmp: first.icmp,
             read: [0; 2],
+            ports: [0; 2],
             outer,
         };
         (entry, apart)
     }
 
-    /// Counts a frame of `len` bytes on the wire, received at `ns`, in its flow. `upward`: the
-    /// frame went from the lower end to the upper one.
+    /// Counts a frame of `len` bytes on the wire, received at `ns` on the captured port `port`, in
+    /// its flow. `upward`: the frame went from the lower end to the upper one.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -186,6 +190,7 @@ impl FlowEntry {
         tcp_flags: u8,
         len: u32,
         ns: u64,
+        port: u8,
     ) {
         let at = self.way_of(upward);
         self.flags[at] |= tcp_flags;
@@ -198,20 +203,20 @@ impl FlowEntry {
             frames,
         };
         if wraps || frames <= 1 {
-            self.count_rare(apart, at, wraps);
+            self.count_rare(apart, at, wraps, port);
         }
     }
 
     /// Updates the flow's cold part for the first frame of a direction, or when a sum wraps around.
     #[cold]
     #[inline(never)]
-    fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool) {
+    fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool, port: u8) {
         let DirectionCounters {
             frames, last_ns, ..
         } = self.ways[at];
         let carried = &mut apart.carried[at];
         if frames == 1 && carried.frames == 0 {
-            apart.first_ns[at] = last_ns;
+            (apart.first_ns[at], apart.ports[at]) = (last_ns, port);
         }
         // After a frame, a sum of frames is 0 only if it has just wrapped around.
         carried.frames += u32::from(frames == 0);
@@ -284,8 +289,14 @@ impl FlowEntry {
         self.ways[0].last_ns.max(self.ways[1].last_ns)
     }
 
-    /// Returns the flow record with the entry's counters.
-    pub(super) fn record(&self, apart: &FlowApart, queue: u16, end: FlowEndReason) -> FlowRecord {
+    /// Returns the flow record with the entry's counters. `labels` are those of the captured ports.
+    pub(super) fn record(
+        &self,
+        apart: &FlowApart,
+        queue: u16,
+        labels: &[Arc<str>],
+        end: FlowEndReason,
+    ) -> FlowRecord {
         let key = Key::with_addresses(self.key, apart.addresses);
         let ends = key.ends();
         let ways = [0, 1].map(|at| {
@@ -297,6 +308,7 @@ impl FlowEntry {
                 last_ns: self.ways[at].last_ns,
             }
         });
+        let port = |at: usize| labels.get(usize::from(apart.ports[at])).cloned();
         FlowRecord {
             tuple: if self.upward { ends } else { ends.reversed() },
             vlans: key.vlans(),
@@ -307,6 +319,7 @@ impl FlowEntry {
             ways,
             tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
             queue,
+            ports: [0, 1].map(|at| port(at).filter(|_| ways[at].frames > 0)),
             end,
             names: None,
         }
@@ -424,17 +437,24 @@ impl FlowEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wqcap_core::consumer::Frame;
     use wqcap_frame::Headers;
 
     /// Returns a flow created for a frame that is not counted.
     fn flow(ns: u64) -> (FlowEntry, FlowApart) {
         let headers = Headers::default();
-        let first = SeenFrame::new(&[0; 14], 60, ns, &headers, &headers, None, &mut Vec::new());
+        let first = SeenFrame::new(
+            &Frame::new(&[0; 14], 60, ns),
+            &headers,
+            &headers,
+            None,
+            &mut Vec::new(),
+        );
         FlowEntry::begin(&first, None)
     }
 
     fn record((flow, apart): &(FlowEntry, FlowApart)) -> FlowRecord {
-        flow.record(apart, 0, FlowEndReason::Stopped)
+        flow.record(apart, 0, &[], FlowEndReason::Stopped)
     }
 
     #[test]
@@ -443,13 +463,13 @@ mod tests {
         let (mut entry, mut apart) = flow(7);
         let upward = entry.upward;
         for i in 0..5 {
-            entry.count(&mut apart, upward, 0, LONG, 7 + i);
+            entry.count(&mut apart, upward, 0, LONG, 7 + i, 0);
         }
-        entry.count(&mut apart, !upward, 0, 60, 20);
+        entry.count(&mut apart, !upward, 0, 60, 20, 0);
         // As if 2^32 - 7 more frames had been counted.
         entry.ways[0].frames += u32::MAX - 6;
         for i in 0..4 {
-            entry.count(&mut apart, upward, 0, 100, 30 + i);
+            entry.count(&mut apart, upward, 0, 100, 30 + i, 0);
         }
         let volume = entry.volume(&apart, upward);
         let frames = u64::from(u32::MAX) - 1 + 4;
@@ -474,7 +494,7 @@ mod tests {
     fn an_ended_record_leaves_only_its_last_stamp_to_the_next() {
         let (mut entry, mut apart) = flow(7);
         for ns in [7, 8] {
-            entry.count(&mut apart, entry.upward, 0, u32::MAX, ns);
+            entry.count(&mut apart, entry.upward, 0, u32::MAX, ns, 0);
         }
         entry.make_blank(&mut apart);
         assert_eq!((entry.last_ns(), entry.is_blank()), (8, true));
@@ -491,7 +511,7 @@ mod tests {
         // The last value is where the units of the stamps wrap around.
         for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000, (1 << 56) - 1] {
             let (mut entry, mut apart) = flow(begun);
-            entry.count(&mut apart, entry.upward, 0, 60, begun);
+            entry.count(&mut apart, entry.upward, 0, 60, begun, 0);
             let lasted = |time, ns| entry.has_lasted(Lifetime::from_ns(time), ns, || &apart);
             for time in [1, UNIT - 1, UNIT, 10 * UNIT + 3, 86_400_000_000_000] {
                 for late in [0, 1, UNIT] {

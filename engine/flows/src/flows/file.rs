@@ -292,6 +292,7 @@ mod tests {
             ways: [way(first_ns), back_ns.map(way).unwrap_or_default()],
             tcp_flags: None,
             queue: 0,
+            ports: [None, None],
             end: FlowEndReason::Idle,
             names: None,
         }

@@ -99,7 +99,7 @@ impl LimitProgress {
             }
             come.reaches(self.limits.most(flow.limit()))
         };
-        flow.count(apart, upward, flags, frame.len, frame.ns);
+        flow.count(apart, upward, flags, frame.len, frame.ns, frame.port);
         flow.note(side, is_over, ends(flags));
         if !is_over || is_control(flags) {
             return false;

@@ -10,7 +10,7 @@
 //! of a new flow is counted as missed.
 
 use super::{
-    FlowTotals, FlowsPlan,
+    FlowTotals, FlowsPlan, PortLabels,
     entry::{FlowApart, FlowEntry, Lifetime},
     following::LimitProgress,
     record::{FlowEndReason, FlowRecord},
@@ -23,7 +23,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Instant,
 };
-use wqcap_core::time::nanos;
+use wqcap_core::{consumer::Frame, time::nanos};
 use wqcap_frame::{FiveTuple, Headers};
 
 /// Number of flow records in a batch that a flow meter sends.
@@ -53,6 +53,8 @@ pub(super) struct MeterChannels {
 /// Flow meter of one queue: adds the queue's frames to flows.
 pub struct Meter {
     queue: u16,
+    /// Labels of the ports that the meter's frames come from, by [`Frame::port`].
+    ports: PortLabels,
     pub(super) table: Table<FlowEntry>,
     /// Progress of the meter's flows towards their cutoff limits, if limits are followed.
     pub(super) following: Option<Box<LimitProgress>>,
@@ -85,12 +87,14 @@ pub struct Meter {
 impl Meter {
     pub(super) fn new(
         queue: u16,
+        ports: PortLabels,
         plan: &FlowsPlan,
         mut exchange: MeterChannels,
         published: Arc<Mutex<FlowTotals>>,
     ) -> Self {
         Self {
             queue,
+            ports,
             table: Table::new(plan.capacity),
             following: None,
             seen: Vec::with_capacity(MOST_SEEN),
@@ -111,17 +115,16 @@ impl Meter {
         }
     }
 
-    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost
-    /// headers. The frame is added to its flow with its batch. The meter must not follow cutoff
-    /// limits.
+    /// Takes a frame with its outermost and innermost headers. The frame is added to its flow with
+    /// its batch. The meter must not follow cutoff limits.
     #[inline]
-    pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
-        self.now_ns = ns;
+    pub fn count(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) {
+        self.now_ns = frame.ns;
         let outers = &mut self.outers;
         self.seen
-            .push(SeenFrame::new(frame, len, ns, outer, inner, None, outers));
+            .push(SeenFrame::new(frame, outer, inner, None, outers));
         if let Some(sampler) = &mut self.sampler {
-            sampler.sample_frame(frame, inner, self.seen.len() - 1);
+            sampler.sample_frame(frame.bytes, inner, self.seen.len() - 1);
         }
         if self.seen.len() >= MOST_SEEN {
             self.handled();
@@ -179,7 +182,15 @@ impl Meter {
         let at = found.filter(lasts).or_else(|| self.begin(frame));
         if let Some(at) = at {
             let (flow, apart) = self.table.both_mut(at);
-            flow.count(apart, frame.upward, frame.flags, frame.len, frame.ns);
+            let SeenFrame {
+                upward,
+                flags,
+                len,
+                ns,
+                port,
+                ..
+            } = *frame;
+            flow.count(apart, upward, flags, len, ns, port);
         }
     }
 
@@ -250,7 +261,7 @@ impl Meter {
             return;
         };
         let (flow, apart) = self.table.both_mut(at);
-        let record = flow.record(apart, self.queue, end);
+        let record = flow.record(apart, self.queue, &self.ports, end);
         if let Some(following) = &mut self.following {
             following.make_blank((flow, apart), at);
         }
@@ -348,7 +359,7 @@ impl Meter {
     fn take_out(&mut self, at: usize, end: FlowEndReason) {
         let (flow, apart) = self.remove(at);
         if !flow.is_blank() {
-            self.push(flow.record(&apart, self.queue, end));
+            self.push(flow.record(&apart, self.queue, &self.ports, end));
         }
     }
 

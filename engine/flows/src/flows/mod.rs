@@ -10,9 +10,10 @@
 //! copy, and adds the names of the flows to their records on the way to the writer. DNS and DHCP
 //! have separate tables.
 //!
-//! Each queue has a table of flows, keyed by the innermost packet's 5-tuple without direction, the
-//! outermost VLANs and the tunnel's network. Frames without IP form flows by their MAC addresses.
-//! Each observed frame is therefore in exactly one record, or counted as missed.
+//! Each queue has a table of flows, or all queues share one after their frames are merged. A table
+//! is keyed by the innermost packet's 5-tuple without direction, the outermost VLANs and the
+//! tunnel's network. Frames without IP form flows by their MAC addresses. Each observed frame is
+//! therefore in exactly one record, or counted as missed.
 //!
 //! Imports `wqcap_frame`, `wqcap_names`, and the table and the limits of this crate.
 //!
@@ -63,8 +64,12 @@ pub use self::{
 
 use super::flow_table;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 use wqcap_files::folder::file_list::FileList;
+
+/// Labels of the ports that a flow meter's frames come from, by
+/// [`Frame::port`](wqcap_core::consumer::Frame::port).
+pub type PortLabels = Arc<[Arc<str>]>;
 
 /// Settings for the flow records of a run.
 #[derive(Clone, Debug, Serialize)]

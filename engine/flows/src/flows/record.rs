@@ -1,5 +1,6 @@
 //! Flow record: one row of the flows table.
 
+use std::sync::Arc;
 use wqcap_frame::FiveTuple;
 use wqcap_names::Names;
 
@@ -55,8 +56,11 @@ pub struct FlowRecord {
     pub ways: [Direction; 2],
     /// All TCP control bits of the flow's frames, by direction; `None` for other protocols.
     pub tcp_flags: Option<[u8; 2]>,
-    /// Queue that received the flow's frames.
+    /// Queue that received the flow's frames; 0 if the frames of several ports were merged.
     pub queue: u16,
+    /// Labels of the ports that received the first frame of each direction; `None` for a direction
+    /// without frames.
+    pub ports: [Option<Arc<str>>; 2],
     /// Reason for the end of the flow record.
     pub end: FlowEndReason,
     /// Names read from the flow's first payloads; `None`: no name was found, or names are not read.

@@ -4,6 +4,7 @@
 //! their flows together. Cache misses of several searches then overlap.
 
 use crate::flow_table::{FlowPlace, Guess, HashSeed, Key};
+use wqcap_core::consumer::Frame;
 use wqcap_frame::{FiveTuple, Headers};
 
 /// Maximum number of frames that wait to be added to their flows: the number that a receive loop
@@ -31,6 +32,8 @@ pub(super) struct SeenFrame {
     pub(super) icmp: Option<[u8; 2]>,
     /// `true` if the frame went from its flow's lower end to the upper one.
     pub(super) upward: bool,
+    /// Index of the captured port that received the frame, as in [`Frame::port`].
+    pub(super) port: u8,
     /// `true` if the frame came in a tunnel.
     pub(super) tunnel: bool,
     /// Index of the frame's outermost packet in the batch's list of outermost packets, if it came
@@ -39,27 +42,32 @@ pub(super) struct SeenFrame {
 }
 
 impl SeenFrame {
-    /// Creates the flow data of a frame of `len` bytes on the wire, received at `ns`. `place` is
-    /// its flow, if known. The outermost packet is added to `outers` if the frame came in a tunnel.
+    /// Creates the flow data of a frame. `place` is its flow, if known. The outermost packet is
+    /// added to `outers` if the frame came in a tunnel.
     #[expect(
         clippy::inline_always,
         reason = "construction elsewhere would copy the frame data into the list"
     )]
     #[inline(always)]
     pub(super) fn new(
-        frame: &[u8],
-        len: u32,
-        ns: u64,
+        frame: &Frame<'_>,
         outer: &Headers,
         inner: &Headers,
         place: Option<&FlowPlace>,
         outers: &mut Vec<FiveTuple>,
     ) -> Self {
+        let &Frame {
+            bytes,
+            len,
+            ns,
+            port,
+            ..
+        } = frame;
         let (key, hash, upward, flags) = match place {
             Some(it) => (it.key, it.hash, it.upward, it.tcp_flags),
             None => {
-                let (key, upward) = Key::from_headers(frame, outer, inner);
-                (key, 0, upward, inner.tcp_flags(frame))
+                let (key, upward) = Key::from_headers(bytes, outer, inner);
+                (key, 0, upward, inner.tcp_flags(bytes))
             }
         };
         let tunnel = outer.l3() != inner.l3();
@@ -72,8 +80,9 @@ impl SeenFrame {
             guess: Guess::default(),
             ethertype: inner.ethertype,
             flags,
-            icmp: inner.icmp(frame),
+            icmp: inner.icmp(bytes),
             upward,
+            port,
             tunnel,
             outer: if tunnel { push_outer(outer, outers) } else { 0 },
         }

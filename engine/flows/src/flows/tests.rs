@@ -46,6 +46,10 @@ fn frame(flow: u8, back: bool, flags: u8) -> Vec<u8> {
     frame
 }
 
+fn ports(labels: &[&str]) -> PortLabels {
+    labels.iter().copied().map(Arc::from).collect()
+}
+
 /// Meter whose records are collected.
 struct Bench {
     meter: Option<Meter>,
@@ -77,7 +81,8 @@ impl Bench {
             samples: None,
         };
         let published = Arc::default();
-        let meter = Meter::new(3, &plan, exchange, Arc::clone(&published));
+        let ports = ports(&["tap0", "tap1"]);
+        let meter = Meter::new(3, ports, &plan, exchange, Arc::clone(&published));
         Self {
             meter: Some(meter),
             full,
@@ -96,11 +101,15 @@ impl Bench {
     }
 
     fn count(&mut self, frame: &[u8], len: u32, ns: u64) {
-        let outer = Headers::parse(frame);
-        let inner = outer.descend(frame);
+        self.count_frame(&Frame::new(frame, len, ns));
+    }
+
+    fn count_frame(&mut self, frame: &Frame<'_>) {
+        let outer = Headers::parse(frame.bytes);
+        let inner = outer.descend(frame.bytes);
         let inner = inner.as_ref().unwrap_or(&outer);
-        self.meter().count(frame, len, ns, &outer, inner);
-        self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));
+        self.meter().count(frame, &outer, inner);
+        self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(frame.len));
     }
 
     /// Follows limits of `packets` and `bytes` for each direction, which start again after
@@ -121,17 +130,20 @@ impl Bench {
 
     /// Gives the meter a batch of one frame with limits, and returns `true` if it is cut off.
     fn cuts(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
-        let outer = Headers::parse(frame);
-        let inner = outer.descend(frame);
+        self.cuts_frame(&Frame::new(frame, len, ns))
+    }
+
+    fn cuts_frame(&mut self, frame: &Frame<'_>) -> bool {
+        let outer = Headers::parse(frame.bytes);
+        let inner = outer.descend(frame.bytes);
         let inner = inner.as_ref().unwrap_or(&outer);
         let mut place = FlowPlace::default();
-        place.set(frame, &outer, inner, hash_seed());
+        place.set(frame.bytes, &outer, inner, hash_seed());
         self.meter().batch();
         let guess = self.meter().table().guess(place.hash, &place.key);
-        let frame = Frame::new(frame, len, ns);
-        let is_cut = self.meter().cuts(&frame, [&outer, inner], &place, guess);
+        let is_cut = self.meter().cuts(frame, [&outer, inner], &place, guess);
         self.meter().handled();
-        self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));
+        self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(frame.len));
         is_cut
     }
 
@@ -409,6 +421,48 @@ proptest! {
 }
 
 #[test]
+fn records_name_the_ports_that_received_the_first_frames() {
+    for has_limits in [false, true] {
+        let mut bench = Bench::new(16, 4, u64::MAX, u64::MAX);
+        if has_limits {
+            bench = bench.follow(Some(1), None, u64::MAX);
+        }
+        // A further frame on the other port, as after a change of routes, changes nothing.
+        for (at, (flow, back, port)) in [
+            (1, false, 1),
+            (1, true, 0),
+            (1, false, 0),
+            (1, true, 1),
+            (2, true, 1),
+            (3, false, 0),
+            (3, true, 0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let bytes = frame(flow, back, 0);
+            let mut frame = Frame::new(&bytes, 60, START + at as u64);
+            frame.port = port;
+            if has_limits {
+                bench.cuts_frame(&frame);
+            } else {
+                bench.count_frame(&frame);
+            }
+        }
+        bench.end();
+        bench.records.sort_by_key(FlowRecord::first_ns);
+        let ports = bench.records.iter().map(|it| it.ports.each_ref());
+        let ports: Vec<_> = ports.map(|it| it.map(Option::as_deref)).collect();
+        let expected = [
+            [Some("tap1"), Some("tap0")],
+            [Some("tap1"), None],
+            [Some("tap0"), Some("tap0")],
+        ];
+        assert_eq!(ports, expected);
+    }
+}
+
+#[test]
 fn a_full_table_evicts_old_flows() {
     let mut bench = Bench::new(16, 4, u64::MAX, u64::MAX);
     for flow in 0..100 {
@@ -625,11 +679,16 @@ fn files_hold_what_the_meters_saw() {
     };
     let writer = FlowWriter::start(&plan, 2).unwrap();
     for queue in 0..2 {
-        let mut meter = writer.meter(queue, queue).unwrap()();
+        let ports = ports(&[["eth0", "eth1"][queue]]);
+        let mut meter = writer.meter(queue, queue, ports).unwrap()();
         for flow in 0..50 {
             let bytes = frame(flow, false, 0x12);
             let headers = Headers::parse(&bytes);
-            meter.count(&bytes, 54, START + u64::from(flow), &headers, &headers);
+            meter.count(
+                &Frame::new(&bytes, 54, START + u64::from(flow)),
+                &headers,
+                &headers,
+            );
         }
     }
     let report = writer.finish();
@@ -655,6 +714,9 @@ fn files_hold_what_the_meters_saw() {
             assert_eq!(row.get_string(column("src")).unwrap(), "10.0.0.1");
             assert_eq!(row.get_long(column("bytes_fwd")).unwrap(), 54);
             let queue = row.get_int(column("queue")).unwrap();
+            let port = row.get_string(column("port_fwd")).unwrap();
+            assert_eq!(*port, format!("eth{queue}"));
+            assert!(row.get_string(column("port_rev")).is_err());
             ports.insert((queue, row.get_int(column("src_port")).unwrap()));
         }
     }

@@ -2,7 +2,7 @@
 //! reads names is then between it and the meters.
 
 use super::{
-    FlowTotals, FlowsPlan, FlowsReport, NamesReport,
+    FlowTotals, FlowsPlan, FlowsReport, NamesReport, PortLabels,
     dhcp::DhcpRow,
     dns::DnsRow,
     meter::{Meter, MeterChannels, RECORDS},
@@ -104,15 +104,20 @@ impl FlowWriter {
         })
     }
 
-    /// Returns a function that creates flow meter number `at` for `queue`. Call it once, on the
-    /// thread that uses the meter, so that its memory is on that thread's NUMA node. `None`: there
-    /// is no meter of this number.
+    /// Returns a function that creates flow meter number `at` for `queue`, whose frames come from
+    /// `ports`. Call it once, on the thread that uses the meter, so that its memory is on that
+    /// thread's NUMA node. `None`: there is no meter of this number.
     #[must_use]
-    pub fn meter(&self, at: usize, queue: usize) -> Option<impl FnOnce() -> Meter + Send + use<>> {
+    pub fn meter(
+        &self,
+        at: usize,
+        queue: usize,
+        ports: PortLabels,
+    ) -> Option<impl FnOnce() -> Meter + Send + use<>> {
         let totals = Arc::clone(self.totals.get(at)?);
         let queue = u16::try_from(queue).ok()?;
         let (plan, exchange) = (self.plan.clone(), self.exchange.clone()?);
-        Some(move || Meter::new(queue, &plan, exchange, totals))
+        Some(move || Meter::new(queue, ports, &plan, exchange, totals))
     }
 
     /// Returns the sum of the last published totals of all flow meters.

@@ -1,9 +1,10 @@
-use crate::flows::{FlowWriter, FlowsPlan, FlowsReport, Meter};
+use crate::flows::{FlowWriter, FlowsPlan, FlowsReport, Meter, PortLabels};
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
     record::Row,
 };
 use std::{collections::BTreeMap, fs::File, path::PathBuf};
+use wqcap_core::consumer::Frame;
 use wqcap_frame::Headers;
 
 const START: u64 = 1_700_000_000_000_000_000;
@@ -48,7 +49,7 @@ fn udp(port: u16, back: bool, service: u16, payload: &[u8]) -> Vec<u8> {
 fn count(meter: &mut Meter, frame: &[u8], ns: u64) {
     let headers = Headers::parse(frame);
     let len = u32::try_from(frame.len()).unwrap();
-    meter.count(frame, len, ns, &headers, &headers);
+    meter.count(&Frame::new(frame, len, ns), &headers, &headers);
 }
 
 /// Returns the report on records of these frames, one batch each, with a table of `capacity` flows.
@@ -62,7 +63,7 @@ fn record(dir: &tempfile::TempDir, capacity: usize, batches: &[Vec<Vec<u8>>]) ->
         names: true,
     };
     let writer = FlowWriter::start(&plan, 1).unwrap();
-    let mut meter = writer.meter(0, 0).unwrap()();
+    let mut meter = writer.meter(0, 0, PortLabels::default()).unwrap()();
     for (batch, ns) in batches.iter().zip(START..) {
         meter.batch();
         for frame in batch {
