@@ -9,7 +9,10 @@ use caps::{CapSet, Capability};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::{env, fmt::Write};
-use wqcap_engine::{config::Backend, plan::Plan};
+use wqcap_engine::{
+    config::Backend,
+    plan::{Plan, PortPlan},
+};
 
 /// Capability that a run needs.
 #[derive(Debug, Serialize)]
@@ -26,18 +29,21 @@ struct Right {
 /// Fails if one is missing.
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_model = wire.is_some();
+    let is_xdp = |it: &&PortPlan| it.backend == Backend::AfXdp;
     // The software NIC and packet sockets lock no memory of the process.
     let is_kernel = plan.ports().all(|it| it.device.kernel.is_some());
-    let rdma = plan.ports().filter(|it| it.device.kernel.is_none());
+    let locking = plan
+        .ports()
+        .filter(|it| it.device.kernel.is_none() || is_xdp(it));
     let locked = match on_model {
         true => 0,
-        false => rdma.map(|it| it.memory).sum(),
+        false => locking.map(|it| it.memory).sum(),
     };
     let mut rights = rights(locked, delay_drop);
     if let (true, Some(raw)) = (is_kernel, rights.first_mut()) {
         raw.purpose = "packet sockets and promiscuous mode".into();
     }
-    if plan.ports().any(|it| it.backend == Backend::AfXdp) {
+    if plan.ports().any(|it| is_xdp(&it)) {
         rights.extend(XDP.map(|(capability, which, purpose)| Right {
             capability,
             purpose: purpose.into(),

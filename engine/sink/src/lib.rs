@@ -40,7 +40,7 @@ mod write;
 pub use block::BlockSink;
 pub use compress::{CompressError, compress_blocks};
 pub use limit::{Reached, WriteLimit, Written};
-pub use origin::{Interface, Origin};
+pub use origin::{Origin, PortDescription};
 pub use output::{LEAST_BLOCKS, OutputPlan, Retention, Rotation, least_block};
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;

@@ -4,7 +4,7 @@ use std::fs;
 
 /// Interface of a capture file: description of a captured port.
 #[derive(Clone, Debug, Default)]
-pub struct Interface {
+pub struct PortDescription {
     /// Name of the port: its network interface, or its label.
     pub name: String,
     /// Description of the port.

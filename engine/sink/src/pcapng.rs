@@ -1,7 +1,7 @@
 //! Encoder of pcapng files: one section with an interface for each port in the file, enhanced packet
 //! blocks, and interface statistics at the end.
 
-use crate::{Encoder, Interface, InterfaceTotals, Note, Origin, Record, Totals};
+use crate::{Encoder, InterfaceTotals, Note, Origin, PortDescription, Record, Totals};
 use std::sync::{Arc, Mutex};
 use wqcap_core::{
     consumer::FCS_LEN,
@@ -39,7 +39,7 @@ pub struct PcapngEncoder {
     /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: u32,
     /// Ports that receive the frames; at least one.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Vec<PortDescription>,
     /// Index of each queue's port in [`PcapngEncoder::interfaces`]; empty: all queues are of the
     /// first port.
     pub ports: Vec<usize>,
@@ -65,7 +65,7 @@ impl Default for PcapngEncoder {
     fn default() -> Self {
         Self {
             snaplen: 0,
-            interfaces: vec![Interface::default()],
+            interfaces: vec![PortDescription::default()],
             ports: Vec::new(),
             origin: Origin::default(),
             clock: None,
@@ -81,7 +81,7 @@ impl PcapngEncoder {
     }
 
     /// Appends the description of an interface, of one of its queues if `queue` is given.
-    fn describe(&self, out: &mut Vec<u8>, interface: &Interface, queue: Option<u16>) {
+    fn describe(&self, out: &mut Vec<u8>, interface: &PortDescription, queue: Option<u16>) {
         let origin = &self.origin;
         let fcs_len = interface.fcs.then_some(FCS_LEN as u8);
         pcapng::interface_description(out, ETHERNET as u16, self.snaplen, fcs_len, |out| {
@@ -267,9 +267,9 @@ mod tests {
     #[test]
     fn reads_back_byte_for_byte_and_to_the_nanosecond() {
         let mut encoder = PcapngEncoder {
-            interfaces: vec![Interface {
+            interfaces: vec![PortDescription {
                 name: "mlx5_0".into(),
-                ..Interface::default()
+                ..PortDescription::default()
             }],
             ..PcapngEncoder::default()
         };

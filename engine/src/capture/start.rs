@@ -28,7 +28,7 @@ use crate::{
     plan::{Merge, Plan, PortPlan, Stamps, longest},
     rx::{Control, Idle, Outlet, PacketQueue, Queue, Ring, Worker, XdpQueue, pin},
     sink::{
-        Count, Encoder, InOrder, Interface, Origin, OutputPlan, PcapEncoder, PcapngEncoder,
+        Count, Encoder, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, PortDescription,
         WriteLimit, Writer, WriterConfig,
     },
     stats::{
@@ -594,7 +594,7 @@ fn name(plan: &Plan, port: &PortPlan) -> String {
 }
 
 /// Returns the description of a captured port for the headers of pcapng files.
-fn described(plan: &Plan, port: &PortPlan) -> Interface {
+fn described(plan: &Plan, port: &PortPlan) -> PortDescription {
     let speed = port.facts().map_or(0, |it| (it.rate_gbps * 1e9) as u64);
     let (description, device) = match &port.device.kernel {
         Some(kernel) => (
@@ -609,7 +609,7 @@ fn described(plan: &Plan, port: &PortPlan) -> Interface {
             )
         }
     };
-    Interface {
+    PortDescription {
         name: name(plan, port),
         description,
         device,

@@ -25,12 +25,10 @@ use wqcap_sockets::{packet::PacketSocket, xdp::XdpSocket};
 const PORT: [&str; 1] = ["out_of_buffer"];
 /// Loss counters of the RDMA port that are reported if they exist. Only the software NIC has
 /// `wire_dropped` and, on live interfaces, its parts by cause.
-const PORT_IF_THERE: [&str; 6] = [
+const PORT_IF_THERE: [&str; 4] = [
     "rx_icrc_encapsulated",
     "wire_dropped",
     "wire_dropped_ring",
-    "wire_dropped_fill",
-    "wire_dropped_driver",
     "wire_dropped_size",
 ];
 /// Loss counters of the network interface: frames that the port refused or lost, under the mlx5

@@ -89,7 +89,6 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
 }
 
 /// Returns what follows `prefix` in the names of a sysfs directory's entries, in order.
-#[expect(clippy::disallowed_methods, reason = "a directory of sysfs")]
 fn names(folder: &Path, prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let entries = entries.filter_map(|it| it.file_name().into_string().ok());

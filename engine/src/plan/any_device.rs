@@ -2,13 +2,15 @@
 //! device.
 
 use crate::{
-    config::Config,
-    device::{DeviceCaps, DeviceFacts, PortFacts, port_topology::PortTopology},
+    config::{Backend, Config},
+    device::{
+        DeviceCaps, DeviceFacts, PortFacts, kernel::KernelFacts, port_topology::PortTopology,
+    },
     verbs::{MiniFormat, RingAccess, StridingCaps, TunnelOffloads},
 };
 
-/// Returns an RDMA device with every capability, under the name and with the port that `config`
-/// gives.
+/// Returns a device with every capability, under the name and with the port that `config` gives: an
+/// ordinary interface if the backend is one for interfaces, otherwise an RDMA device.
 pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     let port = PortFacts {
         number: config.device.port,
@@ -19,8 +21,18 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         mtu: None,
         place: PortTopology::default(),
     };
+    let is_interface = matches!(config.device.backend, Backend::AfPacket | Backend::AfXdp);
+    let interface = config.device.netdev.clone().filter(|_| is_interface);
+    let kernel = interface.as_ref().map(|_| KernelFacts {
+        driver: None,
+        mac: None,
+        hardware_type: libc::ARPHRD_ETHER,
+        rx_queues: config.capture.queues.map_or(1, u32::from),
+        lower: Vec::new(),
+    });
+    let name = config.device.name.clone().or(interface);
     DeviceFacts {
-        name: config.device.name.clone().unwrap_or_default(),
+        name: name.unwrap_or_default(),
         node_guid: String::new(),
         firmware: String::new(),
         vendor_part: (0, 0),
@@ -32,7 +44,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         // This machine is not reached over its port.
         software: true,
         missing: Vec::new(),
-        kernel: None,
+        kernel,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     },
     device::{DeviceFacts, PortFacts, kernel::KernelFacts},
 };
-use wqcap_sockets::xdp::XdpAttr;
+use wqcap_sockets::xdp::{XdpAttr, XdpError};
 
 /// Bytes of a block of a packet ring. Super-frames of GRO have up to 64 KiB, those of BIG TCP
 /// usually less than 192 KiB (`gro_max_size`). A longer frame does not fit, and counts as an error.
@@ -73,8 +73,8 @@ pub(super) fn direction(config: &Config, device: &DeviceFacts) -> Direction {
     }
 }
 
-/// Checks that the interface has Ethernet frames, and that no key is set that only an RDMA device
-/// can honour.
+/// Checks that the interface has Ethernet frames that fit in the receive memory, and that no key is
+/// set that only an RDMA device can honour.
 pub(super) fn applicable(
     config: &Config,
     device: &DeviceFacts,
@@ -94,6 +94,18 @@ pub(super) fn applicable(
     let usual = CaptureConfig::default();
     let capture = &config.capture;
     let is_xdp = config.device.backend == Backend::AfXdp;
+    let mtu = device.ports.iter().find_map(|it| it.mtu).unwrap_or(0);
+    let chunk_bytes = XdpAttr::chunk_for(mtu);
+    let longest = XdpAttr::longest_mtu(chunk_bytes);
+    if is_xdp && mtu > longest {
+        let error = XdpError::Mtu {
+            interface: name.clone(),
+            mtu,
+            chunk_bytes,
+            longest,
+        };
+        return Err(error.into());
+    }
     let set: [(&str, bool, String); 12] = [
         (
             "capture.direction",

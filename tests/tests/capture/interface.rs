@@ -45,7 +45,7 @@ const LONGEST: usize = 1514;
 const LONGEST_TAGGED: usize = LONGEST + 4;
 
 /// Two namespaces whose interfaces carry no frames but those of the tests.
-fn silent_pair() -> Result<Pair, String> {
+pub(super) fn silent_pair() -> Result<Pair, String> {
     let pair = Pair::new()?;
     for end in [&pair.near, &pair.far] {
         let key = format!("net.ipv6.conf.{IFACE}.disable_ipv6=1");
@@ -57,14 +57,14 @@ fn silent_pair() -> Result<Pair, String> {
 }
 
 /// Capture of the far interface with `args`, and a control socket.
-struct Interface<'p> {
-    pair: &'p Pair,
-    run: Running,
-    ctl: Ctl,
+pub(super) struct Interface<'p> {
+    pub(super) pair: &'p Pair,
+    pub(super) run: Running,
+    pub(super) ctl: Ctl,
 }
 
 impl<'p> Interface<'p> {
-    fn start(pair: &'p Pair, dir: &Dir, args: &[&str]) -> Self {
+    pub(super) fn start(pair: &'p Pair, dir: &Dir, args: &[&str]) -> Self {
         let socket = dir.join("control.sock");
         let run = wqcap(["run", "-i", IFACE, "--json"])
             .args(args)
@@ -80,7 +80,7 @@ impl<'p> Interface<'p> {
     }
 
     /// Sends the frames of a file from the near end, and returns their number.
-    fn send(&self, file: &Path) -> u64 {
+    pub(super) fn send(&self, file: &Path) -> u64 {
         let file = file.to_str().expect("a plain path");
         let send = self
             .pair
@@ -91,7 +91,7 @@ impl<'p> Interface<'p> {
     }
 
     /// Waits until the capture has received `count` frames, and ends it.
-    fn stop_after(mut self, count: u64) -> Done {
+    pub(super) fn stop_after(mut self, count: u64) -> Done {
         self.ctl.until_counted(&mut self.run, "received", count);
         self.run.signal(Signal::INT);
         self.run.wait().expect(0)
@@ -100,7 +100,7 @@ impl<'p> Interface<'p> {
 
 /// Writes the frames of all captures that the interface takes into a file. Returns its path and the
 /// frames.
-fn all_that_fit(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
+pub(super) fn all_that_fit(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
     let is_tagged = |frame: &[u8]| matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8]);
     let fits = |frame: &&Vec<u8>| {
         let longest = if is_tagged(frame) {
@@ -118,7 +118,7 @@ fn all_that_fit(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
 }
 
 /// Writes `count` numbered frames with payloads of `len` bytes into a file, and returns its path.
-fn numbered(dir: &Dir, count: u32, len: usize) -> PathBuf {
+pub(super) fn numbered(dir: &Dir, count: u32, len: usize) -> PathBuf {
     let frame = |number: u32| {
         let padding = vec![0; len - 4];
         [&[2; 12][..], &[0x12, 0x34], &number.to_be_bytes(), &padding].concat()
@@ -128,7 +128,7 @@ fn numbered(dir: &Dir, count: u32, len: usize) -> PathBuf {
     file
 }
 
-fn bytes(records: Vec<Record>) -> Vec<Vec<u8>> {
+pub(super) fn bytes(records: Vec<Record>) -> Vec<Vec<u8>> {
     records.into_iter().map(|record| record.bytes).collect()
 }
 

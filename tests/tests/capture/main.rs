@@ -19,3 +19,4 @@ mod steering;
 mod tcpdump;
 mod visibility;
 mod wq_flags;
+mod xdp;

@@ -72,7 +72,11 @@ fn conversations() -> Vec<Vec<u8>> {
             sport: 1000 + number / 2 % FLOWS,
             dport: 53,
         };
-        let ends = if number % 2 == 0 { ends } else { ends.back() };
+        let ends = if number.is_multiple_of(2) {
+            ends
+        } else {
+            ends.back()
+        };
         let frame = Frame::ethernet(&[], IPV4).ipv4(ends, 17, 0).udp(ends);
         frame.payload(40).bytes(&number.to_be_bytes()).done()
     };
@@ -128,7 +132,7 @@ fn two_directions_on_two_ports_are_one_file_in_order_and_one_record_a_flow() {
     let duckdb = need!(Duckdb::install());
     let pair = need!(tap());
     let dir = Dir::new();
-    let dumps = CABLES.map(|[mon, _]| dir.join(&format!("{mon}.pcap")));
+    let dumps = CABLES.map(|[mon, _]| dir.join(format!("{mon}.pcap")));
     let mut judges = [0, 1].map(|at| tcpdump(&pair, CABLES[at][0], &dumps[at]));
     let summary = capture(&pair, &dir, &["-w", "tap.pcapng"]);
     let file = dir.join("tap.pcapng");

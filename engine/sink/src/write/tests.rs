@@ -1,7 +1,7 @@
 //! Tests of sinks, blocks and the writer: frames are written to files and read back.
 
 use super::*;
-use crate::Interface;
+use crate::PortDescription;
 use crate::{
     Origin, PcapEncoder, PcapngEncoder, Reached,
     write::{
@@ -297,9 +297,9 @@ fn a_pcapng_file_ends_with_its_statistics() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default()];
     let encoder = PcapngEncoder {
-        interfaces: vec![Interface {
+        interfaces: vec![PortDescription {
             name: "port".into(),
-            ..Interface::default()
+            ..PortDescription::default()
         }],
         ..PcapngEncoder::default()
     };
@@ -345,9 +345,9 @@ fn the_first_record_behind_a_filter_change_carries_a_note() {
         ..Origin::here()
     };
     let encoder = PcapngEncoder {
-        interfaces: vec![Interface {
+        interfaces: vec![PortDescription {
             name: "port".into(),
-            ..Interface::default()
+            ..PortDescription::default()
         }],
         origin,
         ..PcapngEncoder::default()
@@ -1017,9 +1017,9 @@ fn a_frame_is_sent_to_the_writer_within_a_second_at_any_rate() {
 fn a_partial_block_is_written_while_a_filter_note_is_pending() {
     let dir = tempfile::tempdir().expect("dir");
     let encoder = PcapngEncoder {
-        interfaces: vec![Interface {
+        interfaces: vec![PortDescription {
             name: "port".into(),
-            ..Interface::default()
+            ..PortDescription::default()
         }],
         ..PcapngEncoder::default()
     };
@@ -1057,9 +1057,9 @@ fn partial_blocks_do_not_queue_behind_a_stalled_disk() {
 fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     let dir = tempfile::tempdir().expect("dir");
     let encoder = PcapngEncoder {
-        interfaces: vec![Interface {
+        interfaces: vec![PortDescription {
             name: "port".into(),
-            ..Interface::default()
+            ..PortDescription::default()
         }],
         ..PcapngEncoder::default()
     };
