@@ -649,3 +649,19 @@ fn time_order_needs_buffers_for_each_queue() {
     }
     plan(64 << 10, "").expect("one file per queue needs no merge buffers");
 }
+
+/// A configuration for an ordinary interface is checked on machines that do not have it.
+#[test]
+fn an_interface_of_another_machine_is_checked_as_an_interface() {
+    for backend in ["af_packet", "af_xdp"] {
+        let check = |more: &str| {
+            let text =
+                format!("[device]\nnetdev = \"wqcap-none\"\nbackend = \"{backend}\"\n{more}");
+            let config = config(&text);
+            Plan::check_without_device(&config, &FilterCompiler::default())
+        };
+        check("[capture]\nqueues = 16\n").expect("no refusal");
+        let refused = check("[capture]\nmode = \"sniffer\"\n").expect_err("a refusal");
+        assert!(refused.to_string().contains("does not apply"), "{refused}");
+    }
+}
