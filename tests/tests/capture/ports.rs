@@ -1,6 +1,7 @@
 //! Captures of several ports in one run: `wqcap run -i mon0 -i mon1`, as behind a tap that delivers
 //! the two directions of a link on two interfaces. tcpdump, tshark and capinfos are the judges.
 
+use super::interface::all_that_fit;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -11,7 +12,7 @@ use wqcap_tests::{
     files,
     frames::{Ends, Frame, IPV4},
     ledger::number,
-    machine::netns::until_it_sends,
+    machine::netns::{IFACE, until_it_sends},
     need,
     oracles::duckdb::Duckdb,
     wqcap::wqcap,
@@ -83,31 +84,66 @@ fn conversations() -> Vec<Vec<u8>> {
     (0..FRAMES).map(frame).collect()
 }
 
+/// Capture of the two interfaces of a tap, and a control socket.
+struct Capture<'p> {
+    pair: &'p Pair,
+    run: Running,
+    ctl: Ctl,
+}
+
+impl<'p> Capture<'p> {
+    /// Starts a capture in the namespace behind the tap. `ports` names what it captures.
+    fn start(pair: &'p Pair, dir: &Dir, ports: &[&str], args: &[&str]) -> Self {
+        let socket = dir.join("control.sock");
+        let run = wqcap(["run", "--json"])
+            .args(ports)
+            .args(args)
+            .args(["--set", &format!("control.unix={}", socket.display())])
+            .env("RUST_LOG", "info")
+            .cwd(dir.path());
+        let mut run = pair.far.enter(run).start();
+        run.until("the capture is ready", |it| {
+            it.stderr().contains("capturing ")
+        });
+        let ctl = Ctl::at(&socket);
+        Self { pair, run, ctl }
+    }
+
+    /// Sends the frames of a file over the cables in turn.
+    fn send(&self, file: &Path, cables: &[[&str; 2]]) {
+        let peers = cables.iter().map(|[_, peer]| *peer);
+        let file = file.to_str().expect("a plain path");
+        let args: Vec<_> = ["-c", SEND, file].into_iter().chain(peers).collect();
+        let _ = self.pair.near.program("python3", &args).run().expect(0);
+    }
+
+    /// Waits until the capture has received `count` frames.
+    fn until_received(&mut self, count: u64) {
+        let received = self.ctl.until_counted(&mut self.run, "received", count);
+        assert_eq!(received, count);
+    }
+
+    /// Waits until the capture has received `count` frames, ends it, and returns its summary.
+    fn stop_after(mut self, count: u64) -> Summary {
+        self.until_received(count);
+        self.run.signal(Signal::INT);
+        Summary::parse(&self.run.wait().expect(0).stdout)
+    }
+}
+
+/// Options for the two interfaces of a tap.
+const BOTH: [&str; 4] = ["-i", "mon0", "-i", "mon1"];
+
 /// Captures the conversations with `args` and flow records in the directory `flows`. Returns the
 /// summary.
 fn capture(pair: &Pair, dir: &Dir, args: &[&str]) -> Summary {
     let input = dir.join("input.pcap");
     files::write(&input, 0, &conversations());
-    let socket = dir.join("control.sock");
-    let flows = dir.folder("flows");
-    let run = wqcap(["run", "-i", "mon0", "-i", "mon1", "--json"])
-        .args(args)
-        .args(["--set", &format!("control.unix={}", socket.display())])
-        .args(["--set", &format!("flows.dir={}", flows.display())])
-        .env("RUST_LOG", "info")
-        .cwd(dir.path());
-    let mut run = pair.far.enter(run).start();
-    run.until("the capture is ready", |it| {
-        it.stderr().contains("capturing mon0 and mon1 on")
-    });
-    let [to_mon0, to_mon1] = CABLES.map(|[_, peer]| peer);
-    let input = input.to_str().expect("a plain path");
-    let send = ["-c", SEND, input, to_mon0, to_mon1];
-    let _ = pair.near.program("python3", &send).run().expect(0);
-    let received = Ctl::at(&socket).until_counted(&mut run, "received", FRAMES.into());
-    assert_eq!(received, u64::from(FRAMES));
-    run.signal(Signal::INT);
-    Summary::parse(&run.wait().expect(0).stdout)
+    let flows = format!("flows.dir={}", dir.folder("flows").display());
+    let args = [args, &["--set", &flows]].concat();
+    let capture = Capture::start(pair, dir, &BOTH, &args);
+    capture.send(&input, &CABLES);
+    capture.stop_after(FRAMES.into())
 }
 
 /// Returns the rows of a query on the flow records, grouped by its columns without an aggregate.
@@ -142,9 +178,11 @@ fn two_directions_on_two_ports_are_one_file_in_order_and_one_record_a_flow() {
     let bytes: Vec<_> = found.iter().map(|it| it.bytes.clone()).collect();
     assert_same("frames", &bytes, &conversations());
     for (at, (judge, dump)) in judges.iter_mut().zip(&dumps).enumerate() {
-        let half = usize::from(FRAMES / 2);
+        // Bytes of a pcap file: its header, and for each frame a header and the frame.
+        let ours = conversations().into_iter().skip(at).step_by(2);
+        let len = 24 + ours.map(|it| 16 + it.len() as u64).sum::<u64>();
         judge.until("tcpdump has all frames", |_| {
-            files::read_as_it_stands(dump).len() == half
+            dump.metadata().is_ok_and(|it| it.len() == len)
         });
         judge.signal(Signal::INT);
         let stamps: Vec<_> = files::read_as_it_stands(dump)
@@ -210,4 +248,291 @@ fn records_of_separate_ports_name_the_port_of_their_queue() {
     let records = records(&duckdb, &dir, "port_fwd, port_rev, frames_fwd, count(*)");
     let expected = CABLES.map(|[mon, _]| json!([mon, null, of_each, FLOWS]));
     assert_eq!(json!(records), json!(expected));
+}
+
+/// Columns of flow records that do not depend on the time, the queue or the port of frames.
+const TIMELESS: &str = "src, dst, src_port, dst_port, protocol, ethertype, vlan, vlan2, vni, \
+    outer_src, outer_dst, outer_protocol, outer_src_port, outer_dst_port, frames_fwd, frames_rev, \
+    bytes_fwd, bytes_rev, tcp_flags_fwd, tcp_flags_rev, community_id, tls_sni, tls_alpn, \
+    tls_version, ja4, http_method, http_host, http_status, ssh_fwd, ssh_rev";
+
+/// Real captures, whose frames go to one cable or the other, give the same file and the same flow
+/// records as a replay of all frames on one port.
+#[test]
+fn real_conversations_over_two_ports_are_recorded_as_over_one() {
+    let duckdb = need!(Duckdb::install());
+    let pair = need!(tap());
+    let dir = Dir::new();
+    let (input, frames) = all_that_fit(&dir);
+    let flows = format!("flows.dir={}", dir.folder("flows").display());
+    let args = [
+        "-w",
+        "tap.pcapng",
+        "--set",
+        &flows,
+        "--set",
+        "flows.names=true",
+    ];
+    let capture = Capture::start(&pair, &dir, &BOTH, &args);
+    capture.send(&input, &CABLES);
+    let summary = capture.stop_after(frames.len() as u64);
+    assert_eq!(summary.ledger.total.captured, frames.len() as u64);
+    let found = files::read(&dir.join("tap.pcapng"));
+    let bytes: Vec<_> = found.into_iter().map(|it| it.bytes).collect();
+    assert_same("frames", &bytes, &frames);
+    let of_tap = records(&duckdb, &dir, TIMELESS);
+
+    let alone = Dir::new();
+    let flows = format!("flows.dir={}", alone.folder("flows").display());
+    let wire = format!("pcap:{}", input.display());
+    let replay = [
+        "run",
+        "--model",
+        &wire,
+        "--set",
+        "output.format=none",
+        "--set",
+        "capture.queues=1",
+    ];
+    let replay = wqcap(replay).args(["--set", &flows, "--set", "flows.names=true"]);
+    let _ = replay.cwd(alone.path()).run().expect(0);
+    let of_one = records(&duckdb, &alone, TIMELESS);
+    assert!(of_one.len() > 100, "{} records", of_one.len());
+    assert_same("records", &of_tap, &of_one);
+}
+
+#[test]
+fn a_port_that_is_down_or_removed_does_not_stop_the_other() {
+    let pair = need!(tap());
+    let dir = Dir::new();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &conversations()[..20]);
+    let mut capture = Capture::start(&pair, &dir, &BOTH, &["-w", "tap.pcapng"]);
+    capture.send(&input, &CABLES);
+    capture.until_received(20);
+    let [one, other] = CABLES;
+    let set = |state| {
+        let args = ["link", "set", other[1], state];
+        let _ = pair.near.program("ip", &args).run().expect(0);
+    };
+    set("down");
+    capture.run.until("the loss is noted", |it| {
+        it.stderr().contains("port mon1 went down")
+    });
+    capture.send(&input, &[one]);
+    capture.until_received(40);
+    set("up");
+    capture.run.until("the return is noted", |it| {
+        it.stderr().contains("port mon1 came up")
+    });
+    until_it_sends(pair.near.name(), other[1]).expect("comes up");
+    capture.send(&input, &CABLES);
+    capture.until_received(60);
+    let delete = ["link", "del", other[0]];
+    let _ = pair.far.program("ip", &delete).run().expect(0);
+    capture.run.until("the removal is noted", |it| {
+        it.stderr().contains("port mon1 was removed")
+    });
+    capture.send(&input, &[one]);
+    let summary = capture.stop_after(80);
+    assert_eq!(summary.json["end"], "stopped");
+    assert_eq!(summary.json["outages"]["count"], 2, "{}", summary.json);
+    let ports = summary.json["ports"].as_array().expect("a list of ports");
+    let captured: Vec<_> = ports
+        .iter()
+        .map(|it| number(&it["ledger"]["captured"]))
+        .collect();
+    assert_eq!(captured, [60, 20]);
+}
+
+/// A killed run leaves a file whose whole records are the first frames that were sent, from both
+/// ports, with none missing in between.
+#[test]
+fn a_killed_capture_of_two_ports_loses_only_its_end() {
+    let pair = need!(tap());
+    for _ in 0..3 {
+        let dir = Dir::new();
+        let input = dir.join("input.pcap");
+        let sent = conversations();
+        files::write(&input, 0, &sent);
+        let mut capture = Capture::start(&pair, &dir, &BOTH, &["-w", "tap.pcap"]);
+        capture.send(&input, &CABLES);
+        capture.until_received(FRAMES.into());
+        capture.run.signal(Signal::USR2);
+        let part = dir.join("tap.pcap.part");
+        capture.run.until("the frames can be read", |_| {
+            let read = Program::new("tcpdump").args(["-n", "-r"]).arg(&part);
+            read.arg("udp").run().stdout.lines().count() == sent.len()
+        });
+        capture.send(&input, &CABLES);
+        capture.run.signal(Signal::KILL);
+        let _ = capture.run.wait();
+        let _ = wqcap(["recover"]).arg(dir.path()).run().expect(0);
+        let found = files::read(&dir.join("tap.pcap"));
+        let found: Vec<_> = found.into_iter().map(|it| it.bytes).collect();
+        let twice = [&sent[..], &sent[..]].concat();
+        assert!(found.len() >= sent.len(), "{} frames", found.len());
+        assert_same("frames", &found, &twice[..found.len()]);
+    }
+}
+
+/// A frame that both ports of an aggregated link deliver is kept once.
+#[test]
+fn repetitions_on_another_port_are_left_out() {
+    let pair = need!(tap());
+    let dir = Dir::new();
+    let input = dir.join("input.pcap");
+    let sent = conversations();
+    let doubled: Vec<_> = sent
+        .iter()
+        .flat_map(|it| [it.clone(), it.clone()])
+        .collect();
+    files::write(&input, 0, &doubled);
+    let args = ["-w", "tap.pcapng", "--set", "capture.dedup=1s"];
+    let capture = Capture::start(&pair, &dir, &BOTH, &args);
+    capture.send(&input, &CABLES);
+    let summary = capture.stop_after(doubled.len() as u64);
+    let total = summary.ledger.total;
+    assert_eq!(
+        (total.captured, total.deduplicated),
+        (FRAMES.into(), FRAMES.into())
+    );
+    let found = files::read(&dir.join("tap.pcapng"));
+    let found: Vec<_> = found.into_iter().map(|it| it.bytes).collect();
+    assert_same("frames", &found, &sent);
+}
+
+/// Two software NICs, each with the frames of one direction and four queues.
+#[test]
+fn two_rdma_devices_are_ports_of_one_run() {
+    let duckdb = need!(Duckdb::install());
+    let dir = Dir::new();
+    let wires = [0, 1].map(|at| {
+        let file = dir.join(format!("{at}.pcap"));
+        let frames: Vec<_> = conversations().into_iter().skip(at).step_by(2).collect();
+        files::write(&file, 0, &frames);
+        format!("pcap:{}", file.display())
+    });
+    let flows = format!("flows.dir={}", dir.folder("flows").display());
+    let run = [
+        "run",
+        "--model",
+        &wires[0],
+        "--model",
+        &wires[1],
+        "-w",
+        "tap.pcapng",
+        "--json",
+    ];
+    let run = wqcap(run)
+        .args(["--set", &flows, "--set", "capture.queues=4"])
+        .cwd(dir.path());
+    let done = run.run().expect(0);
+    let summary = Summary::parse(&done.stdout);
+    assert_eq!(summary.ledger.total.captured, u64::from(FRAMES));
+    let ports = summary.json["ports"].as_array().expect("a list of ports");
+    let ports: Vec<_> = ports
+        .iter()
+        .map(|it| (it["device"].as_str(), number(&it["ledger"]["captured"])))
+        .collect();
+    let half = u64::from(FRAMES / 2);
+    assert_eq!(ports, [(Some("mlx5_0"), half), (Some("mlx5_1"), half)]);
+    let found = files::read(&dir.join("tap.pcapng"));
+    assert!(
+        found.is_sorted_by_key(|it| it.ts),
+        "not in the order of time"
+    );
+    let of_each = FRAMES / 2 / FLOWS;
+    let expected: Vec<_> = (0..FLOWS).map(|_| json!([of_each, of_each])).collect();
+    let columns = "frames_fwd, frames_rev";
+    let files = dir.join("flows/*.parquet");
+    let rows = duckdb.query(&format!("SELECT {columns} FROM '{}'", files.display()));
+    assert_eq!(json!(rows), json!(expected));
+}
+
+/// A port of an RDMA device and an ordinary interface, with four queues each: both directions of a
+/// flow are in one record, whatever the queues.
+#[test]
+fn an_rdma_device_and_an_interface_are_ports_of_one_run() {
+    let duckdb = need!(Duckdb::install());
+    let pair = need!(tap());
+    let dir = Dir::new();
+    let [one, other] = [0, 1].map(|at| {
+        let file = dir.join(format!("{at}.pcap"));
+        let frames: Vec<_> = conversations().into_iter().skip(at).step_by(2).collect();
+        files::write(&file, 0, &frames);
+        file
+    });
+    let flows = format!("flows.dir={}", dir.folder("flows").display());
+    let wire = format!("af_packet:{}", CABLES[0][0]);
+    let ports = ["--model", &wire, "-i", "mlx5_0", "-i", "mon1"];
+    let args = [
+        "-w",
+        "tap.pcapng",
+        "--set",
+        &flows,
+        "--set",
+        "capture.queues=4",
+    ];
+    let capture = Capture::start(&pair, &dir, &ports, &args);
+    capture.send(&one, &CABLES[..1]);
+    capture.send(&other, &CABLES[1..]);
+    let summary = capture.stop_after(FRAMES.into());
+    assert_eq!(summary.ledger.total.captured, u64::from(FRAMES));
+    let backends: Vec<_> = summary.json["ports"]
+        .as_array()
+        .expect("a list of ports")
+        .iter()
+        .map(|it| it["backend"].as_str())
+        .collect();
+    assert_eq!(backends, [Some("mlx5"), Some("af_packet")]);
+    let of_each = FRAMES / 2 / FLOWS;
+    let rows = records(&duckdb, &dir, "frames_fwd, frames_rev, port_rev, count(*)");
+    assert_eq!(json!(rows), json!([[of_each, of_each, "mon1", FLOWS]]));
+}
+
+/// `-i any` captures each frame once: not on a bridge and on its port.
+#[test]
+fn any_is_every_interface_that_is_up_but_not_those_above_others() {
+    let pair = need!(tap());
+    let dir = Dir::new();
+    let bridge = ["link", "add", "br0", "type", "bridge"];
+    let _ = pair.far.program("ip", &bridge).run().expect(0);
+    let quiet = ["-qw", "net.ipv6.conf.br0.disable_ipv6=1"];
+    let _ = pair.far.program("sysctl", &quiet).run().expect(0);
+    for args in [
+        ["mon0", "master", "br0"].as_slice(),
+        &["br0", "up"],
+        &["lo", "down"],
+        &[IFACE, "down"],
+    ] {
+        let set = [&["link", "set"], args].concat();
+        let _ = pair.far.program("ip", &set).run().expect(0);
+    }
+    let mut capture = Capture::start(&pair, &dir, &["-i", "any"], &["-w", "any.pcapng"]);
+    for says in [
+        "note: -i any: br0 is left out: its frames also arrive on mon0",
+        "note: -i any: lo is left out: it is down",
+    ] {
+        capture.run.until(says, |it| it.stderr().contains(says));
+    }
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &conversations()[..20]);
+    capture.send(&input, &CABLES);
+    // The bridge may send frames of its own.
+    capture.run.until("each port has its frames", |_| {
+        let queues = capture.ctl.json(&["stats"])["ledger"]["queues"].clone();
+        let queues = queues.as_array().expect("a list of queues").iter();
+        queues.filter(|it| number(&it["received"]) >= 10).count() == 2
+    });
+    capture.run.signal(Signal::INT);
+    let summary = Summary::parse(&capture.run.wait().expect(0).stdout);
+    let ports = summary.json["ports"].as_array().expect("a list of ports");
+    let labels: Vec<_> = ports.iter().map(|it| it["label"].as_str()).collect();
+    assert_eq!(labels, CABLES.map(|[mon, _]| Some(mon)));
+    let sent = &conversations()[..20];
+    let found = files::read(&dir.join("any.pcapng"));
+    let found = found.into_iter().map(|it| it.bytes);
+    let found: Vec<_> = found.filter(|it| sent.contains(it)).collect();
+    assert_same("frames", &found, sent);
 }
