@@ -30,7 +30,7 @@ Examples:
   wqcap check --set capture.queues=4 --model loopback
   wqcap check /etc/wqcap/wqcap.toml --privileges
   wqcap check -i ens1f0np0 -w out.pcap -C 100 -W 10 tcp port 443
-  wqcap check wqcap.toml --json | jq .plan.port.memory")]
+  wqcap check wqcap.toml --json | jq .plan.memory")]
 pub struct CheckArgs {
     #[command(flatten)]
     pub config: ConfigArgs,

@@ -90,6 +90,25 @@ impl<'p> Interface<'p> {
         done.stdout.trim().parse().expect("a number")
     }
 
+    /// Waits until each of `sent` frames is received or counted as dropped by the sockets, some of
+    /// them as dropped, and ends the capture. Its summary must have the same sum.
+    pub(super) fn stop_after_drops(self, sent: u64) {
+        let Self { mut run, ctl, .. } = self;
+        let counts = |it: &serde_json::Value| {
+            let dropped = it["nic"]["socket_dropped"].as_u64();
+            dropped.zip(it["ledger"]["total"]["received"].as_u64())
+        };
+        run.until("every frame is received or counted", |_| {
+            let (dropped, received) = counts(&ctl.json(&["stats"])).unwrap_or_default();
+            received + dropped == sent && dropped > 0
+        });
+        run.signal(Signal::INT);
+        let done = run.wait().expect(0);
+        let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let sum = counts(&summary).map(|(dropped, received)| dropped + received);
+        assert_eq!(sum, Some(sent), "{done}");
+    }
+
     /// Waits until the capture has received `count` frames, and ends it.
     pub(super) fn stop_after(mut self, count: u64) -> Done {
         self.ctl.until_counted(&mut self.run, "received", count);
@@ -252,23 +271,7 @@ fn frames_without_room_in_the_ring_are_counted() {
     capture.run.signal(Signal::STOP);
     let sent = capture.send(&input);
     capture.run.signal(Signal::CONT);
-    let Interface { mut run, ctl, .. } = capture;
-    run.until("every frame is received or counted", |_| {
-        let now = ctl.json(&["stats"]);
-        let dropped = now["nic"]["socket_dropped"].as_u64().unwrap_or(0);
-        let received = now["ledger"]["total"]["received"].as_u64().unwrap_or(0);
-        received + dropped == sent && dropped > 0
-    });
-    run.signal(Signal::INT);
-    let done = run.wait().expect(0);
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
-    let dropped = summary["nic"]["socket_dropped"].as_u64();
-    let received = summary["ledger"]["total"]["received"].as_u64();
-    assert_eq!(
-        dropped.zip(received).map(|(a, b)| a + b),
-        Some(sent),
-        "{done}"
-    );
+    capture.stop_after_drops(sent);
 }
 
 #[test]

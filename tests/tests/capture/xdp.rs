@@ -353,20 +353,7 @@ fn frames_without_a_free_chunk_are_counted() {
     capture.run.freeze();
     let sent = capture.send(&input);
     capture.run.thaw();
-    let Interface { mut run, ctl, .. } = capture;
-    run.until("every frame is received or counted", |_| {
-        let now = ctl.json(&["stats"]);
-        let dropped = now["nic"]["socket_dropped"].as_u64().unwrap_or(0);
-        let received = now["ledger"]["total"]["received"].as_u64().unwrap_or(0);
-        received + dropped == sent && dropped > 0
-    });
-    run.signal(Signal::INT);
-    let done = run.wait().expect(0);
-    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
-    let dropped = summary["nic"]["socket_dropped"].as_u64();
-    let received = summary["ledger"]["total"]["received"].as_u64();
-    let sum = dropped.zip(received).map(|(a, b)| a + b);
-    assert_eq!(sum, Some(sent), "{done}");
+    capture.stop_after_drops(sent);
 }
 
 #[test]

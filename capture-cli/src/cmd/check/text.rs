@@ -68,22 +68,17 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
             _ => String::new(),
         };
         line("device", device_line(port));
-        match port.device.kernel {
-            Some(_) if port.backend == Backend::AfXdp => line(
+        let of_kernel = port.device.kernel.as_ref().map(|_| match port.backend {
+            Backend::AfXdp => ("AF_XDP socket", "chunk", "does not get"),
+            _ => ("packet socket", "block", "still receives"),
+        });
+        match of_kernel {
+            Some((socket, part, gets)) => line(
                 "queues",
                 format!(
-                    "{} with {} of {} each; the kernel does not get the frames",
-                    counted(port.queues as u64, "AF_XDP socket"),
-                    counted(port.ring.wrs.into(), "chunk"),
-                    bytes(port.ring.buffer.into()),
-                ),
-            ),
-            Some(_) => line(
-                "queues",
-                format!(
-                    "{} with {} of {} each; the kernel still receives the frames",
-                    counted(port.queues as u64, "packet socket"),
-                    counted(port.ring.wrs.into(), "block"),
+                    "{} with {} of {} each; the kernel {gets} the frames",
+                    counted(port.queues as u64, socket),
+                    counted(port.ring.wrs.into(), part),
                     bytes(port.ring.buffer.into()),
                 ),
             ),
