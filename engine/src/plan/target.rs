@@ -157,9 +157,9 @@ pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::B
         (_, Some(_)) => refused(format!(
             "{name} has no RDMA device; set \"auto\", \"af_packet\" or \"af_xdp\""
         )),
-        (Backend::AfPacket | Backend::AfXdp, None) if name.is_empty() => refused(
-            "no network interface is named; set device.netdev, or name it with -i".into(),
-        ),
+        (Backend::AfPacket | Backend::AfXdp, None) if name.is_empty() => {
+            refused("no network interface is named; set device.netdev, or name it with -i".into())
+        }
         (Backend::AfPacket | Backend::AfXdp, None) => refused(format!(
             "{name} is an RDMA device; name its network interface in device.netdev"
         )),
