@@ -313,12 +313,19 @@ impl Settled {
     /// Must be called once, after the model is loaded. Without a device and unless one is required,
     /// the name of `-i` is accepted unchecked.
     pub fn resolve_devices(&mut self, device_required: bool) -> Result<(), Failure> {
+        // Errors of the configuration are reported when it is read as a whole.
+        let config = self.config.read();
+        let by_kernel = config.is_ok_and(|it| it.config().device.backend.is_of_kernel());
         let typed = std::mem::take(&mut self.config.set);
         match std::mem::take(&mut self.interfaces).as_slice() {
             [] => {}
             [name] if name != "any" => {
                 let devices = device::list()?;
-                let key = self::key(name, &devices, device_required)?;
+                let key = match self::key(name, &devices, device_required)? {
+                    // A name that this machine does not have.
+                    _ if by_kernel && devices.is_empty() => "device.netdev",
+                    key => key,
+                };
                 self.text(format!("-i {name}"), key, name);
             }
             names => self.capture_ports(names, device_required)?,

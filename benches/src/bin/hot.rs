@@ -370,6 +370,7 @@ fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
             Arc::new(QueueLoad::new(1)),
             SamplingRate::Loosely,
         ),
+        replacements: None,
     };
     let (_, ended) = worker.run();
     black_box(ended);

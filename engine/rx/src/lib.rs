@@ -25,7 +25,7 @@ pub use ring::{
     Account, Batch, DeviceQueue, Failed, PacketQueue, Queue, Recovered, Ring, RingAttr, XdpQueue,
 };
 pub use worker::{
-    Control, Ended, Idle, Outlet, SlotsLost, StampSource, Stamper, Taken, Worker, pin,
+    Control, Ended, Idle, Outlet, Replacement, SlotsLost, StampSource, Stamper, Taken, Worker, pin,
 };
 
 use wqcap_core::sync;

@@ -31,6 +31,8 @@ pub struct LoopRequests {
     /// locks `next` only when the flag is set.
     pending: AtomicBool,
     next: Mutex<Option<LoopRequest>>,
+    /// Set when the queue's port is lost and the loop leaves its ring.
+    leaves: AtomicBool,
 }
 
 impl LoopRequests {
@@ -41,6 +43,7 @@ impl LoopRequests {
             queue,
             pending: AtomicBool::default(),
             next: Mutex::default(),
+            leaves: AtomicBool::default(),
         }
     }
 
@@ -75,6 +78,18 @@ impl LoopRequests {
             queue: self.queue,
             seconds: TIMEOUT.as_secs(),
         })
+    }
+
+    /// Requests that the receive loop leaves its ring, whose port is lost, once it has drained the
+    /// ring.
+    pub fn leave_ring(&self) {
+        self.leaves.store(true, Ordering::Release);
+    }
+
+    /// Returns `true` if the receive loop is to leave its drained ring, once for each request.
+    #[inline]
+    pub(super) fn take_leave(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) && self.leaves.swap(false, Ordering::AcqRel)
     }
 
     /// Returns `true` if the mailbox holds a request to the receive loop.

@@ -6,12 +6,54 @@
 //! the capture ends in order, with the frames completed by then. Another capture creates all
 //! objects again and continues the counters.
 
-use super::{Capture, End, Limits, Report, Resources, source::PortSource, start::Startup};
+use super::{
+    Capture, End, Limits, Report, Resources,
+    clock::ClockWatch,
+    source::PortSource,
+    start::{Startup, open_port},
+};
 use crate::{
-    Error, config::OnPortDown, plan::Plan, stats::outage::Cause, sync::wakeup::Wakeup,
-    time::system_ns, verbs::CVLAN_STRIPPING,
+    Error,
+    config::{OnLoss, OnPortDown, PipelineMode},
+    device::kernel,
+    plan::Plan,
+    stats::outage::Cause,
+    sync::wakeup::Wakeup,
+    time::system_ns,
+    verbs::CVLAN_STRIPPING,
 };
 use std::time::{Duration, Instant};
+
+/// Time between two attempts to capture a lost port again while other ports are captured.
+const SEARCH: Duration = Duration::from_secs(1);
+
+/// Search for lost ports while other ports are captured, with `device.on_loss = "retry"`.
+pub(super) struct LossSearch {
+    is_on: bool,
+    /// Time of the next attempt.
+    due: Instant,
+    /// Report on the NIC's clock for the writers of files.
+    watch: ClockWatch,
+}
+
+impl LossSearch {
+    /// Creates the search of a run. A loop with parser threads keeps its receive memory, so its ring
+    /// cannot be replaced.
+    pub(super) fn new(plan: &Plan, watch: ClockWatch) -> Self {
+        Self {
+            is_on: plan.has_several_ports()
+                && plan.on_loss == OnLoss::Retry
+                && plan.pipeline.mode == PipelineMode::Inline,
+            due: Instant::now(),
+            watch,
+        }
+    }
+
+    /// Returns `true` if lost ports are searched for.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+}
 
 impl Capture {
     /// Starts a capture that continues an earlier one of the same plan whose device was lost. The
@@ -47,19 +89,29 @@ impl Capture {
         now
     }
 
-    /// Records the loss of the RDMA device, and returns the [`End`] for it.
-    pub(super) fn lost(&self, how: String) -> End {
+    /// Records the loss of the last port, and returns the [`End`] for it.
+    fn lost(&self, how: String) -> End {
         self.shared.outages.begin(Cause::DeviceLost, system_ns());
         self.shared.note(format!("the device was lost: {how}"));
         End::DeviceLost(how)
     }
 
-    /// Returns `end`, or the loss of the RDMA device if it does not respond: verbs on a lost device
-    /// fail with EIO before its event is read.
-    pub(super) fn lost_or(&self, end: End) -> End {
-        match self.sources.respond() {
-            Ok(()) => end,
-            Err(e) => self.lost(format!("it does not respond: {e}")),
+    /// Ends the capture if a receive loop has failed, except by the loss of its port: verbs on a lost
+    /// device fail with EIO before its event is read.
+    pub(super) fn judge_failed_loops(&mut self) {
+        let failures = self.shared.control.failures.lock();
+        let failed = failures.map(|mut it| std::mem::take(&mut *it));
+        for queue in failed.unwrap_or_default() {
+            let port = usize::from(self.shared.port_of[usize::from(queue)]);
+            let it = &self.sources.ports()[port];
+            if it.is_gone {
+                continue;
+            }
+            match it.source.is_up() {
+                // The loop's thread returns the reason.
+                Ok(_) => _ = self.end.get_or_insert(End::Failed(String::new())),
+                Err(e) => self.port_was_lost(port, format!("it does not respond: {e}")),
+            }
         }
     }
 
@@ -103,7 +155,7 @@ impl Capture {
     pub(super) fn port_went_down(&mut self, port: usize) {
         self.sources.ports_mut()[port].is_down = true;
         if self.on_port_down == OnPortDown::Stop {
-            if self.sources.ports().iter().all(|it| it.is_down) {
+            if self.sources.ports().iter().all(PortSource::is_over) {
                 self.end.get_or_insert(End::PortDown);
             }
             return;
@@ -119,24 +171,94 @@ impl Capture {
         self.note_port(port, "came up");
     }
 
-    /// Ends the capture if the interface of its last port was removed. Otherwise the other ports
-    /// continue.
-    pub(super) fn interface_was_removed(&mut self, port: usize) {
+    /// Ends the capture if its last port was lost: the RDMA device, or the network interface.
+    /// Otherwise the other ports continue.
+    pub(super) fn port_was_lost(&mut self, port: usize, how: String) {
         self.sources.ports_mut()[port].is_gone = true;
-        if self.sources.ports().iter().all(|it| it.is_gone) {
-            let end = self.lost("the network interface was removed".into());
+        let ports = self.sources.ports();
+        let ends_when_down = self.on_port_down == OnPortDown::Stop;
+        if ports.iter().all(|it| it.is_gone)
+            || ends_when_down && ports.iter().all(PortSource::is_over)
+        {
+            let end = self.lost(how);
             self.end.get_or_insert(end);
-        } else {
-            self.shared.outages.begin(Cause::PortDown, system_ns());
-            self.rotate();
-            self.note_port(port, "was removed; the other ports continue, and this one is captured again after a restart");
+            return;
+        }
+        self.shared.outages.begin(Cause::PortDown, system_ns());
+        self.rotate();
+        self.nic.pause(port);
+        let it = &self.sources.ports()[port];
+        let what = match &it.plan.device.kernel {
+            Some(_) => "was removed".to_owned(),
+            None => {
+                // The completion channel of a lost device wakes its loop again and again.
+                self.leave_rings(port);
+                format!("was lost: {how}")
+            }
+        };
+        let when = match it.loops.take_rings() {
+            true => "as soon as it is back",
+            false => "after a restart",
+        };
+        self.note_port(
+            port,
+            &format!("{what}; the other ports continue, and this one is captured again {when}"),
+        );
+    }
+
+    /// Requests that the loops of a lost port leave their rings once these are drained.
+    fn leave_rings(&self, port: usize) {
+        let of_queues = self.wq_flags.orders.iter().zip(self.shared.port_of.iter());
+        for (orders, _) in of_queues.filter(|(_, it)| usize::from(**it) == port) {
+            orders.leave_ring();
         }
     }
 
-    /// Ends the outage of ports once none is down.
+    /// Captures lost ports again that are back, if other ports are captured.
+    pub(super) fn search_for_lost_ports(&mut self) {
+        let now = Instant::now();
+        let is_lost = |it: &PortSource| it.is_gone && it.loops.take_rings();
+        if now < self.search.due || !self.sources.ports().iter().any(is_lost) {
+            return;
+        }
+        self.search.due = now + SEARCH;
+        for port in 0..self.sources.ports().len() {
+            if is_lost(&self.sources.ports()[port])
+                && let Err(e) = self.capture_again(port)
+            {
+                let label = &self.sources.ports()[port].plan.label;
+                tracing::debug!("port {label} is not back yet: {e}");
+            }
+        }
+    }
+
+    /// Opens a lost port again, and passes its new rings to its loops.
+    fn capture_again(&mut self, port: usize) -> Result<(), Error> {
+        let plan = &self.sources.ports()[port].plan;
+        if plan.device.kernel.is_some() && kernel::interface(&plan.device.name).is_none() {
+            return Ok(());
+        }
+        let queues = (0u16..).zip(self.shared.port_of.iter());
+        let queues = queues.filter(|(_, it)| usize::from(**it) == port);
+        let queues: Vec<_> = queues.map(|(queue, _)| queue).collect();
+        let (mut source, nic, rings) =
+            open_port(plan, &queues, self.search.watch.clone(), &mut None)?;
+        source.open(plan)?;
+        let is_up = source.is_up()?;
+        self.leave_rings(port);
+        let it = &mut self.sources.ports_mut()[port];
+        it.loops.send(rings, &source, &it.plan);
+        it.source = source;
+        (it.is_gone, it.is_down) = (false, !is_up);
+        self.nic.resume(port, nic);
+        self.end_outage_of_ports();
+        self.note_port(port, "is back, and is captured again");
+        Ok(())
+    }
+
+    /// Ends the outage of ports once none is down or lost.
     fn end_outage_of_ports(&self) {
-        let is_missing = |it: &PortSource| it.is_down || it.is_gone;
-        if !self.sources.ports().iter().any(is_missing) {
+        if !self.sources.ports().iter().any(PortSource::is_missing) {
             self.shared.outages.end(Cause::PortDown, system_ns());
         }
     }
@@ -144,7 +266,7 @@ impl Capture {
     fn note_port(&self, port: usize, what: &str) {
         let name = match self.sources.ports() {
             [only] => only.source.number().to_string(),
-            several => several[port].label.clone(),
+            several => several[port].plan.label.clone(),
         };
         self.shared.note(format!("port {name} {what}"));
     }

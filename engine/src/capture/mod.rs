@@ -56,7 +56,7 @@ pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
 pub use resources::Resources;
 pub use respread::{Respread, Respreading};
-use source::{Source, SourceEvent, Sources};
+use source::{PortSource, Source, SourceEvent, Sources};
 pub use wq_flags::WqFlagsHandle;
 
 /// Interval at which a capture's waiting owner reads the NIC's clock. Each reading costs as much
@@ -114,6 +114,7 @@ pub struct Capture {
     limits: Limits,
     write_limit: Option<Arc<WriteLimit>>,
     on_port_down: OnPortDown,
+    search: loss::LossSearch,
     check: Duration,
     next_check: Instant,
     /// End and delay of the capture owner's last wait that ended late by [`OVERDUE`] or more.
@@ -305,7 +306,9 @@ impl Capture {
                 SourceEvent::Device(event) => self.handle(port, event),
                 SourceEvent::Link(InterfaceChange::Down) => self.port_went_down(port),
                 SourceEvent::Link(InterfaceChange::Up) => self.port_came_up(port),
-                SourceEvent::Link(InterfaceChange::Gone) => self.interface_was_removed(port),
+                SourceEvent::Link(InterfaceChange::Gone) => {
+                    self.port_was_lost(port, "the network interface was removed".into());
+                }
             }
         }
         if self.end.as_ref().is_some_and(End::is_loss) {
@@ -316,13 +319,14 @@ impl Capture {
             self.shared.note(what);
         }
         self.respread_if_due();
+        self.search_for_lost_ports();
+        if self.shared.control.failed.take() {
+            self.judge_failed_loops();
+        }
         if self.end.is_some() {
             return;
         }
-        self.end = if self.shared.control.failed.is_raised() {
-            // The loop's thread returns the reason.
-            Some(self.lost_or(End::Failed(String::new())))
-        } else if self.writer.as_ref().is_some_and(Writer::has_failed) {
+        self.end = if self.writer.as_ref().is_some_and(Writer::has_failed) {
             Some(End::Storage(String::new()))
         } else if self.writer.as_ref().is_some_and(Writer::reader_has_left) {
             Some(End::ReaderLeft)
@@ -358,8 +362,7 @@ impl Capture {
             AsyncEvent::PortActive(number) if number == source.number() => self.port_came_up(port),
             AsyncEvent::DeviceFatal => {
                 let how = "the device reported a fatal error (IBV_EVENT_DEVICE_FATAL)";
-                let end = self.lost(how.into());
-                self.end.get_or_insert(end);
+                self.port_was_lost(port, how.into());
             }
             AsyncEvent::CqError => {
                 self.end.get_or_insert(End::Failed(
@@ -374,6 +377,11 @@ impl Capture {
                 tracing::debug!(?event, "device event that a capture ignores");
             }
         }
+    }
+
+    /// Returns the port of queue number `queue`.
+    fn port_of(&self, queue: usize) -> &PortSource {
+        &self.sources.ports()[usize::from(self.shared.port_of[queue])]
     }
 
     /// Requests that the receive loops and the file writer end. A loop may wait for the writer, and
@@ -408,12 +416,19 @@ impl Capture {
         self.request_end();
         let mut aside = Vec::new();
         let mut rings = Vec::with_capacity(self.loops.len());
-        for thread in std::mem::take(&mut self.loops) {
+        for (queue, thread) in std::mem::take(&mut self.loops).into_iter().enumerate() {
             match thread.join() {
                 Ok((ring, ended)) => {
                     rings.push(ring);
-                    if let Ended::Failed(why) = ended {
-                        aside.extend(end.merge_failure(End::Failed(why.to_string())));
+                    match ended {
+                        // The loss of its port is in the notes.
+                        Ended::Failed(why) if self.port_of(queue).is_gone && !end.is_loss() => {
+                            aside.push(why.to_string());
+                        }
+                        Ended::Failed(why) => {
+                            aside.extend(end.merge_failure(End::Failed(why.to_string())));
+                        }
+                        _ => {}
                     }
                 }
                 Err(_) => {

@@ -8,10 +8,12 @@ use super::{
 use crate::{
     Error,
     plan::{Plan, PortPlan, steering::Steering},
+    rx::{DeviceQueue, PacketQueue, Replacement, Ring, StampSource, XdpQueue},
     stats::ClockReport,
     sync::wakeup::Wakeup,
     verbs::{AsyncEvent, AsyncEvents},
 };
+use crossbeam_channel::Sender;
 use std::{
     os::fd::AsFd,
     sync::{Arc, atomic::AtomicBool},
@@ -53,14 +55,88 @@ pub(super) enum SourceEvent {
 /// [`Plan::ports`](crate::plan::Plan::ports); at least one.
 pub(super) struct Sources(Vec<PortSource>);
 
-/// Open source of one port, and its name.
+/// Open source of one port, and its plan.
 pub(super) struct PortSource {
-    pub(super) label: String,
+    pub(super) plan: PortPlan,
     pub(super) source: Source,
+    /// Channels to the port's receive loops for rings that replace those of a lost port.
+    pub(super) loops: LoopChannels,
     /// `true` while the port is known to be down.
     pub(super) is_down: bool,
-    /// `true` after the port's interface was removed.
+    /// `true` after the port's device was lost or its interface was removed.
     pub(super) is_gone: bool,
+}
+
+impl PortSource {
+    /// Returns `true` if nothing can arrive on the port.
+    pub(super) fn is_missing(&self) -> bool {
+        self.is_down || self.is_gone
+    }
+
+    /// Returns `true` if the port is down, or lost and not searched for.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_down || self.is_gone && !self.loops.take_rings()
+    }
+}
+
+/// Receive rings of a port, by the kind of their queues.
+pub(super) enum Rings {
+    /// Rings of an RDMA device.
+    Device(Vec<Ring>),
+    /// Rings of packet sockets.
+    Packet(Vec<Ring<PacketQueue>>),
+    /// Rings of AF_XDP sockets.
+    Xdp(Vec<Ring<XdpQueue>>),
+}
+
+/// Channels to the receive loops of a port, by the kind of their queues; empty if the loops end with
+/// their rings.
+pub(super) enum LoopChannels {
+    /// Loops of an RDMA device.
+    Device(Vec<Sender<Replacement<DeviceQueue>>>),
+    /// Loops of packet sockets.
+    Packet(Vec<Sender<Replacement<PacketQueue>>>),
+    /// Loops of AF_XDP sockets.
+    Xdp(Vec<Sender<Replacement<XdpQueue>>>),
+}
+
+impl LoopChannels {
+    /// Returns `true` if the loops take rings that replace theirs.
+    pub(super) fn take_rings(&self) -> bool {
+        match self {
+            Self::Device(all) => !all.is_empty(),
+            Self::Packet(all) => !all.is_empty(),
+            Self::Xdp(all) => !all.is_empty(),
+        }
+    }
+
+    /// Passes the rings of a source that was opened again to the loops.
+    pub(super) fn send(&self, rings: Rings, source: &Source, plan: &PortPlan) {
+        match (self, rings) {
+            (Self::Device(to), Rings::Device(rings)) => send(to, rings, source, plan),
+            (Self::Packet(to), Rings::Packet(rings)) => send(to, rings, source, plan),
+            (Self::Xdp(to), Rings::Xdp(rings)) => send(to, rings, source, plan),
+            // The plan's backend stays the same.
+            _ => {}
+        }
+    }
+}
+
+fn send<Q>(
+    channels: &[Sender<Replacement<Q>>],
+    rings: Vec<Ring<Q>>,
+    source: &Source,
+    plan: &PortPlan,
+) {
+    for (i, (to, ring)) in channels.iter().zip(rings).enumerate() {
+        let (clock, wq_fatal) = source.of_loop(plan, i);
+        // A loop that has ended takes none.
+        let _ = to.send(Replacement {
+            ring,
+            clock,
+            wq_fatal,
+        });
+    }
 }
 
 impl Sources {
@@ -86,7 +162,7 @@ impl Sources {
     /// Waits until the owner is woken, a device has an event, or `timeout` is over. Returns `true`
     /// unless the time is over.
     pub(super) fn wait(&self, wakeup: &Wakeup, timeout: Duration) -> bool {
-        let events = self.0.iter().filter_map(|it| match &it.source {
+        let events = self.present().filter_map(|it| match &it.source {
             Source::Verbs(it) => Some(it.events.as_fd()),
             Source::Packet(_) | Source::Xdp(_) => None,
         });
@@ -128,9 +204,15 @@ impl Sources {
         }
     }
 
+    /// Returns the ports whose device or interface is there.
+    fn present(&self) -> impl Iterator<Item = &PortSource> {
+        self.0.iter().filter(|it| !it.is_gone)
+    }
+
     /// Returns `true` if each RDMA device responds.
     pub(super) fn respond(&self) -> Result<(), Error> {
-        self.0.iter().try_for_each(|it| it.source.is_up().map(drop))
+        self.present()
+            .try_for_each(|it| it.source.is_up().map(drop))
     }
 
     /// Lets frames arrive on every port.
@@ -157,6 +239,7 @@ impl Sources {
     pub(super) fn read_clocks(&mut self) -> Vec<String> {
         self.0
             .iter_mut()
+            .filter(|it| !it.is_gone)
             .filter_map(|it| it.source.read_clock())
             .collect()
     }
@@ -174,6 +257,18 @@ impl Source {
             Self::Verbs(it) => it.events.take().map(SourceEvent::Device),
             Self::Packet(it) => it.check().map(SourceEvent::Link),
             Self::Xdp(it) => it.check().map(SourceEvent::Link),
+        }
+    }
+
+    /// Returns the source of time stamps and the flag of a WQ in error for the receive loop of the
+    /// port's queue number `queue`, counted from 0.
+    pub(super) fn of_loop(&self, plan: &PortPlan, queue: usize) -> (StampSource, Arc<AtomicBool>) {
+        match self {
+            Self::Packet(_) | Self::Xdp(_) => (plan.stamp_source(None), Arc::default()),
+            Self::Verbs(it) => {
+                let clock = it.clock.as_ref().map(|it| Arc::clone(&it.shared));
+                (plan.stamp_source(clock), Arc::clone(&it.fatal[queue].1))
+            }
         }
     }
 

@@ -4,10 +4,11 @@
 use super::{
     CHECK, CHECK_ASLEEP, Capture, Limits, Report, Resources, SharedRun,
     clock::{CaptureClock, ClockWatch},
+    loss::LossSearch,
     packet_port::PacketPort,
     port::Port,
     respread,
-    source::{PortSource, Source, Sources, VerbsSource},
+    source::{LoopChannels, PortSource, Rings, Source, Sources, VerbsSource},
     wq_flags::WqFlagsHandle,
     xdp_port::XdpPort,
 };
@@ -26,7 +27,7 @@ use crate::{
         reduce::{Stage, StageCounters},
     },
     plan::{Merge, Plan, PortPlan, Stamps, longest},
-    rx::{Control, Idle, Outlet, PacketQueue, Queue, Ring, Worker, XdpQueue, pin},
+    rx::{Control, Idle, Outlet, Queue, Replacement, Ring, Worker, pin},
     sink::{
         Count, Encoder, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, PortDescription,
         WriteLimit, Writer, WriterConfig,
@@ -38,6 +39,7 @@ use crate::{
     sync::{thread::spawn, wakeup::Wakeup},
     verbs::AsyncEvents,
 };
+use crossbeam_channel::{Receiver, Sender};
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
 use wqcap_files::sealed::SecretKey;
 
@@ -281,16 +283,12 @@ impl<'p> Startup<'p> {
         let mut readers = Vec::new();
         let mut rings = Vec::new();
         for (i, port) in plan.ports().enumerate() {
-            let (source, nic, rings_of_port) = match port.device.kernel {
-                None => {
-                    let queues: Vec<_> = plan.queues_of(i).map(|it| it.index).collect();
-                    verbs_source(port, &queues, self.clock.clone(), &mut ready)?
-                }
-                Some(_) if port.backend == Backend::AfXdp => xdp_source(port, &mut ready)?,
-                Some(_) => packet_source(port, &mut ready)?,
-            };
+            let queues: Vec<_> = plan.queues_of(i).map(|it| it.index).collect();
+            let opened = open_port(port, &queues, self.clock.clone(), &mut ready)?;
+            let (source, nic, rings_of_port) = opened;
             ports.push(PortSource {
-                label: port.label.clone(),
+                plan: port.clone(),
+                loops: LoopChannels::Device(Vec::new()),
                 source,
                 is_down: false,
                 is_gone: false,
@@ -341,6 +339,7 @@ impl<'p> Startup<'p> {
             limits,
             write_limit,
             on_port_down: plan.on_port_down,
+            search: LossSearch::new(plan, self.clock),
             check: if plan.ports().all(|it| it.idle == config::Idle::Sleep) {
                 CHECK_ASLEEP
             } else {
@@ -353,16 +352,19 @@ impl<'p> Startup<'p> {
             end: None,
         };
         let (mut first, mut sources) = (0, sources);
-        for rings in rings {
-            match rings {
-                Rings::Device(rings) => {
-                    capture.start_queues(plan, &mut first, rings, &mut sources)?
+        for (port, rings) in rings.into_iter().enumerate() {
+            let (first, sources) = (&mut first, &mut sources);
+            capture.sources.ports_mut()[port].loops = match rings {
+                Rings::Device(it) => {
+                    LoopChannels::Device(capture.start_queues(plan, first, it, sources)?)
                 }
-                Rings::Packet(rings) => {
-                    capture.start_queues(plan, &mut first, rings, &mut sources)?
+                Rings::Packet(it) => {
+                    LoopChannels::Packet(capture.start_queues(plan, first, it, sources)?)
                 }
-                Rings::Xdp(rings) => capture.start_queues(plan, &mut first, rings, &mut sources)?,
-            }
+                Rings::Xdp(it) => {
+                    LoopChannels::Xdp(capture.start_queues(plan, first, it, sources)?)
+                }
+            };
         }
         if let Some(writer) = &mut capture.writer {
             writer.wait_for_memory()?;
@@ -382,19 +384,24 @@ impl<'p> Startup<'p> {
 
 impl Capture {
     /// Starts the receive loops of a port's queues, the first of which is `next`. Sets `next` to
-    /// the first queue of the next port.
+    /// the first queue of the next port. Returns the channels for rings that replace those of a lost
+    /// port; empty: the loops end with their rings.
     fn start_queues<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
         next: &mut usize,
         rings: Vec<Ring<Q>>,
         sources: &mut impl Iterator<Item = S>,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<Sender<Replacement<Q>>>, Error> {
+        let mut channels = Vec::new();
         for (ring, source) in rings.into_iter().zip(sources) {
-            self.start_queue(plan, *next, ring, source)?;
+            let channel = self.search.is_on().then(crossbeam_channel::unbounded);
+            let (to, replacements) = channel.unzip();
+            channels.extend(to);
+            self.start_queue(plan, *next, ring, replacements, source)?;
             *next += 1;
         }
-        Ok(())
+        Ok(channels)
     }
 
     /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
@@ -403,6 +410,7 @@ impl Capture {
         plan: &Plan,
         i: usize,
         ring: Ring<Q>,
+        replacements: Option<Receiver<Replacement<Q>>>,
         source: S,
     ) -> Result<(), Error> {
         let counters = Arc::clone(&self.shared.counters[i]);
@@ -411,7 +419,7 @@ impl Capture {
             let stage = self.shared.stage(i, cell, self.observers.observer(i));
             let consumer = source.inline();
             // Created on the loop's core, so that its memory is on the core's NUMA node.
-            return self.spawn(plan, i, ring, move || {
+            return self.spawn(plan, i, ring, replacements, move || {
                 Inline::new(stage(consumer), counters)
             });
         }
@@ -441,7 +449,7 @@ impl Capture {
             (cell, move || stage(consumer))
         });
         let outlet = Fanout::start(attr, stages)?;
-        self.spawn(plan, i, ring, move || outlet)
+        self.spawn(plan, i, ring, replacements, move || outlet)
     }
 
     /// Starts the receive loop of queue `i` on its core.
@@ -450,20 +458,15 @@ impl Capture {
         plan: &Plan,
         i: usize,
         ring: Ring<Q>,
+        replacements: Option<Receiver<Replacement<Q>>>,
         outlet: impl FnOnce() -> O + Send + 'static,
     ) -> Result<(), Error> {
         let queue = &plan.queues[i];
         let port = plan.port_of(queue);
         let counters = Arc::clone(&self.shared.counters[i]);
-        let (clock, wq_fatal) = match &self.sources.ports()[queue.port].source {
-            Source::Packet(_) | Source::Xdp(_) => (port.stamp_source(None), Arc::default()),
-            Source::Verbs(it) => {
-                let clock = it.clock.as_ref().map(|it| Arc::clone(&it.shared));
-                let first = plan.queues_of(queue.port).next().map_or(0, |it| it.index);
-                let fatal = &it.fatal[usize::from(queue.index - first)].1;
-                (port.stamp_source(clock), Arc::clone(fatal))
-            }
-        };
+        let first = plan.queues_of(queue.port).next().map_or(0, |it| it.index);
+        let source = &self.sources.ports()[queue.port].source;
+        let (clock, wq_fatal) = source.of_loop(port, usize::from(queue.index - first));
         let control = Arc::clone(&self.shared.control);
         let budget = self.shared.budget.clone();
         let orders = Arc::clone(&self.wq_flags.orders[i]);
@@ -485,6 +488,7 @@ impl Capture {
                 wq_fatal,
                 orders,
                 sampler,
+                replacements,
             };
             // Dropping the outlet passes the last block of a file to the writer.
             let (ring, ended) = worker.run();
@@ -495,14 +499,19 @@ impl Capture {
     }
 }
 
-/// Receive rings of a capture, by the kind of their queues.
-enum Rings {
-    /// Rings of an RDMA device.
-    Device(Vec<Ring>),
-    /// Rings of packet sockets.
-    Packet(Vec<Ring<PacketQueue>>),
-    /// Rings of AF_XDP sockets.
-    Xdp(Vec<Ring<XdpQueue>>),
+/// Opens the source of a port, with `queues` as its queues. Sets `ready` when the first ring is
+/// ready.
+pub(super) fn open_port(
+    plan: &PortPlan,
+    queues: &[u16],
+    watch: ClockWatch,
+    ready: &mut Option<Instant>,
+) -> Result<(Source, NicReader, Rings), Error> {
+    match plan.device.kernel {
+        None => verbs_source(plan, queues, watch, ready),
+        Some(_) if plan.backend == Backend::AfXdp => xdp_source(plan, ready),
+        Some(_) => packet_source(plan, ready),
+    }
 }
 
 /// Creates the objects of a port on its RDMA device, with `queues` as its queues. Sets `ready` when

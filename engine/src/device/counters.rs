@@ -12,7 +12,7 @@ use crate::{
         interface::NetInterface,
         read_number,
     },
-    stats::{Counter, NicCounters, Unreadable},
+    stats::{Counter, NicCounters, Unreadable, nic_sum},
 };
 use std::{
     collections::BTreeMap,
@@ -74,13 +74,36 @@ pub struct NicReader {
 
 /// Readers of the loss counters of all captured ports, at least one.
 #[derive(Debug)]
-pub struct NicReaders(Vec<(String, NicReader)>);
+pub struct NicReaders(Vec<PortCounters>);
+
+/// Loss counters of one port.
+#[derive(Debug)]
+struct PortCounters {
+    label: String,
+    /// Growth up to the last loss of the port, and the reader since then; `None` while it is lost.
+    state: Mutex<(NicCounters, Option<NicReader>)>,
+}
 
 impl NicReaders {
     /// Creates the readers of ports from their names and readers.
     #[must_use]
     pub fn new(ports: Vec<(String, NicReader)>) -> Self {
-        Self(ports)
+        let port = |(label, reader)| PortCounters {
+            label,
+            state: Mutex::new((NicCounters::default(), Some(reader))),
+        };
+        Self(ports.into_iter().map(port).collect())
+    }
+
+    /// Stops the counters of a port that is lost.
+    pub fn pause(&self, port: usize) {
+        let so_far = self.0[port].growth(NicReader::growth_so_far);
+        *self.0[port].lock() = (so_far, None);
+    }
+
+    /// Continues the counters of a port that was lost, with a new reader.
+    pub fn resume(&self, port: usize, reader: NicReader) {
+        self.0[port].lock().1 = Some(reader);
     }
 
     /// Returns the growth of all counters, like [`NicReader::growth`]. With several ports, the name
@@ -97,16 +120,32 @@ impl NicReaders {
     }
 
     fn each(&self, growth: impl Fn(&NicReader) -> NicCounters) -> NicCounters {
+        let of_port = |it: &PortCounters| it.growth(&growth);
         match self.0.as_slice() {
-            [(_, only)] => growth(only),
+            [only] => of_port(only),
             several => several
                 .iter()
-                .flat_map(|(port, reader)| {
-                    let named = move |(name, it)| (format!("{port}/{name}"), it);
-                    growth(reader).into_iter().map(named)
+                .flat_map(|port| {
+                    let named = move |(name, it)| (format!("{}/{name}", port.label), it);
+                    of_port(port).into_iter().map(named)
                 })
                 .collect(),
         }
+    }
+}
+
+impl PortCounters {
+    /// Returns the growth since the start of the capture; `growth` reads the port's reader.
+    fn growth(&self, growth: impl Fn(&NicReader) -> NicCounters) -> NicCounters {
+        let state = self.lock();
+        match &state.1 {
+            Some(reader) => nic_sum(state.0.clone(), growth(reader)),
+            None => state.0.clone(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (NicCounters, Option<NicReader>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

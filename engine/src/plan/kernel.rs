@@ -73,6 +73,17 @@ pub(super) fn direction(config: &Config, device: &DeviceFacts) -> Direction {
     }
 }
 
+/// Returns the part of the configuration that an interface can honour: without the sections that
+/// [`applicable`] refuses as a whole.
+pub(super) fn honoured(config: &Config) -> Config {
+    Config {
+        rss: RssConfig::default(),
+        wq: WqConfig::default(),
+        rule: Vec::new(),
+        ..config.clone()
+    }
+}
+
 /// Checks that the interface has Ethernet frames that fit in the receive memory, and that no key is
 /// set that only an RDMA device can honour.
 pub(super) fn applicable(

@@ -68,6 +68,9 @@ pub struct Plan {
     pub batch: usize,
     /// Action of the capture when the port goes down.
     pub on_port_down: config::OnPortDown,
+    /// Action when a device or an interface is lost.
+    #[serde(skip)]
+    pub on_loss: config::OnLoss,
     /// Capture files or stream that the run writes.
     pub output: OutputPlan,
     /// Warnings for the user, one line each.
@@ -222,6 +225,7 @@ impl Plan {
             respread: config.rss.respread,
             batch: Self::BATCH,
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
+            on_loss: config.device.on_loss,
             output,
             notes,
         })

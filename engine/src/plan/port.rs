@@ -134,9 +134,15 @@ impl PortContext<'_> {
             return None;
         };
         let backend = found.keep(target::backend(config, device));
-        if let Some(kernel) = &device.kernel {
-            found.keep(kernel::applicable(config, device, kernel));
-        }
+        let honoured;
+        let config = match &device.kernel {
+            Some(kernel) => {
+                found.keep(kernel::applicable(config, device, kernel));
+                honoured = kernel::honoured(config);
+                &honoured
+            }
+            None => config,
+        };
         let port = found.keep(target::port(config, device));
         let caps = &device.caps;
         if let Some(port) = port.filter(|port| port.state != "ACTIVE") {

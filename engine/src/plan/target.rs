@@ -157,6 +157,9 @@ pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::B
         (_, Some(_)) => refused(format!(
             "{name} has no RDMA device; set \"auto\", \"af_packet\" or \"af_xdp\""
         )),
+        (Backend::AfPacket | Backend::AfXdp, None) if name.is_empty() => {
+            refused("no network interface is named; set device.netdev, or name it with -i".into())
+        }
         (Backend::AfPacket | Backend::AfXdp, None) => refused(format!(
             "{name} is an RDMA device; name its network interface in device.netdev"
         )),
@@ -184,7 +187,8 @@ pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d P
         };
         Error::config("device.port", number, there)
     })?;
-    if port.ethernet {
+    // What an interface of another hardware type needs is reported with its other limits.
+    if port.ethernet || device.kernel.is_some() {
         return Ok(port);
     }
     Err(Error::config(

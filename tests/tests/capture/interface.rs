@@ -357,7 +357,9 @@ fn what_an_interface_cannot_do_is_refused_with_a_remedy() {
         ),
     ] {
         let run = wqcap(["run", "--set", "output.format=none", "--duration", "1"]).args(args);
-        pair.far.enter(run).run().expect(2).says(&[says]);
+        let done = pair.far.enter(run).run().expect(2);
+        done.says(&[says]);
+        assert_eq!(done.stderr.matches("error: ").count(), 1, "{done}");
     }
     let run = wqcap([
         "run",

@@ -47,20 +47,23 @@ while at < len(data):
 /// the tests.
 fn tap() -> Result<Pair, String> {
     let pair = Pair::new()?;
-    let (near, far) = (&pair.near, &pair.far);
-    for [mon, peer] in CABLES {
-        let add = ["link", "add", peer, "type", "veth", "peer", "name", mon];
-        let add = [&add[..], &["netns", far.name()]].concat();
-        let _ = near.program("ip", &add).run().expect(0);
-        for (end, iface) in [(near, peer), (far, mon)] {
-            let key = format!("net.ipv6.conf.{iface}.disable_ipv6=1");
-            let _ = end.program("sysctl", &["-qw", &key]).run().expect(0);
-            let up = ["link", "set", iface, "arp", "off", "up"];
-            let _ = end.program("ip", &up).run().expect(0);
-        }
-        until_it_sends(near.name(), peer)?;
-    }
+    CABLES.iter().try_for_each(|cable| connect(&pair, cable))?;
     Ok(pair)
+}
+
+/// Joins two namespaces by a cable.
+fn connect(pair: &Pair, [mon, peer]: &[&str; 2]) -> Result<(), String> {
+    let (near, far) = (&pair.near, &pair.far);
+    let add = ["link", "add", peer, "type", "veth", "peer", "name", mon];
+    let add = [&add[..], &["netns", far.name()]].concat();
+    let _ = near.program("ip", &add).run().expect(0);
+    for (end, iface) in [(near, peer), (far, mon)] {
+        let key = format!("net.ipv6.conf.{iface}.disable_ipv6=1");
+        let _ = end.program("sysctl", &["-qw", &key]).run().expect(0);
+        let up = ["link", "set", iface, "arp", "off", "up"];
+        let _ = end.program("ip", &up).run().expect(0);
+    }
+    until_it_sends(near.name(), peer)
 }
 
 /// Returns the frames of UDP conversations in the order of sending. Frames with an even number are
@@ -343,6 +346,126 @@ fn a_port_that_is_down_or_removed_does_not_stop_the_other() {
         .map(|it| number(&it["ledger"]["captured"]))
         .collect();
     assert_eq!(captured, [60, 20]);
+}
+
+/// The interface of a port is removed, as when its driver is loaded again. The other port continues,
+/// and all frames that are sent before and after are in one file in order.
+#[test]
+fn a_removed_interface_is_captured_again_when_it_is_back() {
+    let xdp = r#"port=[{interface="mon0"},{interface="mon1",backend="af_xdp"}]"#;
+    let mtu = ["link", "set", "mon1", "mtu", "1500"];
+    for ports in [&BOTH[..], &["--set", xdp]] {
+        let pair = need!(tap());
+        let dir = Dir::new();
+        let input = dir.join("input.pcap");
+        files::write(&input, 0, &conversations()[..20]);
+        let args = ["-w", "tap.pcapng", "--set", "device.on_loss=retry"];
+        let _ = pair.far.program("ip", &mtu).run().expect(0);
+        let mut capture = Capture::start(&pair, &dir, ports, &args);
+        capture.send(&input, &CABLES);
+        capture.until_received(20);
+        let [one, other] = CABLES;
+        for round in 0..2 {
+            let delete = ["link", "del", other[0]];
+            let _ = pair.far.program("ip", &delete).run().expect(0);
+            let says = "port mon1 was removed; the other ports continue, and this one is captured \
+                        again as soon as it is back";
+            let back = "port mon1 is back, and is captured again";
+            let until = |capture: &mut Capture<'_>, says: &str| {
+                capture
+                    .run
+                    .until(says, |it| it.stderr().matches(says).count() == round + 1);
+            };
+            until(&mut capture, says);
+            let before = 20 + 40 * round as u64;
+            capture.send(&input, &[one]);
+            capture.until_received(before + 20);
+            connect(&pair, &other).expect("a new cable");
+            until(&mut capture, back);
+            capture.send(&input, &CABLES);
+            capture.until_received(before + 40);
+        }
+        let summary = capture.stop_after(100);
+        assert_eq!(summary.json["end"], "stopped");
+        assert_eq!(summary.json["outages"]["count"], 2, "{}", summary.json);
+        assert!(summary.json["outages"]["last"][1]["to_ns"].is_u64());
+        let ports = summary.json["ports"].as_array().expect("a list of ports");
+        let captured = ports.iter().map(|it| number(&it["ledger"]["captured"]));
+        assert_eq!(captured.collect::<Vec<_>>(), [70, 30]);
+        let found = std::fs::read_dir(dir.path()).expect("a folder");
+        let mut found: Vec<_> = found
+            .filter_map(|it| Some(it.ok()?.path()))
+            .filter(|it| it.extension().is_some_and(|it| it == "pcapng"))
+            .flat_map(|it| files::read(&it))
+            .collect();
+        found.sort_by_key(|it| it.ts);
+        let found: Vec<_> = found.into_iter().map(|it| it.bytes).collect();
+        let sent = vec![&conversations()[..20]; 5].concat();
+        assert_same("frames", &found, &sent);
+    }
+}
+
+/// An interface that is the only port.
+#[test]
+fn a_run_of_one_removed_interface_continues_when_it_is_back() {
+    let pair = need!(tap());
+    let dir = Dir::new();
+    let input = dir.join("input.pcap");
+    files::write(&input, 0, &conversations()[..20]);
+    let args = ["-w", "tap.pcapng", "--set", "device.on_loss=retry"];
+    let mut capture = Capture::start(&pair, &dir, &["-i", "mon1"], &args);
+    let [_, other] = CABLES;
+    capture.send(&input, &[other]);
+    capture.until_received(20);
+    let delete = ["link", "del", other[0]];
+    let _ = pair.far.program("ip", &delete).run().expect(0);
+    capture.run.until("the search", |it| {
+        it.stderr().contains("searches for it again")
+    });
+    connect(&pair, &other).expect("a new cable");
+    capture.run.until("the return", |it| {
+        it.stderr().contains("the lost device is available again")
+    });
+    capture.send(&input, &[other]);
+    let summary = capture.stop_after(40);
+    assert_eq!(summary.json["end"], "stopped");
+    assert_eq!(summary.json["outages"]["count"], 1, "{}", summary.json);
+}
+
+/// The second of two software NICs is lost, and returns before the wire of the first ends, if the run
+/// waits for it.
+#[test]
+fn a_lost_rdma_device_does_not_stop_the_other_port() {
+    const EACH: u64 = 20_000;
+    const UNTIL_LOSS: u64 = 2000;
+    for (on_loss, pipeline, of_second) in [
+        ("retry", "inline", EACH),
+        ("stop", "inline", UNTIL_LOSS),
+        ("stop", "fanout", UNTIL_LOSS),
+    ] {
+        let dir = Dir::new();
+        let wire = format!("synth:size=100,flows=64,count={EACH}");
+        let run = wqcap(["run", "-w", "tap.pcapng", "--json", "--model"])
+            .args([&format!("{wire},pps=5000"), "--model", &wire])
+            .args(["--set", &format!("device.on_loss={on_loss}")])
+            .args(["--set", &format!("pipeline.mode={pipeline}")])
+            .args(["--set", "capture.queues=2", "--set"])
+            .args([&format!(
+                "model.mlx5_1.fault=device_fatal:for=300@frames={UNTIL_LOSS}"
+            )])
+            .env("RUST_LOG", "info")
+            .cwd(dir.path());
+        let done = run.run().expect(0);
+        done.says(&["port mlx5_1 was lost: ", "; the other ports continue"]);
+        let summary = Summary::parse(&done.stdout);
+        assert_eq!(summary.json["end"], "port_down", "{done}");
+        let ports = summary.json["ports"].as_array().expect("a list of ports");
+        let captured = ports.iter().map(|it| number(&it["ledger"]["captured"]));
+        assert_eq!(captured.collect::<Vec<_>>(), [EACH, of_second], "{done}");
+        let outages = &summary.json["outages"];
+        assert_eq!(outages["count"], 1, "{outages}");
+        assert_eq!(outages["last"][0]["to_ns"].is_u64(), on_loss == "retry");
+    }
 }
 
 /// A killed run leaves a file whose whole records are the first frames that were sent, from both

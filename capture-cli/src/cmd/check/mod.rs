@@ -171,9 +171,17 @@ fn plan(
 ) -> Result<Plan, Vec<Problem>> {
     if let Err(failure) = require_capable(devices, config.device.name.as_deref()) {
         let others = Plan::check_without_device(config, filters).err();
-        let others = others.into_iter().flat_map(problems);
-        let missing = failure.messages.iter().map(|it| Problem::new("", "", it));
-        return Err(others.chain(missing).collect());
+        let mut found: Vec<_> = others.into_iter().flat_map(problems).collect();
+        let ports = config.of_ports();
+        if ports.iter().all(|it| it.device.backend.is_of_kernel()) {
+            let names = ports.iter().filter_map(|it| it.device.netdev.as_deref());
+            let problem = "there is no such network interface";
+            found.extend(names.map(|it| Problem::new("device.netdev", format!("{it:?}"), problem)));
+        } else {
+            let missing = failure.messages.iter();
+            found.extend(missing.map(|it| Problem::new("", "", it)));
+        }
+        return Err(found);
     }
     let plan = Plan::with_filters(config, devices, filters).map_err(problems)?;
     require_wires(&plan).map_err(|it| vec![Problem::new("", "", it.messages.join("; "))])?;

@@ -104,6 +104,11 @@ impl Alarm {
         self.owner.wake();
     }
 
+    /// Clears the alarm's flag. Returns `true` if the capture's alarm was raised.
+    pub fn take(&self) -> bool {
+        self.raised.swap(false, Ordering::AcqRel)
+    }
+
     /// Returns `true` if the capture's alarm was raised.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)

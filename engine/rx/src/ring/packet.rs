@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 use wqcap_sockets::packet::{BlockRing, PacketCursor, PacketSocket};
-use wqcap_verbs::{VerbsError, WqState};
+use wqcap_verbs::VerbsError;
 
 /// Receive queue of a packet socket with a TPACKET_V3 ring.
 pub struct PacketQueue {
@@ -145,16 +145,6 @@ unsafe impl Queue for PacketQueue {
         Ok(count)
     }
 
-    /// Always fails: a socket has no states.
-    fn set_state(&mut self, _from: Option<WqState>, _state: WqState) -> Result<(), VerbsError> {
-        Err(unsupported("the state of a packet socket"))
-    }
-
-    /// Always fails: the kernel strips tags as the interface is configured.
-    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
-        Err(unsupported("CVLAN stripping of a packet socket"))
-    }
-
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }
@@ -169,8 +159,4 @@ unsafe impl Queue for PacketQueue {
         self.socket.clear_error();
         true
     }
-}
-
-fn unsupported(what: &str) -> VerbsError {
-    VerbsError::from_errno("setsockopt", what.to_owned(), libc::EOPNOTSUPP)
 }

@@ -45,14 +45,18 @@ pub unsafe trait Queue {
     /// the request includes it (IBV_WQ_ATTR_CURR_STATE).
     ///
     /// # Errors
-    /// The verb failed.
-    fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError>;
+    /// The verb failed, or the queue is a socket, which has no states (EOPNOTSUPP).
+    fn set_state(&mut self, _from: Option<WqState>, _state: WqState) -> Result<(), VerbsError> {
+        Err(unsupported("the state of a socket"))
+    }
 
     /// Turns CVLAN stripping of the WQ on or off with `ibv_modify_wq` (IBV_WQ_ATTR_FLAGS).
     ///
     /// # Errors
-    /// The verb failed.
-    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError>;
+    /// The verb failed, or the queue is a socket: the interface's settings decide there (EOPNOTSUPP).
+    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
+        Err(unsupported("CVLAN stripping of a socket"))
+    }
 
     /// Returns the descriptor of the queue's completion channel, if the queue has one.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
@@ -66,6 +70,10 @@ pub unsafe trait Queue {
     /// Takes and acknowledges one event of the completion channel. Returns `false` if there was
     /// none.
     fn take_event(&mut self) -> bool;
+}
+
+fn unsupported(what: &str) -> VerbsError {
+    VerbsError::from_errno("setsockopt", what.to_owned(), libc::EOPNOTSUPP)
 }
 
 /// Receive queue of a device, by method of access.

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 use wqcap_sockets::xdp::{ChunkRing, XdpSocket};
-use wqcap_verbs::{VerbsError, WqState};
+use wqcap_verbs::VerbsError;
 
 /// Receive queue of an AF_XDP socket.
 pub struct XdpQueue {
@@ -114,16 +114,6 @@ unsafe impl Queue for XdpQueue {
         Ok(count)
     }
 
-    /// Always fails: a socket has no states.
-    fn set_state(&mut self, _from: Option<WqState>, _state: WqState) -> Result<(), VerbsError> {
-        Err(unsupported("the state of an AF_XDP socket"))
-    }
-
-    /// Always fails: the NIC strips tags as the interface is configured.
-    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
-        Err(unsupported("CVLAN stripping of an AF_XDP socket"))
-    }
-
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match self.gathers {
             true => self.ring.watermark_fd(),
@@ -145,10 +135,6 @@ unsafe impl Queue for XdpQueue {
         self.socket.clear_error();
         true
     }
-}
-
-fn unsupported(what: &str) -> VerbsError {
-    VerbsError::from_errno("setsockopt", what.to_owned(), libc::EOPNOTSUPP)
 }
 
 #[cfg(test)]

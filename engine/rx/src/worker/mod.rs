@@ -12,6 +12,7 @@ use crate::{
     clock::{Conversion, SharedConversion},
     error::{LoopError, RingError, WqErrorCause},
 };
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{
     fmt,
     sync::{
@@ -125,8 +126,20 @@ impl Idle {
 pub enum Ended {
     /// The loop's stop flag was set, and the receive ring is drained.
     Stopped,
+    /// The queue's port is lost, and the receive ring is drained.
+    PortLost,
     /// The receive queue failed.
     Failed(LoopError),
+}
+
+/// Ring that replaces the ring of a lost port, with the state that belongs to it.
+pub struct Replacement<Q> {
+    /// Receive ring that the loop polls from now on.
+    pub ring: Ring<Q>,
+    /// Source of the frames' times of reception.
+    pub clock: StampSource,
+    /// Set by another thread when the device reports the new WQ in error.
+    pub wq_fatal: Arc<AtomicBool>,
 }
 
 /// State shared by the receive loops and the thread that owns the capture.
@@ -136,6 +149,8 @@ pub struct Control {
     pub stop: AtomicBool,
     /// Alarm raised by a receive loop that failed.
     pub failed: Alarm,
+    /// Numbers of the queues whose loops failed since the alarm was last cleared.
+    pub failures: Mutex<Vec<u16>>,
     /// Wakeup of the capture's owner, the thread that ends the run when the frame budget is used
     /// up.
     pub(crate) owner: Wakeup,
@@ -152,6 +167,14 @@ impl Control {
             owner: owner.clone(),
             ..Self::default()
         }
+    }
+
+    /// Records the failure of a queue's receive loop and raises the alarm.
+    fn report_failure(&self, queue: u16) {
+        if let Ok(mut failures) = self.failures.lock() {
+            failures.push(queue);
+        }
+        self.failed.raise();
     }
 }
 
@@ -193,6 +216,8 @@ pub struct Worker<O, Q = DeviceQueue> {
     pub orders: Arc<LoopRequests>,
     /// Sampler that counts the receive queue's load by indirection table entry.
     pub sampler: LoadSampler,
+    /// Rings that replace that of a lost port; `None`: the loop ends with its ring.
+    pub replacements: Option<Receiver<Replacement<Q>>>,
 }
 
 /// Source of the times of reception of a queue's frames.
@@ -294,6 +319,10 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         };
         let mut batch = Batch::new(self.batch);
         let mut ended = self.receive(&mut batch, &mut state);
+        while let Some(next) = self.wait_for_replacement(&mut batch, &state, &ended) {
+            (self.ring, self.clock, self.wq_fatal) = (next.ring, next.clock, next.wq_fatal);
+            ended = self.receive(&mut batch, &mut state);
+        }
         if let Err(lost) = self.outlet.finish(&mut batch.home) {
             state.received.dropped_pipeline += lost.frames;
             ended = ended.or(LoopError::Outlet(lost.why));
@@ -308,9 +337,45 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             });
         }
         if let Ended::Failed(_) = ended {
-            self.control.failed.raise();
+            self.control.report_failure(self.queue);
         }
         (self.ring, ended)
+    }
+
+    /// Waits for the ring that replaces the one that the receive loop has left, and empties the
+    /// batch. Returns `None` if the loop ends instead.
+    fn wait_for_replacement(
+        &mut self,
+        batch: &mut Batch,
+        state: &LoopState,
+        ended: &Ended,
+    ) -> Option<Replacement<Q>> {
+        let replacements = self.replacements.take()?;
+        if matches!(ended, Ended::Stopped) || self.ring.away() != batch.slots() {
+            return None;
+        }
+        if let Ended::Failed(_) = ended {
+            // The capture's owner ends the run, unless the port is lost.
+            self.control.report_failure(self.queue);
+        }
+        self.counters.publish_received(&state.received);
+        self.counters.publish_posted(0);
+        let next = loop {
+            let since = Instant::now();
+            self.outlet.idle();
+            self.counters.idle(since);
+            match replacements.recv_timeout(SLEEP) {
+                _ if self.control.stop.load(Ordering::Acquire) => return None,
+                Ok(next) => break next,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        };
+        self.replacements = Some(replacements);
+        // A request that came while the loop had left its ring is about that ring.
+        self.orders.take_leave();
+        *batch = Batch::new(self.batch);
+        Some(next)
     }
 
     /// Polls the ring, passes frames to the outlet and reposts slots until the receive loop is
@@ -360,6 +425,9 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 // With the budget used up, frames stay on the ring, unreceived.
                 if stopping {
                     return Ended::Stopped;
+                }
+                if self.orders.take_leave() {
+                    return Ended::PortLost;
                 }
                 if self.wq_fatal.swap(false, Ordering::AcqRel)
                     && !state.ahead.take_expected_event()
@@ -532,7 +600,7 @@ impl Ended {
     /// Returns the loop's first failure: `self` if it is one, else `Failed(why)`.
     fn or(self, why: LoopError) -> Self {
         match self {
-            Self::Stopped => Self::Failed(why),
+            Self::Stopped | Self::PortLost => Self::Failed(why),
             failed @ Self::Failed(_) => failed,
         }
     }

@@ -115,6 +115,8 @@ struct Bench {
     budget: Option<Arc<Budget>>,
     wq_fatal: Arc<AtomicBool>,
     batch: usize,
+    replacements: Option<Receiver<Replacement<FakeQueue>>>,
+    orders: Arc<LoopRequests>,
 }
 
 impl Bench {
@@ -137,6 +139,8 @@ impl Bench {
             budget: None,
             wq_fatal: Arc::default(),
             batch: 4,
+            replacements: None,
+            orders: Arc::new(LoopRequests::new(0)),
         }
     }
 
@@ -172,8 +176,9 @@ impl Bench {
             control: Arc::clone(&self.control),
             budget: self.budget,
             wq_fatal: self.wq_fatal,
-            orders: Arc::new(LoopRequests::new(0)),
+            orders: self.orders,
             sampler: LoadSampler::new(hashing, Arc::new(QueueLoad::new(1)), SamplingRate::Closely),
+            replacements: self.replacements,
         };
         let (ring, ended) = worker.run();
         let seen = std::mem::take(&mut *self.seen.lock().expect("the test's"));
@@ -260,6 +265,35 @@ fn frames_completed_before_the_stop_are_drained() {
     it.stopped();
     assert_numbers(&it.seen, 0..13);
     assert_eq!((it.received, it.outstanding), (13, SLOTS));
+}
+
+/// A lost port's ring is drained first. The loop of a ring that fails waits as well, until its owner
+/// stops it or finds that the port is lost.
+#[test]
+fn a_ring_that_replaces_the_one_of_a_lost_port_is_polled() {
+    let (to, replacements) = crossbeam_channel::unbounded();
+    let (failing, last) = (FakeQueue::default(), FakeQueue::default());
+    failing.script().steps = frames(4..6).into();
+    failing
+        .script()
+        .steps
+        .push_back(ScriptStep::Bogus(u64::MAX));
+    last.script().steps = frames(6..9).into();
+    for queue in [&failing, &last] {
+        let _ = to.send(Replacement {
+            ring: queue.ring(SLOTS),
+            clock: StampSource::Batch,
+            wq_fatal: Arc::default(),
+        });
+    }
+    let mut bench = Bench::new(frames(0..4)).stopped_after(9);
+    bench.replacements = Some(replacements);
+    bench.orders.leave_ring();
+    let it = bench.run();
+    assert!(matches!(it.ended, Ended::Stopped), "{:?}", it.ended);
+    assert_numbers(&it.seen, 0..9);
+    assert_eq!((it.received, it.outstanding), (9, SLOTS));
+    assert!(it.failed, "the owner is not asked about the failed ring");
 }
 
 #[test]
