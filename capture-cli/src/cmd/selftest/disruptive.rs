@@ -4,8 +4,8 @@
 
 use super::{
     report::Outcome,
+    rig::{Sender, is_connected},
     run::{HasErrno, SelftestRun},
-    traffic::{Sender, is_connected},
 };
 use crate::term::terminal;
 use std::{

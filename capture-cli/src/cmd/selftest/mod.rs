@@ -8,7 +8,8 @@
 //! | [`probe`] | objects, sizes, flags, hashes, rules |
 //! | [`clock`] | drift of the device's clock, the PCIe link |
 //! | [`disruptive`] | settings of the port, link and driver, changed and restored |
-//! | [`traffic`], [`frames`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
+//! | [`frames`], [`rig`] | known frames, and the receiving queues with their rules |
+//! | [`traffic`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
 //! | [`mod@compare`] | differences between two reports |
 //! | [`cards`] | reports as a table |
 //!
@@ -22,6 +23,7 @@ mod disruptive;
 mod frames;
 mod probe;
 mod report;
+mod rig;
 mod run;
 mod traffic;
 
@@ -106,7 +108,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let context = Context::open(&device.name)?;
     let port = args.tx_port;
     let sender = args.tx.as_deref().map(Context::open).transpose()?;
-    let sender = sender.map(|context| traffic::Sender { context, port });
+    let sender = sender.map(|context| rig::Sender { context, port });
     let mut run = SelftestRun {
         report: SelftestReport::new(args.disruptive),
         context,
