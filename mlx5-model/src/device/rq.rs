@@ -1,6 +1,6 @@
 //! Receive queues, of WQs and of RAW_PACKET QPs.
 //!
-//! Imports `cq`, `event`, `frame`, `memory`, `scatter` and `strides`. Invariants: WQEs are consumed
+//! Imports `cq`, `event`, `frame`, `memory`, `scatter`, `strides` and the settings. Invariants: WQEs are consumed
 //! in the order in which they were posted, each exactly once and with exactly one CQE. A WQE of a
 //! striding queue has CQEs whose strides add up to its own, or a last one in error. The producer
 //! index is read again only when the known WQEs are used up.
@@ -16,7 +16,8 @@ use super::cqe::{NicCqe, RxInfo, WqeError};
 use super::event::{AsyncSource, NicEvent};
 use super::memory::{DoorbellRecord, Regions};
 use super::scatter::{RqLayout, ScatterRing};
-use super::strides::{self, Strides};
+use super::strides::{self, Strides, StridingCqes};
+use crate::settings::WrongCqeField;
 
 /// Index of the receive producer word in a work queue's doorbell record.
 const PRODUCER: usize = abi::MLX5_RCV_DBR as usize;
@@ -89,6 +90,8 @@ pub struct Rq {
     /// command returns.
     pub flushes_at_reset: bool,
     pub features: RqFeatures,
+    /// Differences of a striding queue's CQEs.
+    pub striding_cqes: StridingCqes,
     pub cq: Index,
     pub pd: Index,
     /// Protection domain that the receive queue's memory keys are checked against: `pd`, unless a
@@ -126,6 +129,7 @@ impl Rq {
             unflushed: 0,
             flushes_at_reset: false,
             features: RqFeatures::default(),
+            striding_cqes: StridingCqes::default(),
             cq,
             pd,
             key_pd: pd,
@@ -274,7 +278,11 @@ impl Rq {
     /// Consumes the rest of a striding receive queue's head WQE with a filler CQE.
     fn push_filler(&mut self, cq: &mut CqObject, head: Strides) {
         let byte_count = strides::FILLER | strides::byte_count(head.left(), 0);
-        let cqe = NicCqe::received(self.uidx, head.next(), 0, &RxInfo::default());
+        let counter = match self.striding_cqes.filler_counter_zero {
+            true => 0,
+            false => head.next(),
+        };
+        let cqe = NicCqe::received(self.uidx, counter, 0, &RxInfo::default());
         cq.push(&cqe.in_wqe(self.head, byte_count));
         self.finish_wqe();
     }
@@ -287,18 +295,27 @@ impl Rq {
         }
     }
 
-    /// Completes a receive WQE, or its remaining strides, with an error.
+    /// Completes a receive WQE with an error. For a striding queue these are the WQE's remaining
+    /// strides, or `own` strides if the device's error CQEs consume those of their frame only. The
+    /// WQE is left then if it is used up.
     ///
     /// For a striding queue the CQE names the WQE and the consumed strides as any other:
     /// `mlx5e_handle_rx_cqe_mpwrq` of Linux's `en_rx.c` reads both before it checks for errors,
     /// `mlx5_rx_poll_len` of DPDK's `mlx5_rx.c` reads the strides. That `wqe_counter` is then the
     /// WQE's is inferred.
-    fn push_error(&mut self, cq: &mut CqObject, counter: u16, error: WqeError) {
+    fn push_error(&mut self, cq: &mut CqObject, error: WqeError, own: u32) {
+        let counter = self.head;
         let mut cqe = NicCqe::failed(self.uidx, counter, error, None, 0);
+        let mut used_up = true;
         if let Some(head) = &mut self.strides {
-            cqe = cqe.in_wqe(counter, strides::byte_count(head.left(), 0));
-            head.restart();
+            let count = match self.striding_cqes.error_own_strides {
+                true => own.min(head.left()),
+                false => head.left(),
+            };
+            cqe = cqe.in_wqe(counter, strides::byte_count(count, 0));
+            used_up = head.take(count);
         }
+        self.head = counter.wrapping_add(used_up.into());
         cq.push_failed(&cqe);
     }
 
@@ -314,11 +331,10 @@ impl Rq {
         }
         self.producer = self.record.load(PRODUCER) as u16;
         while self.posted() > last {
-            self.push_error(cq, self.head, WqeError::FLUSHED);
+            self.push_error(cq, WqeError::FLUSHED, u32::MAX);
             if cq.is_dead() {
                 return;
             }
-            self.head = self.head.wrapping_add(1);
         }
         if !self.flushes_at_reset {
             self.head = self.producer;
@@ -420,7 +436,10 @@ impl Rq {
                 let timestamp = timestamp(cq, now, frame);
                 cq.push(&NicCqe::received(self.uidx, counter, timestamp, &info));
             }
-            Err(error) => self.refuse(cq, counter, error),
+            Err(error) => {
+                self.head = counter;
+                self.refuse(cq, error, 0);
+            }
         }
         if cq.is_dead() {
             self.fail(cq);
@@ -470,8 +489,7 @@ impl Rq {
         let Some(head) = &self.strides else { return };
         let (stride, offset) = (head.next(), head.offset());
         let Some(count) = count else {
-            self.head = wqe_id.wrapping_add(1);
-            self.refuse(cq, wqe_id, WqeError::TOO_LONG);
+            self.refuse(cq, WqeError::TOO_LONG, 1);
             return;
         };
         self.wqes
@@ -491,13 +509,16 @@ impl Rq {
                     self.head = wqe_id.wrapping_add(1);
                 }
                 let timestamp = timestamp(cq, now, frame);
-                let cqe = NicCqe::received(self.uidx, stride, timestamp, &info);
-                cq.push(&cqe.in_wqe(wqe_id, strides::byte_count(count, len)));
+                let (mut id, mut counter) = (wqe_id, stride);
+                let mut byte_count = strides::byte_count(count, len);
+                if self.striding_cqes.wrong != WrongCqeField::None {
+                    let cqes = &self.striding_cqes;
+                    cqes.falsify(&mut id, &mut counter, &mut byte_count);
+                }
+                let cqe = NicCqe::received(self.uidx, counter, timestamp, &info);
+                cq.push(&cqe.in_wqe(id, byte_count));
             }
-            Err(error) => {
-                self.head = wqe_id.wrapping_add(1);
-                self.refuse(cq, wqe_id, error);
-            }
+            Err(error) => self.refuse(cq, error, count),
         }
         if cq.is_dead() {
             self.fail(cq);
@@ -506,8 +527,8 @@ impl Rq {
 
     /// Completes a receive WQE that could not take its frame.
     #[cold]
-    fn refuse(&mut self, cq: &mut CqObject, counter: u16, error: WqeError) {
-        self.push_error(cq, counter, error);
+    fn refuse(&mut self, cq: &mut CqObject, error: WqeError, own: u32) {
+        self.push_error(cq, error, own);
         if error != WqeError::TOO_LONG {
             self.fail(cq);
         }
@@ -1078,6 +1099,66 @@ mod tests {
             assert_eq!(bench.strided_cqe(cqe), expected);
         }
         assert_eq!(bench.bytes(DATA, 300), [9; 300]);
+    }
+
+    #[test]
+    fn a_fillers_counter_may_be_zero() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.rq.striding_cqes.filler_counter_zero = true;
+        bench.post_wqes(0..2);
+        assert_eq!(bench.receive(&[1; 300]), Room::Enough);
+        assert_eq!(bench.receive(&[2; 300]), Room::Enough);
+        assert_eq!(bench.strided_cqe(1), (0, 0, FILLER | 3 << 16, RECEIVED));
+        assert_eq!(bench.strided_cqe(2), (1, 0, 5 << 16 | 300, RECEIVED));
+    }
+
+    #[test]
+    fn an_error_may_take_only_its_own_strides() {
+        let mut bench = Bench::striding(RqFeatures::default(), false);
+        bench.rq.striding_cqes.error_own_strides = true;
+        bench.post_wqes(0..3);
+        assert_eq!(bench.receive(&[1; 100]), Room::Enough);
+        assert_eq!(bench.receive(&[2; 513]), Room::Enough);
+        assert_eq!(bench.receive(&[3; 320]), Room::Enough);
+        assert_eq!(bench.receive(&[4; 513]), Room::Enough);
+        assert_eq!(bench.receive(&[5; 20]), Room::Enough);
+        for (cqe, expected) in [
+            (0, 0, 2 << 16 | 100, RECEIVED),
+            (0, 0, 1 << 16, FAILED),
+            (0, 3, 5 << 16 | 320, RECEIVED),
+            (1, 1, 1 << 16, FAILED),
+            (1, 1, 1 << 16 | 20, RECEIVED),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(bench.strided_cqe(cqe), expected, "{cqe}");
+        }
+        // A flush takes the rest of each WQE.
+        bench.rq.fail(&mut bench.cq);
+        assert_eq!(bench.strided_cqe(5), (1, 1, 6 << 16, FAILED));
+        assert_eq!(bench.strided_cqe(6), (2, 2, 8 << 16, FAILED));
+    }
+
+    #[test]
+    fn a_field_of_a_striding_cqe_may_be_wrong() {
+        for (wrong, expected) in [
+            (WrongCqeField::None, (0, 1, 2 << 16 | 100)),
+            (WrongCqeField::WqeCounter, (0, 0, 2 << 16 | 100)),
+            (WrongCqeField::Strides, (0, 1, 3 << 16 | 100)),
+            (WrongCqeField::WqeId, (1, 1, 2 << 16 | 100)),
+            (WrongCqeField::ByteCount, (0, 1, 2 << 16 | 104)),
+        ] {
+            let mut bench = Bench::striding(RqFeatures::default(), false);
+            bench.rq.striding_cqes.wrong = wrong;
+            bench.post_wqes(0..1);
+            assert_eq!(bench.receive(&[1; 20]), Room::Enough);
+            assert_eq!(bench.receive(&[2; 100]), Room::Enough);
+            let (id, counter, byte_count) = expected;
+            let found = bench.strided_cqe(1);
+            assert_eq!(found, (id, counter, byte_count, RECEIVED), "{wrong:?}");
+            assert_eq!(bench.bytes(DATA + 64, 100), [2; 100]);
+        }
     }
 
     #[test]

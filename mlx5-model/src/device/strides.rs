@@ -1,7 +1,9 @@
 //! Sharing of a striding receive queue's WQEs by frames (PRM "Striding RQ").
 //!
-//! Imports nothing. Invariant: the strides that CQEs consume of a WQE add up to all its strides,
+//! Imports the settings. Invariant: the strides that CQEs consume of a WQE add up to all its strides,
 //! and no frame crosses from one WQE into the next.
+
+use crate::settings::{NicCaps, WrongCqeField};
 
 /// Division of each WQE's buffer in a striding receive queue.
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,6 +126,41 @@ pub fn consumed(byte_count: u32) -> u16 {
     match byte_count >> COUNT_SHIFT & MAX_COUNT {
         0 => 1,
         count => count as u16,
+    }
+}
+
+/// Differences of a striding receive queue's CQEs from those that the engine and drivers were
+/// written for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StridingCqes {
+    /// Set when `wqe_counter` of a filler CQE is 0.
+    pub filler_counter_zero: bool,
+    /// Set when an error CQE consumes the strides of its own frame only.
+    pub error_own_strides: bool,
+    /// Field that is wrong in the CQEs of frames.
+    pub wrong: WrongCqeField,
+}
+
+impl StridingCqes {
+    /// Returns the differences that a device's settings request.
+    pub fn new(caps: &NicCaps) -> Self {
+        Self {
+            filler_counter_zero: caps.filler_counter_zero,
+            error_own_strides: caps.error_own_strides,
+            wrong: caps.wrong_striding_cqe,
+        }
+    }
+
+    /// Applies the wrong field to a frame's `wqe_id`, `wqe_counter` and `byte_cnt`.
+    #[cold]
+    pub fn falsify(&self, wqe_id: &mut u16, counter: &mut u16, byte_cnt: &mut u32) {
+        match self.wrong {
+            WrongCqeField::None => {}
+            WrongCqeField::WqeCounter => *counter = *wqe_id,
+            WrongCqeField::Strides => *byte_cnt += 1 << COUNT_SHIFT,
+            WrongCqeField::WqeId => *wqe_id = wqe_id.wrapping_add(1),
+            WrongCqeField::ByteCount => *byte_cnt += 4,
+        }
     }
 }
 

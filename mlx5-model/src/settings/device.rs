@@ -93,6 +93,7 @@ pub struct PortSettings {
 #[derive(Debug, Clone, Default)]
 pub struct NicCaps {
     pub scatter_fcs: bool,
+    pub scatter_fcs_ignored: bool,
     pub cvlan_stripping: bool,
     pub delay_drop: bool,
     pub delay_drop_timeout_us: u32,
@@ -117,10 +118,14 @@ pub struct NicCaps {
     pub cqe_compression_max: u32,
     pub cqe_compression_wraps: bool,
     pub mini_cqe_stride_index: bool,
+    pub filler_counter_zero: bool,
+    pub error_own_strides: bool,
+    pub wrong_striding_cqe: WrongCqeField,
     pub clock_khz: u64,
     pub clock_drift_ppm: i32,
     pub timestamp_mask: u64,
     pub realtime_clock: bool,
+    pub utc_stamps: bool,
     pub utc_offset_ns: i64,
     pub utc_drift_ppm: i32,
     pub max_srq: u32,
@@ -128,6 +133,37 @@ pub struct NicCaps {
     pub max_srq_sge: u32,
     pub numa_node: i32,
     pub counter_start: u32,
+}
+
+/// Field of the CQEs of frames in striding WQs that the device reports differently from what drivers
+/// read there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WrongCqeField {
+    /// No wrong field of a striding WQ's CQEs.
+    #[default]
+    None,
+    /// `wqe_counter` is the WQE's counter, not the frame's first stride.
+    WqeCounter,
+    /// The number of strides in `byte_cnt` is one too many.
+    Strides,
+    /// `wqe_id` is the next WQE's.
+    WqeId,
+    /// The length in `byte_cnt` is 4 bytes too many.
+    ByteCount,
+}
+
+impl WrongCqeField {
+    /// Parses the value of `wrong_striding_cqe`.
+    pub fn parse(value: &str) -> Option<Self> {
+        Some(match value {
+            "none" => Self::None,
+            "wqe_counter" => Self::WqeCounter,
+            "strides" => Self::Strides,
+            "wqe_id" => Self::WqeId,
+            "byte_count" => Self::ByteCount,
+            _ => return None,
+        })
+    }
 }
 
 impl PortSettings {

@@ -92,6 +92,8 @@ pub enum ModelValueError {
     NotAnInterface(String),
     #[error("the value \"{0}\" is not a source of Linux capabilities")]
     NotACapsSource(String),
+    #[error("the value \"{0}\" is not a field of a CQE")]
+    NotACqeField(String),
     #[error("{0} Gbit/s is not a supported link rate")]
     NotARate(u32),
     #[error(transparent)]

@@ -3,7 +3,7 @@
 //! Imports `draft` and `value`. Invariant: the parser accepts only the keys of this table. The
 //! README repeats each row; a test compares them.
 
-use super::device::{RATES, Settings};
+use super::device::{RATES, Settings, WrongCqeField};
 use super::draft::{DeviceDraft, PortDraft};
 use super::error::ModelValueError;
 use super::fault;
@@ -90,6 +90,9 @@ keys! {
         "initial value of the queue counters (hw_counters), which are 32 bits wide and wrap";
         |device, value| device.caps.counter_start = number(value)? }
     { Flag scatter_fcs = true; "the device can deliver the FCS" }
+    // DPDK knows such cards: `mlx5_rx_queue_setup` refuses to keep the FCS where decapsulation excludes
+    // it (`scatter_fcs_w_decap_disable` of drivers/net/mlx5/mlx5.h).
+    { Flag scatter_fcs_ignored = false; "WQs that request the FCS are created, and deliver frames without it" }
     { Flag cvlan_stripping = true; "the device can strip the C-VLAN tag" }
     { Flag delay_drop = true; "the device can hold the wire while a WQ is empty" }
     { Device delay_drop_timeout: "100 to 100000"; default "100000";
@@ -122,6 +125,17 @@ keys! {
     { Count cqe_compression_max: 2 to 64 = 64; "maximum number of completions in a title CQE and its mini CQEs" }
     { Flag cqe_compression_wraps = false; "a title CQE's mini CQEs can continue at the start of the ring" }
     { Flag mini_cqe_stride_index = true; "mini CQEs can carry the index of a stride" }
+    // Linux and DPDK do not read `wqe_counter` of a filler (`mlx5e_handle_rx_cqe_mpwrq` of
+    // drivers/net/ethernet/mellanox/mlx5/core/en_rx.c, `mlx5_rx_burst_mprq` of
+    // drivers/net/mlx5/mlx5_rx.c).
+    { Flag filler_counter_zero = false; "wqe_counter of a striding WQ's filler CQE is 0, not its first stride" }
+    // Both drivers add the strides of an error CQE as those of any other (the same functions).
+    { Flag error_own_strides = false;
+        "an error CQE of a striding WQ consumes the strides of its frame, for a too long frame one, and not the rest of its WQE" }
+    { Device wrong_striding_cqe: "none, wqe_counter, strides, wqe_id, byte_count"; default "none";
+        "field that is wrong in the CQEs of frames in striding WQs";
+        |device, value| device.caps.wrong_striding_cqe = WrongCqeField::parse(value)
+            .ok_or_else(|| ModelValueError::NotACqeField(value.to_owned()))? }
     { Count clock_khz: 1000 to 4000000 = 1000000; "nominal rate of the NIC's clock in kHz" }
     { Device clock_drift: "-10000 to 10000"; default "0";
         "rate error of the NIC's clock in parts per million; a positive value runs fast";
@@ -130,6 +144,9 @@ keys! {
         "valid bits of a completion's timestamp; 0: the device has no timestamps";
         |device, value| device.caps.timestamp_mask = mask(value)? }
     { Flag realtime_clock = false; "the device can stamp completions in UTC" }
+    // A device whose `rq_ts_format` is REAL_TIME only: `get_ts_format` of
+    // drivers/infiniband/hw/mlx5/qp.c then returns DEFAULT for a CQ without the flag REAL_TIME_TS.
+    { Flag utc_stamps = false; "CQs that are created for ticks are stamped in UTC, too" }
     { Device utc_offset: "-1000000000000000 to 1000000000000000"; default "0";
         "initial lead of the device's UTC clock over the NIC's clock, in nanoseconds";
         |device, value| device.caps.utc_offset_ns = within(value, -1_000_000_000_000_000, 1_000_000_000_000_000)? }

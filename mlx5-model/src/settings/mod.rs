@@ -14,7 +14,9 @@ mod value;
 
 use std::sync::OnceLock;
 
-pub use device::{DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, NicCaps, PortSettings, Settings};
+pub use device::{
+    DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, NicCaps, PortSettings, Settings, WrongCqeField,
+};
 pub use error::ModelSettingsError;
 pub use parse::{SET, WIRES};
 

@@ -114,7 +114,7 @@ fn create_cq(
         events,
     )?;
     cq.completions = completions;
-    cq.real_time = real_time;
+    cq.real_time = real_time || caps.utc_stamps;
     if let Some(session) = session {
         cq.compress(session);
     }

@@ -10,7 +10,7 @@ use crate::device::object::TableObject;
 use crate::device::rq::{Rq, RqFeatures, RqOwner, RqState};
 use crate::device::scatter::RqLayout;
 use crate::device::state::DeviceState;
-use crate::device::strides::StrideLayout;
+use crate::device::strides::{StrideLayout, StridingCqes};
 use crate::handles::{Index, number};
 use crate::process::{Errno, refuse_if};
 use crate::settings::NicCaps;
@@ -62,7 +62,7 @@ pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
     refuse_if(flags & !known != 0, libc::EOPNOTSUPP)?;
     Ok(RqFeatures {
         strip_cvlan: flags & IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING != 0,
-        scatter_fcs: flags & IB_UVERBS_WQ_FLAGS_SCATTER_FCS != 0,
+        scatter_fcs: flags & IB_UVERBS_WQ_FLAGS_SCATTER_FCS != 0 && !caps.scatter_fcs_ignored,
         delay_drop: flags & IB_UVERBS_WQ_FLAGS_DELAY_DROP != 0,
     })
 }
@@ -91,6 +91,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     rq.features = features;
     rq.unflushed = file.caps().unflushed_wrs;
     rq.flushes_at_reset = file.caps().flush_at_reset;
+    rq.striding_cqes = StridingCqes::new(file.caps());
     rq.serial = state.wqs_created;
     let wq_handle = state.queues.rqs.insert(context, rq)?;
     // As `create_rq`, which calls `set_delay_drop` once the firmware has created the queue.
