@@ -1,8 +1,8 @@
 //! Receiving queues of the selftest with their rules, and passes that send known frames to them.
 
 use super::{
-    frames::{TestFrame, udp},
-    probe::{MAC, ipv4, ipv6, own, tcp, udp as to_udp},
+    frames::{FROM, TestFrame, udp},
+    probe::{ipv4, ipv6, own, tcp, udp as to_udp},
     report::Outcome,
     run::SelftestRun,
 };
@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::verbs::{
-    CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowSpec, Inspected, InspectedQueue, Pd,
-    RssQp, RwqTable, SCATTER_FCS, VerbsError,
+    CVLAN_STRIPPING, Context, Flow, FlowSpec, Inspected, InspectedAttr, InspectedQueue, Pd, RssQp,
+    RwqTable, SCATTER_FCS, Striding, VerbsError,
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
 
@@ -24,14 +24,18 @@ const QUEUES: u16 = 4;
 const TABLE: u32 = 16;
 /// Number of WQEs of a receiving queue.
 pub const WRS: u32 = 64;
+/// Number of WQEs of a striding receiving queue.
+pub const STRIDING_WRS: u32 = 8;
 /// Size of a receive slot in bytes, enough for the longest test frame with an FCS.
-const SLOT: u32 = 16 << 10;
+pub const SLOT: u32 = 16 << 10;
 /// Time after which a test frame that did not arrive counts as lost.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Number of consecutive lost test frames after which the selftest stops.
 const MISSED: u32 = 3;
 /// Offset of the RSS hash in a CQE64 (PRM, "CQE format").
-const HASH_AT: usize = 12;
+pub const HASH_AT: usize = 12;
+/// Offset of the type of the RSS hash in a CQE64.
+const HASH_TYPE_AT: usize = 16;
 /// Offset of the checksum results in a CQE64.
 const CHECKS_AT: usize = 28;
 /// Offset of the header types in a CQE64.
@@ -50,8 +54,12 @@ pub struct Sender {
 pub struct Rig {
     _flows: Vec<Flow>,
     pub qps: Vec<RssQp>,
-    _tables: [RwqTable; 2],
+    /// Indirection table over all receiving queues, and the one of the catch-all.
+    pub tables: [RwqTable; 2],
     pub queues: Vec<InspectedQueue>,
+    pub pd: Pd,
+    /// Fillers of striding queues that [`Rig::receive`] has passed.
+    pub fillers: Vec<Inspected>,
 }
 
 /// Returns the flow specs that match the frames of a profile, beginning with `first`.
@@ -74,46 +82,64 @@ impl Rig {
     fn make(run: &SelftestRun, pass: Pass<'_>) -> Result<Self, VerbsError> {
         let context = &run.context;
         let pd = Pd::alloc(context)?;
-        let queue =
-            |_| InspectedQueue::create(context, &pd, (WRS, pass.slot), pass.flags, pass.stamps);
+        let queue = |_| InspectedQueue::create(context, &pd, pass.queue);
         let queues: Vec<_> = (0..QUEUES).map(queue).collect::<Result<_, _>>()?;
         let entries = spread();
         let entries = entries.entries().iter();
         let table = RwqTable::create(context, entries.map(|q| queues[usize::from(*q)].handle()))?;
         let last = RwqTable::create(context, [queues[0].handle()])?;
         let (mut qps, mut flows) = (Vec::new(), Vec::new());
-        for profile in Profile::ALL {
+        let profiles = match pass.only {
+            Some(_) => &[Profile::CatchAll],
+            None => &Profile::ALL[..],
+        };
+        for &profile in profiles {
             let table = match profile {
                 Profile::CatchAll => &last,
                 _ => &table,
             };
             let qp = RssQp::create(&pd, table, &RssKey::SYMMETRIC, profile.hash_fields())?;
             let priority = 10 + u16::from(profile.priority_offset());
-            flows.push(run.install(&qp, priority, specs(pass.first, profile))?);
+            let specs = match pass.only {
+                Some(only) => only.to_vec(),
+                None => specs(pass.first, profile),
+            };
+            flows.push(run.install(&qp, priority, specs)?);
             qps.push(qp);
         }
         Ok(Self {
             _flows: flows,
             qps,
-            _tables: [table, last],
+            tables: [table, last],
             queues,
+            pd,
+            fillers: Vec::new(),
         })
     }
 
     /// Returns the next completion of a test frame, or of an error, with its queue.
     pub fn receive(&mut self) -> Option<(u16, Inspected)> {
+        self.receive_within(PATIENCE)
+    }
+
+    /// Returns the next completion of a test frame, or of an error, within `time`.
+    pub fn receive_within(&mut self, time: Duration) -> Option<(u16, Inspected)> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        loop {
             for (at, queue) in (0..).zip(&mut self.queues) {
                 while let Some(it) = queue.take() {
-                    if it.cqe.status != 0 || it.bytes.starts_with(&MAC) {
+                    if it.is_filler() {
+                        self.fillers.push(it);
+                    } else if it.cqe.status != 0 || it.bytes.get(6..12) == Some(&FROM) {
                         return Some((at, it));
                     }
                 }
             }
+            if began.elapsed() >= time {
+                return None;
+            }
             thread::yield_now();
         }
-        None
     }
 }
 
@@ -126,6 +152,14 @@ pub fn spread() -> IndirectionTable {
 pub fn accepted(run: &SelftestRun, id: &str) -> bool {
     let mut findings = run.report.findings.iter();
     findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
+}
+
+/// Returns a test frame of a flow that belongs to queue 0.
+pub fn frame_of_queue_0(payload: usize) -> Vec<u8> {
+    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
+    let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
+    let mut frames = (0..1024).map(|flow| udp(flow, payload));
+    frames.find(on_0).unwrap_or_default()
 }
 
 /// Sends one test frame through a plain rule, and returns `true` if it arrives. Otherwise sending
@@ -149,25 +183,46 @@ pub struct Pass<'a> {
     pub subject: &'a str,
     /// First flow spec of each rule of a selftest pass.
     pub first: FlowSpec,
-    /// Size of a receive slot of a selftest pass in bytes.
-    pub slot: u32,
-    /// Creation flags of the receiving WQs of a selftest pass.
-    pub flags: u32,
-    /// Kind of time stamps in the completions of a selftest pass.
-    pub stamps: CompletionStamps,
+    /// Flow specs of the only rule of a selftest pass, instead of a rule for each profile.
+    pub only: Option<[FlowSpec; 3]>,
+    /// Receiving queues of a selftest pass.
+    pub queue: InspectedAttr,
 }
 
 impl<'a> Pass<'a> {
-    /// Creates a selftest pass for frames to [`MAC`], without creation flags and time stamps.
+    /// Creates a selftest pass for frames to the test address, without creation flags and time stamps.
     pub fn new(id: &'a str, subject: &'a str) -> Self {
         Self {
             id,
             subject,
             first: own(),
-            slot: SLOT,
-            flags: 0,
-            stamps: CompletionStamps::None,
+            only: None,
+            queue: InspectedAttr {
+                wrs: WRS,
+                buffer: SLOT,
+                ..InspectedAttr::default()
+            },
         }
+    }
+
+    /// Returns the pass with striding receiving queues of this shape.
+    pub fn striding(self, shape: Striding) -> Self {
+        let queue = InspectedAttr {
+            wrs: STRIDING_WRS,
+            buffer: shape.buffer(),
+            striding: Some(shape),
+            ..self.queue
+        };
+        Self { queue, ..self }
+    }
+
+    /// Returns the pass with these creation flags of the receiving WQs.
+    pub fn with_flags(self, flags: u32) -> Self {
+        let queue = InspectedAttr {
+            flags,
+            ..self.queue
+        };
+        Self { queue, ..self }
     }
 
     /// Opens the receiving queues of a selftest pass, and a sender of `frames`.
@@ -201,9 +256,12 @@ impl<'a> Pass<'a> {
                 return;
             }
             if missed == MISSED {
-                run.end(format!(
-                    "{MISSED} sent frames in a row have not arrived at the receiving queue"
-                ));
+                // Striding queues may be the only ones that fail.
+                if self.queue.striding.is_none() {
+                    run.end(format!(
+                        "{MISSED} sent frames in a row have not arrived at the receiving queue"
+                    ));
+                }
                 return;
             }
             let began = Instant::now();
@@ -238,11 +296,11 @@ impl<'a> Pass<'a> {
         let (_, _, queue) = queue_of(frame, HashDepth::L4, &toeplitz, &spread());
         let mut bytes = frame.to_vec();
         let mut tag = None;
-        if self.flags & CVLAN_STRIPPING != 0 && frame[12..14] == [0x81, 0] {
+        if self.queue.flags & CVLAN_STRIPPING != 0 && frame[12..14] == [0x81, 0] {
             tag = FrameClass::from_frame(frame).vlan;
             bytes.drain(12..16);
         }
-        if self.flags & SCATTER_FCS != 0 {
+        if self.queue.flags & SCATTER_FCS != 0 {
             // The FCS covers the frame as it was on the wire (IEEE 802.3, 3.2.9).
             bytes.extend(crc32fast::hash(frame).to_le_bytes());
         }
@@ -252,9 +310,21 @@ impl<'a> Pass<'a> {
 
 /// Describes the arrival of a test frame.
 fn seen(queue: u16, it: &Inspected) -> Value {
-    let (cqe, bytes) = (&it.cqe, &it.bytes);
-    let len = cqe.byte_len as usize;
-    described(queue, cqe.status, len, cqe.stripped, crc32fast::hash(bytes))
+    let (cqe, len) = (&it.cqe, it.len as usize);
+    let mut seen = described(
+        queue,
+        cqe.status,
+        len,
+        cqe.stripped,
+        crc32fast::hash(&it.bytes),
+    );
+    if let Some(strides) = it.strides.filter(|it| !it.is_counted()) {
+        seen["strides"] = json!({
+            "wqe_id": strides.wqe_id, "first": strides.reported.first,
+            "counted wqe_id": strides.counted_wqe, "counted first": strides.counted_first,
+        });
+    }
+    seen
 }
 
 /// Describes the arrival of a frame as a value that can be compared.
@@ -277,4 +347,6 @@ fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     let (checks, headers) = (it.raw[CHECKS_AT], it.raw[HEADERS_AT]);
     let value = format!("checks {checks:#04x}, headers {headers:#04x}, hash {hash}");
     run.value("completions", &format!("completion: {}", frame.name), value);
+    let value = format!("{:#04x}", it.raw[HASH_TYPE_AT]);
+    run.value("completions", &format!("hash type: {}", frame.name), value);
 }

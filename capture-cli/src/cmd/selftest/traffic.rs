@@ -1,11 +1,19 @@
 //! Known frames from one port to another: the queues where they arrive, and their completions.
 
 use super::{
+    compressed::compressed,
     frames::{TestFrame, frames, udp},
+    held::held,
+    lengths::{lengths, too_long},
     probe::{FLAGS, MAC, ipv4, own, tcp},
+    recovery::recovery,
     report::Outcome,
-    rig::{PATIENCE, Pass, Sender, WRS, accepted, is_connected, spread},
+    rig::{PATIENCE, Pass, Sender, WRS, accepted, is_connected},
+    roce::roce,
     run::{HasErrno, SelftestRun},
+    sleeping::sleeping,
+    spread::spread,
+    striding::{SUBJECT, default_shape, striding},
 };
 use crate::{
     bench::wire::{Generator, search, trial},
@@ -13,19 +21,22 @@ use crate::{
 };
 use std::{
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use wqcap_engine::{
     capture::Membership,
     config::Config,
     device::{DeviceFacts, counters::NicReader},
     plan::Plan,
-    verbs::{AsyncEvent, AsyncEvents, CompletionStamps, FlowSpec, WqState},
+    verbs::{CompletionStamps, FlowSpec},
 };
-use wqcap_rss::{HashDepth, RssKey, Toeplitz, queue_of};
 
-/// Size in bytes of a receive slot that is too short for the longest test frame.
-const SHORT_SLOT: u32 = 1024;
+/// Id of the finding on the kind of stamps of a CQ that was created for ticks.
+pub const STAMP_KIND: &str = "stamps: kind";
+/// Value of [`STAMP_KIND`] for stamps of the device's counter.
+pub const TICKS: &str = "ticks";
+/// Seconds of a day.
+const A_DAY: u64 = 86_400;
 /// Number of frames that the test of drop counters sends beyond the WQEs of the receiving queue.
 const TOO_MANY: u32 = 10;
 /// Number of frames whose time stamps the selftest checks.
@@ -34,13 +45,6 @@ const STAMPED: u16 = 64;
 const TRIAL: Duration = Duration::from_millis(300);
 /// Duration of a throughput trial at one rate on the software NIC.
 const TRIAL_ON_MODEL: Duration = Duration::from_millis(100);
-/// Completion status `IBV_WC_LOC_LEN_ERR`.
-const LOCAL_LENGTH: u32 = 1;
-/// Completion status `IBV_WC_LOC_PROT_ERR`.
-const LOCAL_PROTECTION: u32 = 4;
-/// Completion status `IBV_WC_WR_FLUSH_ERR`.
-const FLUSHED: u32 = 5;
-
 /// Runs all selftests that send frames.
 pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let port = device.ports.iter().find(|it| it.number == run.port);
@@ -66,10 +70,9 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
             let pass = Pass {
                 id,
                 subject,
-                flags,
                 ..plain
             };
-            pass.send(run, sender, &all, false);
+            pass.with_flags(flags).send(run, sender, &all, false);
         } else {
             run.record_not_asked(subject, id, "the device refused the flag");
         }
@@ -92,10 +95,21 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
             "requires --disruptive and the sniffer rule",
         );
     }
-    too_long(run, sender, &all);
+    too_long(run, sender, &all, netdev);
     counters(run, sender, netdev);
     stamps(run, sender, device);
-    recovery(run, sender);
+    recovery(run, sender, Pass::new("recovery", "recovery"));
+    let shape = default_shape(run, device);
+    match shape {
+        Ok(shape) => striding(run, sender, shape, &all),
+        Err(reason) => run.record_not_asked(SUBJECT, "striding frame", reason),
+    }
+    compressed(run, sender, device, shape);
+    sleeping(run, sender, device, shape);
+    lengths(run, sender, device, shape, &all);
+    roce(run, sender, device);
+    spread(run, sender, device);
+    held(run, sender, netdev);
     throughput(run, sender, device);
 }
 
@@ -142,25 +156,6 @@ fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests the completion status of a frame that is longer than its receive slot.
-fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
-    let Some(longest) = all.iter().find(|it| it.name == "longest") else {
-        return;
-    };
-    let pass = Pass {
-        slot: SHORT_SLOT,
-        ..Pass::new("too long", "frames")
-    };
-    let frames = [longest.bytes.clone()];
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &frames) else {
-        return;
-    };
-    let status = generator.send(1).ok().and_then(|_| rig.receive());
-    let found = status.as_ref().map(|(_, it)| it.cqe.status);
-    let raw = status.as_ref().map(|(_, it)| &it.raw);
-    run.expect("frames", "too long: status", LOCAL_LENGTH, found, raw);
-}
-
 /// Tests that the device counts frames that find no WQE, because the queues are full and are not
 /// polled.
 fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
@@ -196,14 +191,13 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         run.record_not_asked("timestamp_mask", "stamps", "the device stamps nothing");
         return;
     }
-    let pass = Pass {
-        stamps: CompletionStamps::Ticks,
-        ..Pass::new("stamps", "timestamp_mask")
-    };
+    let mut pass = Pass::new("stamps", "timestamp_mask");
+    pass.queue.stamps = CompletionStamps::Ticks;
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
     let (mut seen, mut outside, mut last, mut backward) = (0u16, 0, None, 0);
+    let mut in_utc = 0u16;
     for _ in 0..STAMPED {
         if run.is_over() {
             return;
@@ -213,6 +207,7 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         let after = run.context.query_clock();
         let Some((_, it)) = came else { continue };
         seen += 1;
+        in_utc += u16::from(is_utc(it.cqe.timestamp));
         let stamp = it.cqe.timestamp & mask;
         // The difference is modulo the counter's bits: the counter may wrap between two stamps.
         if let (Ok(before), Ok(after)) = (before, after) {
@@ -228,6 +223,10 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         return;
     }
     run.expect("stamps", "stamps: frames", STAMPED, seen, None);
+    if seen > 0 {
+        let kind = if in_utc == seen { "UTC" } else { TICKS };
+        run.value("stamps", STAMP_KIND, kind);
+    }
     run.expect(
         "stamps",
         "stamps: earlier than the one before",
@@ -250,12 +249,18 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     }
 }
 
+/// Returns `true` if a stamp is the host's UTC time: seconds in the upper half, nanoseconds in the
+/// lower. Ticks come near it for seconds in more than a century.
+fn is_utc(stamp: u64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |it| it.as_secs());
+    (stamp >> 32).abs_diff(now) < A_DAY && stamp as u32 <= 1_000_000_000
+}
+
 /// Measures the distance of the device's real-time stamps from the host's clock.
 fn real_time(run: &mut SelftestRun, sender: &Sender) {
-    let pass = Pass {
-        stamps: CompletionStamps::RealTime,
-        ..Pass::new("stamps: real time", "realtime_clock")
-    };
+    let mut pass = Pass::new("stamps: real time", "realtime_clock");
+    pass.queue.stamps = CompletionStamps::RealTime;
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
@@ -263,7 +268,7 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
         let stamp = it.cqe.timestamp;
         // The stamp has seconds and nanoseconds (PRM, "Real-Time Clock").
         let device = (stamp >> 32) as f64 + (stamp as u32) as f64 / 1e9;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let host = now.map_or(0.0, |it| it.as_secs_f64());
         let id = "stamps: real time, ahead of the host";
         // A clock in TAI is 37 s ahead.
@@ -271,70 +276,21 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests the recovery of a WQ that a bad memory key has brought into the error state.
-fn recovery(run: &mut SelftestRun, sender: &Sender) {
-    let subject = "recovery";
-    // The frame belongs to a flow of queue 0.
-    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
-    let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
-    let Some(frame) = (0..).map(|flow| udp(flow, 40)).find(on_0) else {
-        return;
-    };
-    let pass = Pass::new("recovery", subject);
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &[frame]) else {
-        return;
-    };
-    let events = run.request(subject, "recovery: events", |run| {
-        AsyncEvents::open(&run.context)
-    });
-    let Some(mut events) = events else {
-        return;
-    };
-    let queue = &mut rig.queues[0];
-    let reset = run.request(subject, "recovery: ready to reset", |_| {
-        queue.set_state(None, WqState::Reset)
-    });
-    let bad = run.request(subject, "recovery: bad keys", |_| queue.make_ready(false));
-    if reset.is_none() || bad.is_none() {
-        return;
-    }
-    let mut statuses = Vec::new();
-    if generator.send(1).is_ok() {
-        while statuses.len() < WRS as usize
-            && let Some((_, it)) = rig.receive()
-        {
-            statuses.push(it.cqe.status);
-        }
-    }
-    if run.is_lost() {
-        return;
-    }
-    let first = statuses.first().copied();
-    run.expect(subject, "recovery: status", LOCAL_PROTECTION, first, None);
-    let flushed = statuses.iter().filter(|it| **it == FLUSHED).count();
-    run.expect(subject, "recovery: flushed", WRS - 1, flushed, None);
-    let queue = &mut rig.queues[0];
-    let fatal = AsyncEvent::WqFatal(queue.id());
-    let came = std::iter::from_fn(|| events.take()).any(|it| it == fatal);
-    run.expect(subject, "recovery: event", true, came, None);
-    // The kernel's record of the state is still ready. A device may require the actual state.
-    let named = "recovery: error to reset, with the state named";
-    let unnamed = run.request(subject, "recovery: error to reset", |_| {
-        queue.set_state(None, WqState::Reset)
-    });
-    if unnamed.is_some() {
-        run.record_not_asked(subject, named, "the request was accepted without it");
-    } else {
-        run.request(subject, named, |_| {
-            queue.set_state(Some(WqState::Error), WqState::Reset)
-        });
-    }
-    run.request(subject, "recovery: reset to ready", |_| {
-        queue.make_ready(true)
-    });
-    let arrived = generator.send(1).ok().and_then(|_| rig.receive());
-    let status = arrived.map(|(_, it)| it.cqe.status);
-    run.expect(subject, "recovery: receives again", 0, status, None);
+/// Returns the plan of a capture of the test frames.
+///
+/// # Errors
+/// The device cannot capture with this number of queues.
+pub fn plan(device: &DeviceFacts, port: u8, queues: u16) -> Result<Plan, Failure> {
+    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
+    let text = format!(
+        "[device]\nname = \"{}\"\nport = {port}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
+         promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
+        device.name
+    );
+    Ok(Plan::new(
+        &Config::parse(&text)?,
+        std::slice::from_ref(device),
+    )?)
 }
 
 /// Measures the highest rate without loss for each number of queues and frame size, searched as in
@@ -349,21 +305,15 @@ fn throughput(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     } else {
         TRIAL
     };
-    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
     for (queues, size) in [(1, 64), (1, 1514), (4, 64), (4, 1514)] {
         if run.is_over() {
             return;
         }
-        let text = format!(
-            "[device]\nname = \"{}\"\nport = {}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
-             promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
-            device.name, run.port
-        );
         let id = format!("throughput: {queues} queues, {size} bytes");
         let flows: Vec<_> = (0..256).map(|flow| udp(flow, size - 42)).collect();
         let line = port.rate_gbps * 1e9 / (8.0 * (size as f64 + 24.0));
         let mut best = || -> Result<_, Failure> {
-            let plan = Plan::new(&Config::parse(&text)?, std::slice::from_ref(device))?;
+            let plan = plan(device, run.port, queues)?;
             let mut generator = Generator::make(&sender.context, sender.port, 1024, &flows)?;
             let (best, _) = search(line, 0.0, |rate| match run.is_over() {
                 true => Err(Failure::failed("ended")),
