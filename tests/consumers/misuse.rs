@@ -10,7 +10,7 @@ use std::{
 use wqcap_engine::{
     memory::Region,
     verbs::{
-        Channel, CompletionStamps, Context, Cq, CqAttr, InspectedQueue, MessageMemory, Mr, Pd, RssQp,
+        Channel, CompletionStamps, Context, Cq, CqAttr, InspectedAttr, InspectedQueue, MessageMemory, Mr, Pd, RssQp,
         RwqTable, Srq, VerbsError, Wq, WqAttr,
     },
 };
@@ -133,7 +133,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     // WQEs owned by the device.
-    let mut queue = InspectedQueue::create(&context, &pd, (WRS, 2048), 0, CompletionStamps::None)?;
+    let mut queue = {
+        let attr = InspectedAttr { wrs: WRS, buffer: 2048, ..InspectedAttr::default() };
+        InspectedQueue::create(&context, &pd, attr)?
+    };
     attempts.invalid("WQEs of a WQ that is not reset", queue.make_ready(true));
 
     // Lengths beyond the address space.

@@ -91,7 +91,8 @@ pub use device::{
     allow_release_of_lost_objects, names,
 };
 pub use direct::{
-    Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, RingAccess, RingCaps,
+    Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedAttr, InspectedQueue,
+    InspectedStrides, RingAccess, RingCaps,
 };
 pub use error::VerbsError;
 pub use message::{

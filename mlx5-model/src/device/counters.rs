@@ -63,6 +63,14 @@ macro_rules! counters {
             /// Frames that were dropped because the port's own buffer was full, before any rule;
             /// `ethtool -S` of the netdev.
             pub rx_discards_phy: AtomicU64,
+            /// Frames that were longer than the port's MTU allows; `ethtool -S` of the netdev.
+            pub rx_oversize_pkts_phy: AtomicU64,
+            /// Frames that were longer than their WQE and got no CQE; `ethtool -S` of the netdev.
+            pub rx_oversize_pkts_buffer: AtomicU64,
+            /// Frames that matched no rule; `ethtool -S` of the netdev.
+            pub rx_steer_missed_packets: AtomicU64,
+            /// Frames that the PCIe bus did not take; `ethtool -S` of the netdev.
+            pub outbound_pci_buffer_overflow: AtomicU64,
             /// Link state of the port: 1 while the link is up.
             link_up: AtomicU64,
             /// Number of times the port's netdev was taken down or up; odd while it is down.
@@ -79,6 +87,10 @@ macro_rules! counters {
                     delay_drop_queues: AtomicU64::new(0),
                     rx_crc_errors_phy: AtomicU64::new(0),
                     rx_discards_phy: AtomicU64::new(0),
+                    rx_oversize_pkts_phy: AtomicU64::new(0),
+                    rx_oversize_pkts_buffer: AtomicU64::new(0),
+                    rx_steer_missed_packets: AtomicU64::new(0),
+                    outbound_pci_buffer_overflow: AtomicU64::new(0),
                     link_up: AtomicU64::new(0),
                     netdev_changes: AtomicU64::new(0),
                     features: AtomicU64::new(0),

@@ -95,6 +95,11 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
                 port.slow_down(now_ns, ns, for_ns);
             }
         }
+        Effect::PciOverflow(frames) => {
+            if let Some(port) = state.ports.get_mut(at) {
+                port.overflow(frames as usize);
+            }
+        }
         Effect::ClockJump(ns) => {
             state.clock.jump(ns);
             state.ports.iter_mut().for_each(NicPort::clock_jumped);

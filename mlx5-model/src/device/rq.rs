@@ -68,6 +68,8 @@ pub enum Room {
     CqFull,
     /// No room for a frame: the receive queue is in reset or in error.
     NotReady,
+    /// The frame is longer than the receive queue's next WQE and was dropped without a CQE.
+    TooLong,
 }
 
 /// Receive queue of a WQ or a RAW_PACKET QP.
@@ -89,6 +91,11 @@ pub struct Rq {
     /// Set when the unflushed WQEs of a receive queue get their CQEs at its reset, before that
     /// command returns.
     pub flushes_at_reset: bool,
+    /// Set when the receive queue drops a frame that is longer than its WQE, without a CQE. The
+    /// kernel describes the counter of such frames (`rx_oversize_pkts_buffer` in
+    /// Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst); that no WQE is
+    /// consumed is inferred.
+    pub drops_too_long: bool,
     pub features: RqFeatures,
     /// Differences of a striding queue's CQEs.
     pub striding_cqes: StridingCqes,
@@ -128,6 +135,7 @@ impl Rq {
             recorded: RqState::Reset,
             unflushed: 0,
             flushes_at_reset: false,
+            drops_too_long: false,
             features: RqFeatures::default(),
             striding_cqes: StridingCqes::default(),
             cq,
@@ -382,11 +390,10 @@ impl Rq {
         if self.strides.is_some() {
             return self.receive_in_strides(cq, regions, frame, now, info);
         }
-        let room = self.room_for_frames(cq, 1, 1);
-        if room == Room::Enough {
-            self.deliver(cq, regions, frame, now, info);
+        match self.room_for_frames(cq, 1, 1) {
+            Room::Enough => self.deliver(cq, regions, frame, now, info),
+            room => room,
         }
-        room
     }
 
     /// Delivers a frame into a striding receive queue if it has room.
@@ -401,14 +408,14 @@ impl Rq {
     ) -> Room {
         let len = self.delivered_len(frame);
         let count = self.strides.as_ref().and_then(|it| it.strides_for(len));
-        let room = self.room_in_strides(cq, count, 1, 1);
-        if room == Room::Enough {
-            self.deliver_in_strides(cq, regions, frame, now, info, count);
+        match self.room_in_strides(cq, count, 1, 1) {
+            Room::Enough => self.deliver_in_strides(cq, regions, frame, now, info, count),
+            room => room,
         }
-        room
     }
 
-    /// Delivers a frame into the receive queue's next WQE, which exists by [`Rq::room`].
+    /// Delivers a frame into the receive queue's next WQE, which exists by [`Rq::room`]. Returns
+    /// [`Room::Enough`], or [`Room::TooLong`] if the frame was dropped.
     #[inline(always)]
     fn deliver(
         &mut self,
@@ -417,7 +424,7 @@ impl Rq {
         frame: &ParsedFrame<'_>,
         now: &Now,
         mut info: RxInfo,
-    ) {
+    ) -> Room {
         let wqe = self.wqes.wqe(self.head);
         let counter = self.head;
         self.head = self.head.wrapping_add(1);
@@ -438,12 +445,16 @@ impl Rq {
             }
             Err(error) => {
                 self.head = counter;
+                if error == WqeError::TOO_LONG && self.drops_too_long {
+                    return Room::TooLong;
+                }
                 self.refuse(cq, error, 0);
             }
         }
         if cq.is_dead() {
             self.fail(cq);
         }
+        Room::Enough
     }
 
     /// Fills in the CQE's fields for the headers of a received frame. Returns `true` if the VLAN
@@ -483,14 +494,19 @@ impl Rq {
         now: &Now,
         mut info: RxInfo,
         count: Option<u32>,
-    ) {
+    ) -> Room {
         let wqe_id = self.head;
         let wqe = self.wqes.wqe(wqe_id);
-        let Some(head) = &self.strides else { return };
+        let Some(head) = &self.strides else {
+            return Room::NotReady;
+        };
         let (stride, offset) = (head.next(), head.offset());
         let Some(count) = count else {
+            if self.drops_too_long {
+                return Room::TooLong;
+            }
             self.refuse(cq, WqeError::TOO_LONG, 1);
-            return;
+            return Room::Enough;
         };
         self.wqes
             .prefetch_buffer(wqe, head.ahead(count * u32::from(PREFETCH)));
@@ -523,6 +539,7 @@ impl Rq {
         if cq.is_dead() {
             self.fail(cq);
         }
+        Room::Enough
     }
 
     /// Completes a receive WQE that could not take its frame.
@@ -795,6 +812,25 @@ mod tests {
         assert_eq!((second[61], second[63]), (1, 0x20));
         assert_eq!(bench.rq.state(), RqState::Ready);
         assert_eq!(bench.event(), None);
+    }
+
+    #[test]
+    fn a_dropped_frame_consumes_no_wqe() {
+        let mut bench = Bench::new(4, RqFeatures::default());
+        bench.rq.drops_too_long = true;
+        bench.post(0, bench.lkey, &[(0, 20)]);
+        assert_eq!(bench.receive(&[1; 21]), Room::TooLong);
+        assert_eq!(bench.receive(&[2; 20]), Room::Enough);
+        let cqe = bench.cqe(0);
+        assert_eq!((cqe[61], cqe[63] >> 4), (0, abi::MLX5_CQE_RESP_SEND as u8));
+        assert_eq!(bench.bytes(DATA, 20), [2; 20]);
+        let mut striding = Bench::striding(RqFeatures::default(), false);
+        striding.rq.drops_too_long = true;
+        striding.post_wqes(0..1);
+        assert_eq!(striding.receive(&[1; 600]), Room::TooLong);
+        assert_eq!(striding.receive(&[2; 64]), Room::Enough);
+        let (wqe, stride, ..) = striding.strided_cqe(0);
+        assert_eq!((wqe, stride), (0, 0));
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl DeviceState {
             running: false,
             queues: Queues::new(caps.max_wq, delay_drop),
             ports: ports
-                .map(|(port, number)| NicPort::new(index, number, port))
+                .map(|(port, number)| NicPort::new(index, number, settings, port))
                 .collect(),
             pds: Slab::new(ObjectKind::Pd, LIMIT),
             mrs: Slab::new(ObjectKind::Mr, LIMIT),

@@ -14,10 +14,11 @@ use libc::{off_t, size_t, ssize_t};
 
 use crate::process::real::{self, errno, raw, set_errno};
 use crate::process::{Errno, MapRequest, descriptors};
+use crate::settings;
 
-use super::netdev;
 use super::overlay::Overlay;
 use super::shim::{export, next, with_errno};
+use super::{netdev, netlink};
 
 /// Maximum number of bytes of one `read` or `write` call: `MAX_RW_COUNT` of the kernel, less than
 /// the maximum of a slice.
@@ -42,6 +43,18 @@ unsafe fn read_own(
         };
         file.read(fd, room).map(usize::cast_signed)
     })
+}
+
+/// Opens a socket of RDMA netlink. Fails with `EPROTONOSUPPORT`, as a kernel without it, unless a
+/// device has no GIDs and RDMA netlink: the netdev of any other device is in sysfs.
+fn rdma_netlink() -> Result<c_int, Errno> {
+    let devices = &settings::global().devices;
+    let answers = |it: &settings::DeviceSettings| it.topology.rdma_netlink && it.gids() == 0;
+    let overlay = Overlay::get().filter(|_| devices.iter().any(answers));
+    let class = overlay.map(|it| it.path().join("sys/class/infiniband"));
+    let fd = netlink::open(devices, &class.ok_or(libc::EPROTONOSUPPORT)?)?;
+    descriptors::release(fd);
+    Ok(fd)
 }
 
 /// Registers a duplicate descriptor that the C library just made, with the file of the original.
@@ -217,13 +230,12 @@ export! {
         // SAFETY: as at the top.
         unsafe { fcntl_any(fd, command, arg, raw::fcntl64) }
     }
-    /// `socket(2)`, which fails for RDMA netlink sockets. libibverbs asks the kernel for its
-    /// devices over netlink, and reads sysfs only when that fails. The kernel would report no
-    /// devices.
+    /// `socket(2)`, which fails for RDMA netlink sockets, or returns a socket that the model
+    /// answers. libibverbs asks the kernel for its devices over netlink, and reads sysfs only when
+    /// that fails. The kernel would report no devices.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && Overlay::get().is_some() {
-            set_errno(libc::EPROTONOSUPPORT);
-            return -1;
+            return with_errno(-1, rdma_netlink);
         }
         let fd = next!(socket(domain, kind, protocol));
         descriptors::release(fd);

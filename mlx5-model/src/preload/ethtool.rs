@@ -2,8 +2,8 @@
 //! rule, and features.
 //!
 //! Imports `counters`. The values are those of `mlx5e_get_strings` and `mlx5e_get_ethtool_stats`
-//! (drivers/net/ethernet/mellanox/mlx5/core/en_stats.c, group "phy"). Of the driver's hundreds of
-//! names only those that the model counts are listed. Invariant: the program's memory is written
+//! (drivers/net/ethernet/mellanox/mlx5/core/en_stats.c, groups "phy", "vnic_env" and "pcie"). Of the
+//! driver's hundreds of names only those that the model counts are listed. Invariant: the program's memory is written
 //! only as far as the counts in it state, which the program sets first.
 
 #![allow(unsafe_code)]
@@ -21,15 +21,23 @@ use crate::settings;
 /// (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst). No WQ has
 /// received them. They are not part of `wire_dropped`, which counts frames that no port has
 /// received.
-const NAMES: [&str; 3] = [
+const NAMES: [&str; 7] = [
     "rx_crc_errors_phy",
     "rx_in_range_len_errors_phy",
     "rx_discards_phy",
+    "rx_oversize_pkts_phy",
+    "rx_oversize_pkts_buffer",
+    "rx_steer_missed_packets",
+    "outbound_pci_buffer_overflow",
 ];
-const VALUES: [CounterValue; 3] = [
+const VALUES: [CounterValue; 7] = [
     |port| port.rx_crc_errors_phy.load(Ordering::Relaxed),
     |_| 0,
     |port| port.rx_discards_phy.load(Ordering::Relaxed),
+    |port| port.rx_oversize_pkts_phy.load(Ordering::Relaxed),
+    |port| port.rx_oversize_pkts_buffer.load(Ordering::Relaxed),
+    |port| port.rx_steer_missed_packets.load(Ordering::Relaxed),
+    |port| port.outbound_pci_buffer_overflow.load(Ordering::Relaxed),
 ];
 
 /// Names of the netdev features in the order of the bits of `PortCounters::features`. Verbs queues

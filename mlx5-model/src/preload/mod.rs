@@ -16,6 +16,7 @@ mod descriptor_shims;
 mod ethtool;
 mod load;
 mod netdev;
+mod netlink;
 mod overlay;
 mod path_resolve;
 mod path_shims;

@@ -52,15 +52,22 @@ pub struct DeviceSettings {
     pub faults: Vec<Fault>,
 }
 
-/// PCI functions and physical ports that belong to a device, in sysfs. Frames do not depend on
-/// them.
+/// PCI functions and physical ports that belong to a device.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceTopology {
     pub is_vf: bool,
+    /// Set when the host trusts the device, a virtual function: it may be in promiscuous mode.
+    pub is_trusted: bool,
     /// Number of virtual functions that the device has enabled.
     pub vfs: u32,
     /// Set when the device bonds several physical ports (RoCE LAG).
     pub lag: bool,
+    /// Set when the device is named by its PCI address.
+    pub has_persistent_name: bool,
+    /// Set when RDMA netlink reports the netdevs of the device's ports.
+    pub rdma_netlink: bool,
+    /// Set when the device's RoCE is enabled (devlink's `enable_roce`).
+    pub roce: bool,
     /// Set when the device's e-switch is in switchdev mode: the GID tables are empty, and each
     /// virtual function has a representor.
     pub switchdev: bool,
@@ -81,6 +88,8 @@ pub struct PortSettings {
     pub link_up: bool,
     /// Set when the port delivers frames with a wrong FCS.
     pub rx_all: bool,
+    /// Set when the port drops frames that are longer than its MTU allows.
+    pub enforces_mtu: bool,
     /// File whose existence starts the port's pcap or synth wire.
     pub gate: Option<PathBuf>,
     /// Port name of the port's virtual netdev on an e-switch in switchdev mode.
@@ -98,6 +107,10 @@ pub struct NicCaps {
     pub delay_drop: bool,
     pub delay_drop_timeout_us: u32,
     pub end_padding: bool,
+    pub rwq: bool,
+    pub drop_too_long: bool,
+    pub steer_missed: bool,
+    pub diverts_roce: bool,
     pub striding_rq: bool,
     pub ext_stride_num_range: bool,
     pub sniffer: bool,
@@ -176,9 +189,14 @@ impl PortSettings {
 
 impl DeviceSettings {
     /// Returns the number of entries in the GID table of each of the device's ports: none in
-    /// switchdev mode (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c, `is_rep`).
+    /// switchdev mode or without RoCE (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c,
+    /// `is_rep` and `mlx5_is_roce_on`).
     pub fn gids(&self) -> usize {
-        if self.topology.switchdev { 0 } else { GIDS }
+        if self.topology.switchdev || !self.topology.roce {
+            0
+        } else {
+            GIDS
+        }
     }
 
     /// Returns the node GUID of device `index`, host-endian. mlx5's firmware derives it in the same

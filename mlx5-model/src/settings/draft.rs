@@ -19,6 +19,7 @@ pub struct PortDraft {
     pub mtu: Option<u32>,
     pub link_up: Option<bool>,
     pub rx_all: bool,
+    pub enforces_mtu: bool,
     pub gate: Option<PathBuf>,
     pub eswitch_port: Option<String>,
     pub bond: Option<String>,
@@ -58,8 +59,11 @@ impl DeviceDraft {
             });
         }
         Ok(DeviceSettings {
-            // Names as in the driver (`mlx5_ib_stage_init_init`).
-            name: if self.topology.lag {
+            // Names as in the driver (`mlx5_ib_stage_init_init`), or by the PCI address as in
+            // rdma-core's kernel-boot/rdma_rename.c (`by_pci`).
+            name: if self.topology.has_persistent_name {
+                format!("roceP{}p{}s0", 0x15b3, index + 1)
+            } else if self.topology.lag {
                 format!("mlx5_bond_{index}")
             } else {
                 format!("mlx5_{index}")
@@ -109,6 +113,7 @@ impl PortDraft {
             netdev: real,
             link_up: self.link_up.unwrap_or(true),
             rx_all: self.rx_all,
+            enforces_mtu: self.enforces_mtu,
             gate: self.gate,
             eswitch_port: self.eswitch_port,
             bond: self.bond,

@@ -17,7 +17,7 @@ pub enum FaultSyntaxError {
     #[error("\"@{0}\" is not a trigger; write @frames=N, @ms=N or @file=PATH")]
     NotATrigger(String),
     #[error(
-        "\"{0}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, clock_jump and clock_busy"
+        "\"{0}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, pci_overflow, clock_jump and clock_busy"
     )]
     NotAFault(String),
     /// Number out of its range; the limits are in text, because their types differ.
@@ -35,7 +35,7 @@ pub enum FaultSyntaxError {
     #[error("the fault {0} takes the option for or the option until, but not both")]
     TwoEnds(String),
     #[error(
-        "{kind} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, clock_jump takes ns, and all take port"
+        "{kind} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, pci_overflow takes count, clock_jump takes ns, and all take port"
     )]
     UnknownOption { kind: String, name: String },
 }
@@ -72,6 +72,9 @@ pub enum Effect {
         /// ends.
         for_ns: Option<u64>,
     },
+    /// Fault that loses this number of the port's next frames, because the PCIe bus does not take
+    /// them.
+    PciOverflow(u32),
     /// Fault that steps the NIC's clock by this number of nanoseconds.
     ClockJump(i64),
     /// Fault that makes the clock info page read as in the middle of an update, for this number of
@@ -155,6 +158,7 @@ fn parse_one(text: &str) -> Result<Fault, FaultSyntaxError> {
             ns: options.required("ns", 1, MAX_NS)?,
             for_ns: options.duration()?,
         },
+        "pci_overflow" => Effect::PciOverflow(options.required("count", 1, u32::MAX)?),
         "clock_jump" => Effect::ClockJump(options.required("ns", -MAX_JUMP_NS, MAX_JUMP_NS)?),
         "clock_busy" => Effect::ClockBusy(options.required("for", 1, MAX_MS)? * NS_PER_MS),
         _ => return Err(FaultSyntaxError::NotAFault(kind.to_owned())),
@@ -325,6 +329,10 @@ mod tests {
                     1,
                     ms,
                 ),
+            ),
+            (
+                "pci_overflow:count=3@frames=7",
+                fault(Effect::PciOverflow(3), 1, frames),
             ),
             (
                 "clock_jump:ns=-9@frames=7",

@@ -76,16 +76,31 @@ keys! {
         |device, value| device.cpu = Some(number(value)?) }
     { Device numa_node: "a node number, -1"; default "-1"; "the device's NUMA node in sysfs";
         |device, value| device.caps.numa_node = within(value, -1, 1023)? }
-    { Device vf: "true, false"; default "false"; "the device is a virtual function in sysfs";
+    { Device vf: "true, false"; default "false";
+        "the device is a virtual function that the host does not trust: no sniffer rules, no promiscuous mode (only frames to its own MAC, broadcasts and all-nodes groups arrive)";
         |device, value| device.topology.is_vf = boolean(value)? }
+    { Device vf_trusted: "true, false"; default "false";
+        "the host trusts the virtual function: frames to all MACs arrive; sniffer rules stay refused";
+        |device, value| device.topology.is_trusted = boolean(value)? }
     { Device vfs: "0 to 127"; default "0"; "number of virtual functions that the device has enabled in sysfs";
         |device, value| device.topology.vfs = within(value, 0, 127)? }
     { Device lag: "true, false"; default "false";
         "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
         |device, value| device.topology.lag = boolean(value)? }
+    { Device persistent_name: "true, false"; default "false";
+        "the device is named by its PCI address, roceP5555p<N+1>s0, as udev's rdma_rename does; keys still name it mlx5_<N>";
+        |device, value| device.topology.has_persistent_name = boolean(value)? }
     { Device switchdev: "true, false"; default "false";
         "the e-switch is in switchdev mode: no GIDs, a representor for each virtual function, and the queue counters are in the device's hw_counters instead of the port's";
         |device, value| device.topology.switchdev = boolean(value)? }
+    { Device rdma_netlink: "true, false"; default "true";
+        "RDMA netlink reports the netdevs of a device without GIDs (switchdev, enable_roce)";
+        |device, value| device.topology.rdma_netlink = boolean(value)? }
+    { Device enable_roce: "true, false"; default "true";
+        "devlink's parameter of this name; false: no GIDs, and RoCE frames are ordinary frames";
+        |device, value| device.topology.roce = boolean(value)? }
+    { Flag diverts_roce = false;
+        "with enable_roce, RoCE frames to the port's own MAC go to the NIC's transport: only sniffer rules see them" }
     { Device counter_start: "0 to 4294967295"; default "0";
         "initial value of the queue counters (hw_counters), which are 32 bits wide and wrap";
         |device, value| device.caps.counter_start = number(value)? }
@@ -99,6 +114,11 @@ keys! {
         "maximum time for which the wire is held, in microseconds, rounded up to a multiple of 100";
         |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100) }
     { Flag end_padding = true; "the device can pad PCI writes to cache lines" }
+    { Flag rwq = true; "the device has WQs, indirection tables and RSS QPs; false: plain RAW_PACKET QPs and one sniffer rule only, as bnxt_re" }
+    { Flag drop_too_long = false;
+        "a frame longer than its WQE is dropped without a CQE and counted in rx_oversize_pkts_buffer; it consumes no WQE" }
+    { Flag steer_missed = false;
+        "received frames that match no rule and are not for the host are counted in rx_steer_missed_packets" }
     { Flag striding_rq = true; "WQs can be striding: many frames share a WQE" }
     { Flag ext_stride_num_range = false; "a WQE of a striding WQ has 8 strides or more, not 512 or more" }
     { Flag sniffer = true; "the device accepts sniffer rules" }
@@ -175,6 +195,9 @@ keys! {
         |port, value| port.netdev = Some(interface_name(value)?) }
     { Port mtu: "68 to 65536"; default "the interface's, or 1500"; "MTU of the port's netdev";
         |port, value| port.mtu = Some(within(value, 68, 65536)?) }
+    { Port port_mtu: "true, false"; default "false";
+        "the port drops frames of more than MTU + 18 bytes without FCS, and counts them in rx_oversize_pkts_phy";
+        |port, value| port.enforces_mtu = boolean(value)? }
     { Port eswitch_port: "a port name such as p0 or pf0vf3"; default "none";
         "port name of a virtual netdev on an e-switch in switchdev mode, in sysfs: an uplink or a representor";
         |port, value| port.eswitch_port = Some(interface_name(value)?) }

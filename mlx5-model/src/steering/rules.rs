@@ -217,7 +217,7 @@ impl NicSteering {
 
     /// Returns `true` if the driver's own flow rules pass the frame to the netdev: frames to its
     /// address and broadcasts.
-    fn host_takes(&self, frame: &ParsedFrame<'_>) -> bool {
+    pub fn host_takes(&self, frame: &ParsedFrame<'_>) -> bool {
         frame
             .bytes
             .get(..6)

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::device::counters::{self, CounterGroup, CounterValue, FILES};
-use crate::settings::{MAX_DEVICES, MAX_PORTS};
+use crate::settings::{self, MAX_DEVICES, MAX_PORTS};
 
 use super::address::{device_at, virtual_netdev};
 
@@ -81,10 +81,15 @@ pub fn render(path: &str) -> Option<String> {
     Some(if port.is_link_up() { *up } else { *down }.to_owned())
 }
 
-/// Returns the number of the modelled device `mlx5_<N>` or `mlx5_bond_<N>`.
+/// Returns the number of the modelled device `mlx5_<N>`, `mlx5_bond_<N>` or with a persistent name.
 fn device_named(name: &str) -> Option<usize> {
-    let rest = name.strip_prefix("mlx5_")?;
-    rest.strip_prefix("bond_").unwrap_or(rest).parse().ok()
+    match name.strip_prefix("mlx5_") {
+        Some(rest) => rest.strip_prefix("bond_").unwrap_or(rest).parse().ok(),
+        None => {
+            let mut devices = settings::global().devices.iter();
+            devices.position(|device| device.name == name)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -276,14 +276,23 @@ fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Re
     )
 }
 
-/// Writes the delay drop files of debugfs: drivers/infiniband/hw/mlx5/main.c
-/// (`delay_drop_debugfs_init`).
+/// Writes the files of debugfs: of delay drop, drivers/infiniband/hw/mlx5/main.c
+/// (`delay_drop_debugfs_init`); of an active LAG, mlx5/core/lag/debugfs.c
+/// (`mlx5_ldev_add_debugfs`).
 fn debug(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = format!("sys/kernel/debug/mlx5/{}/delay_drop", pci_address(number));
     let timeout = device.caps.delay_drop_timeout_us.to_string();
     tree.write_line(&format!("{dir}/timeout"), timeout)?;
     for (name, _) in DELAY_DROP_FILES {
         tree.write_line(&format!("{dir}/{name}"), "0")?;
+    }
+    if device.topology.lag {
+        let address = pci_address(number);
+        let members = format!("{address}\n{}1", address.trim_end_matches('0'));
+        tree.write_lines(
+            &format!("sys/kernel/debug/mlx5/{address}/lag"),
+            &[("state", "active"), ("type", "roce"), ("members", &members)],
+        )?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod clients;
 mod dpdk;
+mod mcdump;
 mod nic;
 mod pyverbs;
 mod refusals;

@@ -13,11 +13,15 @@ pub struct Difference {
     a: Option<Outcome>,
     /// Outcome of the finding in the second report, or `None` if the report lacks the finding.
     b: Option<Outcome>,
+    /// `true` if one report lacks the finding because its version had no such finding.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    older: bool,
 }
 
 /// Returns the differences between two selftest reports, grouped by the subject of the findings.
 pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<Difference>> {
     let mut pairs: BTreeMap<&str, (&str, [Option<&Outcome>; 2])> = BTreeMap::new();
+    let versions = [a.version, b.version];
     for (side, report) in [a, b].into_iter().enumerate() {
         for it in &report.findings {
             pairs.entry(&it.id).or_insert((&it.subject, [None; 2])).1[side] = Some(&it.outcome);
@@ -30,6 +34,11 @@ pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<D
         {
             continue;
         }
+        let older = match (a, b) {
+            (None, _) => versions[0] < versions[1],
+            (_, None) => versions[1] < versions[0],
+            _ => false,
+        };
         differences
             .entry(subject.to_owned())
             .or_default()
@@ -37,6 +46,7 @@ pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<D
                 id: id.to_owned(),
                 a: a.cloned(),
                 b: b.cloned(),
+                older,
             });
     }
     differences
@@ -45,14 +55,21 @@ pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<D
 /// Formats the differences between two selftest reports as text.
 pub fn text(differences: &BTreeMap<String, Vec<Difference>>) -> String {
     let mut text = String::new();
-    let side = |it: &Option<Outcome>| {
-        it.as_ref()
-            .map_or("not in the report".into(), Outcome::text)
+    let side = |it: &Option<Outcome>, older| match (it, older) {
+        (Some(it), _) => it.text(),
+        (None, false) => "not in the report".into(),
+        (None, true) => "not in the older report".into(),
     };
     for (subject, them) in differences {
         let _ = writeln!(text, "{subject}");
         for it in them {
-            let _ = writeln!(text, "  {}: {}; {}", it.id, side(&it.a), side(&it.b));
+            let _ = writeln!(
+                text,
+                "  {}: {}; {}",
+                it.id,
+                side(&it.a, it.older),
+                side(&it.b, it.older)
+            );
         }
     }
     if text.is_empty() {
@@ -102,5 +119,15 @@ mod tests {
         assert!(text.contains("y\n  y/1: accepted; refused: EOPNOTSUPP\n"));
         assert!(text.contains("v\n  v/1: not in the report; accepted\n"));
         assert!(compare(&a, &a).is_empty());
+        // The first report is of a version that had no such finding.
+        let mut older = a.clone();
+        older.version -= 1;
+        let text = super::text(&compare(&older, &b));
+        assert!(text.contains("v\n  v/1: not in the older report; accepted\n"));
+        // A finding that only an older version had is missing in the newer report.
+        let mut newer = a;
+        newer.findings.clear();
+        let text = super::text(&compare(&older, &newer));
+        assert!(text.contains("x\n  x/1: accepted; not in the report\n"));
     }
 }

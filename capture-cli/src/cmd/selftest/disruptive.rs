@@ -3,13 +3,15 @@
 //! Invariant: each setting is restored when its [`PutBack`] is dropped, however the test ends.
 
 use super::{
+    probe::MAC,
     report::Outcome,
+    rig::{Sender, is_connected},
     run::{HasErrno, SelftestRun},
-    traffic::{Sender, is_connected},
 };
 use crate::term::terminal;
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -20,6 +22,12 @@ use wqcap_engine::{
     verbs::{AsyncEvent, AsyncEvents, Context},
 };
 
+/// Id of the finding on the restart of the device's driver.
+pub const RESTART: &str = "driver/restart";
+/// Id of the finding whether the folder of devices is the same after a restart of the driver.
+pub const FOLDER: &str = "driver/device folder is kept";
+/// Folder of the device files.
+const DEVICES: &str = "/dev/infiniband";
 /// Time limit for the device's event that reports a lost link or device.
 const GONE: Duration = Duration::from_secs(2);
 /// Time limit for the negotiation of the port's link.
@@ -74,7 +82,7 @@ pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &Devic
         ("rx_all", "interface/rx-all"),
         ("rx_fcs", "interface/rx-fcs"),
         ("link", "link/down"),
-        ("driver", "driver/restart"),
+        ("driver", RESTART),
     ];
     let port = device.ports.iter().find(|it| it.number == run.port);
     let netdev = port.and_then(|it| it.netdev.as_deref());
@@ -102,10 +110,13 @@ pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &Devic
     feature(run, rx_all, &interface, "rx-all");
     feature(run, rx_fcs, &interface, "rx-fcs");
     link(run, down, &interface);
-    if let Some(sender) = sender.filter(|_| device.access.caps().in_memory && !run.is_over()) {
+    let sender = sender.filter(|_| device.access.caps().in_memory);
+    if let Some(sender) = sender.filter(|_| !run.is_over()) {
         is_connected(run, sender, "link");
     }
-    driver(run, restart, &interface, port);
+    if driver(run, restart, &interface, port) {
+        after_restart(run, sender, netdev);
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
@@ -201,7 +212,7 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
         return;
     }
     let port = run.port;
-    let Some(went) = until_event(run, &mut events, AsyncEvent::PortError(port), GONE) else {
+    let Some(went) = run.until_event(&mut events, AsyncEvent::PortError(port), GONE) else {
         return;
     };
     // Another function of the device may keep the link up.
@@ -215,7 +226,7 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
         return;
     }
     if went {
-        let Some(came) = until_event(run, &mut events, AsyncEvent::PortActive(port), LINKED) else {
+        let Some(came) = run.until_event(&mut events, AsyncEvent::PortActive(port), LINKED) else {
             return;
         };
         run.expect(subject, "link/event of the port", true, came, None);
@@ -226,39 +237,15 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
     run.expect(subject, "link/state", ACTIVE, state.ok(), None);
 }
 
-/// Waits for an event of the device for at most `most`. Returns `None` if the selftest is over.
-fn until_event(
-    run: &mut SelftestRun,
-    events: &mut AsyncEvents,
-    wanted: AsyncEvent,
-    most: Duration,
-) -> Option<bool> {
-    let began = Instant::now();
-    while began.elapsed() < most {
-        if run.is_over() {
-            return None;
-        }
-        while let Some(event) = events.take() {
-            if event == wanted {
-                return Some(true);
-            }
-            if event == AsyncEvent::DeviceFatal && run.is_lost() {
-                return None;
-            }
-        }
-        thread::sleep(TICK);
-    }
-    Some(false)
-}
-
-/// Tests the removal of the device: unbinds it from its driver, and binds it again.
+/// Tests the removal of the device: unbinds it from its driver, and binds it again. Returns `true`
+/// if the device was restarted.
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn driver(
     run: &mut SelftestRun,
     (subject, id): (&str, &str),
     interface: &NetInterface,
     port: &PortFacts,
-) {
+) -> bool {
     let function = format!("/sys/class/infiniband/{}/device", run.context.name());
     let driver = Path::new(&function).join("driver");
     let address = fs::read_link(&function).ok();
@@ -273,16 +260,19 @@ fn driver(
     };
     let (Some(address), None) = (address, obstacle) else {
         let reason = obstacle.unwrap_or("the device is not on a PCI bus");
-        return run.record_not_asked(subject, id, reason);
+        run.record_not_asked(subject, id, reason);
+        return false;
     };
     if run.is_over() {
-        return;
+        return false;
     }
     let context = run.context.clone();
     let Some(mut events) = run.request(subject, "driver/events", |_| AsyncEvents::open(&context))
     else {
-        return;
+        return false;
     };
+    let folder = || fs::metadata(DEVICES).map(|it| (it.dev(), it.ino())).ok();
+    let before = folder();
     let was_up = interface.is_up().unwrap_or(false);
     let address = address.to_string_lossy().into_owned();
     // Links below the device disappear with it.
@@ -303,18 +293,51 @@ fn driver(
     let taken = run.request(subject, id, |_| fs::write(driver.join("unbind"), &address));
     if taken.is_none() {
         let _ = put_back.now();
-        return;
+        return false;
     }
-    let fatal = until_event(run, &mut events, AsyncEvent::DeviceFatal, GONE);
+    let fatal = run.until_event(&mut events, AsyncEvent::DeviceFatal, GONE);
     if let Some(fatal) = fatal {
         run.expect(subject, "driver/event of the device", true, fatal, None);
     }
     let began = Instant::now();
-    run.request(subject, "driver/starts the device again", |_| {
+    let started = run.request(subject, "driver/starts the device again", |_| {
         put_back.now()
     });
     let ms = began.elapsed().as_secs_f64() * 1e3;
     run.measured(subject, "driver/comes back", ms, "ms", None);
+    if started.is_some() {
+        run.value(subject, FOLDER, folder() == before);
+    }
+    started.is_some()
+}
+
+/// Tests that frames arrive after a restart of the driver. Everything that was opened before is
+/// lost.
+fn after_restart(run: &mut SelftestRun, sender: Option<&Sender>, netdev: &str) {
+    let name = run.context.name().to_owned();
+    let opened = run.request("driver", "driver/opened again", |_| Context::open(&name));
+    let Some(context) = opened else { return };
+    run.context = context;
+    let Some(sender) = sender else { return };
+    let reopened = run.request("driver", "driver/sender", |_| {
+        Context::open(sender.context.name())
+    });
+    let Some(context) = reopened else { return };
+    let port = sender.port;
+    let sender = Sender { context, port };
+    let began = Instant::now();
+    let is_up = |run: &SelftestRun| {
+        let state = run.context.query_port(run.port).map(|it| it.state);
+        state.is_ok_and(|it| it == ACTIVE)
+    };
+    while !is_up(run) && began.elapsed() < LINKED && !run.is_over() {
+        thread::sleep(TICK);
+    }
+    // The interface is a new one, with its own addresses only.
+    let _accepted = Membership::accept(netdev, MAC).ok().flatten();
+    if !run.is_over() {
+        is_connected(run, &sender, "driver");
+    }
 }
 
 /// Binds a device to its driver, if it is not bound.

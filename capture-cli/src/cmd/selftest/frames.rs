@@ -7,9 +7,14 @@ use etherparse::{
 };
 
 /// Source MAC address of the test frames, locally administered.
-const FROM: [u8; 6] = *b"\x02wqcas";
+pub const FROM: [u8; 6] = *b"\x02wqcas";
+/// MAC address of test frames that the receiving interface accepts only in promiscuous mode,
+/// locally administered.
+pub const FOREIGN: [u8; 6] = *b"\x02wqcar";
+/// UDP port of RoCEv2 (IANA "roce").
+pub const ROCE: u16 = 4791;
 /// Source and destination IPv4 addresses of the test frames, 192.0.2.1 and 192.0.2.2 (RFC 5737).
-const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+pub const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
 /// Payload of the test frames.
 const PAYLOAD: [u8; 40] = [0x77; 40];
 
@@ -32,12 +37,84 @@ fn v6(host: u8) -> [u8; 16] {
 
 /// Returns a UDP datagram of flow number `flow` with `payload` bytes of payload.
 pub fn udp(flow: u16, payload: usize) -> Vec<u8> {
+    datagram(MAC, (1024 + flow, 9), &vec![0x77; payload])
+}
+
+/// Returns a UDP datagram of flow number `flow` with `payload` bytes of payload, at least 4, which
+/// begin with `number`.
+pub fn numbered(flow: u16, payload: usize, number: u32) -> Vec<u8> {
+    let mut bytes = vec![0x77; payload.max(4)];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    datagram(MAC, (1024 + flow, 9), &bytes)
+}
+
+/// Returns the number of a frame of [`numbered`].
+pub fn number_of(frame: &[u8]) -> Option<u32> {
+    let bytes = frame.get(42..46)?.try_into().ok()?;
+    Some(u32::from_be_bytes(bytes))
+}
+
+/// Returns a UDP datagram between these ports with this payload, to the address `to`.
+pub fn datagram(to: [u8; 6], ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let builder = PacketBuilder::ethernet2(FROM, MAC).ipv4(V4.0, V4.1, 64);
+    let builder = PacketBuilder::ethernet2(FROM, to).ipv4(V4.0, V4.1, 64);
     // Writing to a vector does not fail, and the payload fits a datagram.
+    let _ = builder.udp(ports.0, ports.1).write(&mut bytes, payload);
+    bytes
+}
+
+/// Returns a RoCEv2 packet to the address `to`: a UD SEND to a QP that no host has (InfiniBand
+/// specification, annex A17: the base transport header, the datagram header, payload and ICRC).
+pub fn roce(to: [u8; 6]) -> Vec<u8> {
+    let headers = [
+        [0x64, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xfe, 0, 0, 0, 1],
+        [0; 12],
+    ];
+    datagram(
+        to,
+        (49152, ROCE),
+        &[&headers.concat()[..], &PAYLOAD].concat(),
+    )
+}
+
+/// Returns a frame of `len` bytes with these VLAN tags, outer first.
+pub fn of_len(len: usize, tags: &[u16]) -> Vec<u8> {
+    let mut bytes = [MAC, FROM].concat();
+    for tpid in tags {
+        bytes.extend(tpid.to_be_bytes());
+        bytes.extend([0, 100]);
+    }
+    // Ethertype "Local Experimental Ethertype 1" (IEEE 802).
+    bytes.extend(0x88b5_u16.to_be_bytes());
+    bytes.resize(len, 0x77);
+    bytes
+}
+
+/// Returns a VXLAN packet with the virtual network [`VNI`] around `inner`.
+pub fn vxlan(inner: &[u8]) -> Vec<u8> {
+    let vni = VNI.to_be_bytes();
+    let header = [8, 0, 0, 0, vni[1], vni[2], vni[3], 0];
+    datagram(MAC, (49152, 4789), &[&header[..], inner].concat())
+}
+
+/// Virtual network of the VXLAN test frames.
+pub const VNI: u32 = 0x77_7163;
+
+/// Returns a TCP segment over IPv6 of flow number `flow`, with or without extension headers: hop by
+/// hop options, then destination options (RFC 8200, 4.3 and 4.6), of eight bytes each.
+pub fn ipv6_tcp(flow: u16, extended: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ethernet2(FROM, MAC).ipv6(v6(1), v6(2), 64);
     let _ = builder
-        .udp(1024 + flow, 9)
-        .write(&mut bytes, &vec![0x77; payload]);
+        .tcp(2048 + flow, 443, 1, 4096)
+        .write(&mut bytes, &PAYLOAD);
+    if extended {
+        let options = [[60, 0, 1, 4, 0, 0, 0, 0], [6, 0, 1, 4, 0, 0, 0, 0]].concat();
+        bytes.splice(54..54, options);
+        bytes[20] = 0;
+        let len = u16::from_be_bytes([bytes[18], bytes[19]]) + 16;
+        bytes[18..20].copy_from_slice(&len.to_be_bytes());
+    }
     bytes
 }
 
@@ -113,13 +190,7 @@ pub fn frames(mtu: usize) -> Vec<TestFrame> {
     v6_fragment.extend(datagram);
     add("ipv6 fragment", other(0x86dd, &v6_fragment));
     let inner = udp(8, 40);
-    let vxlan = [&[8, 0, 0, 0, 0x77, 0x71, 0x63, 0][..], &inner].concat();
-    let mut bytes = Vec::new();
-    let _ = eth()
-        .ipv4(V4.0, V4.1, 64)
-        .udp(49152, 4789)
-        .write(&mut bytes, &vxlan);
-    add("vxlan", bytes);
+    add("vxlan", vxlan(&inner));
     let gre = [&[0, 0, 8, 0][..], &inner[14..]].concat();
     add("gre", ipv4(false, 0, &[], ip_number::GRE.0, &gre));
     let label = [0, 0x10, 0x01, 64];
@@ -159,6 +230,16 @@ mod tests {
                 .map(|it| it.bytes.len())
         };
         assert_eq!((len("shortest"), len("longest")), (Some(60), Some(1514)));
+        assert_eq!(number_of(&numbered(3, 60, 77)), Some(77));
+        assert_eq!(of_len(1522, &[0x88a8, 0x8100]).len(), 1522);
+        for it in [
+            roce(FOREIGN),
+            vxlan(&udp(1, 40)),
+            ipv6_tcp(1, true),
+            numbered(1, 4, 1),
+        ] {
+            assert_eq!(Headers::parse(&it).malformed, None);
+        }
         let names: std::collections::BTreeSet<_> = all.iter().map(|it| it.name).collect();
         assert_eq!(names.len(), all.len());
     }

@@ -8,7 +8,18 @@
 //! | [`probe`] | objects, sizes, flags, hashes, rules |
 //! | [`clock`] | drift of the device's clock, the PCIe link |
 //! | [`disruptive`] | settings of the port, link and driver, changed and restored |
-//! | [`traffic`], [`frames`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
+//! | [`frames`], [`rig`] | known frames, and the receiving queues with their rules |
+//! | [`traffic`] | known frames from one port to another: where they arrive, completions, stamps, throughput; it runs the modules below |
+//! | [`recovery`] | a WQ in error |
+//! | [`striding`] | all frames on striding queues, fillers |
+//! | [`compressed`] | compressed completions |
+//! | [`sleeping`] | completion events and their moderation |
+//! | [`lengths`] | the longest frames, several scatter entries, frames longer than their buffer |
+//! | [`roce`] | RoCE packets |
+//! | [`spread`] | inner headers, extension headers, a table that changes under load |
+//! | [`held`] | delay drop |
+//! | [`record`] | facts of the machine and the device |
+//! | [`verdict`] | known differences between cards, and which of them the device shows |
 //! | [`mod@compare`] | differences between two reports |
 //! | [`cards`] | reports as a table |
 //!
@@ -18,12 +29,23 @@
 mod cards;
 mod clock;
 mod compare;
+mod compressed;
 mod disruptive;
 mod frames;
+mod held;
+mod lengths;
 mod probe;
+mod record;
+mod recovery;
 mod report;
+mod rig;
+mod roce;
 mod run;
+mod sleeping;
+mod spread;
+mod striding;
 mod traffic;
+mod verdict;
 
 use crate::{
     args::{ConfigArgs, SelftestArgs},
@@ -106,7 +128,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let context = Context::open(&device.name)?;
     let port = args.tx_port;
     let sender = args.tx.as_deref().map(Context::open).transpose()?;
-    let sender = sender.map(|context| traffic::Sender { context, port });
+    let sender = sender.map(|context| rig::Sender { context, port });
     let mut run = SelftestRun {
         report: SelftestReport::new(args.disruptive),
         context,
@@ -118,6 +140,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     run.report.part = device.vendor_part;
     run.report.firmware.clone_from(&device.firmware);
     run.report.software = device.software;
+    record::record(&mut run, &device);
     clock::link(&mut run);
     probe::probe(&mut run, &device);
     let drift = args.drift.unwrap_or(if device.software {
@@ -141,7 +164,9 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     if !run.is_over() {
         disruptive::disruptive(&mut run, sender.as_ref(), &device);
     }
-    Ok(run.finish())
+    let mut report = run.finish();
+    report.verdicts = verdict::verdicts(&report, &device);
+    Ok(report)
 }
 
 /// Returns the device that the arguments select, after checking that it has the selected port.
@@ -195,7 +220,7 @@ fn write(path: &Path, report: &SelftestReport) -> Result<(), Failure> {
     written.map_err(|e| Failure::failed(format!("--report {}: {e}", path.display())))
 }
 
-/// Formats the findings of a selftest, one line each.
+/// Formats the findings of a selftest, then its verdicts, one line each.
 fn text(report: &SelftestReport) -> String {
     let row = |it: &report::Finding| {
         let time = match it.us {
@@ -204,7 +229,9 @@ fn text(report: &SelftestReport) -> String {
         };
         vec![it.id.clone(), it.outcome.text(), time]
     };
-    aligned(&report.findings.iter().map(row).collect::<Vec<_>>())
+    let findings = aligned(&report.findings.iter().map(row).collect::<Vec<_>>());
+    let verdicts = report.verdicts.iter().map(|it| format!("{it}\n"));
+    findings + &verdicts.collect::<String>()
 }
 
 /// Formats the number of selftest findings by outcome.

@@ -3,7 +3,7 @@
 //! Invariant: unless the test is disruptive, every rule matches the destination address [`MAC`],
 //! which no interface has.
 
-use super::{report::Outcome, run::SelftestRun};
+use super::{frames::VNI, report::Outcome, run::SelftestRun};
 use wqcap_engine::{
     device::DeviceFacts,
     memory::Region,
@@ -351,6 +351,18 @@ pub const fn own() -> FlowSpec {
     own_with(0, 0)
 }
 
+/// Returns the flow spec for frames to this MAC address.
+pub fn to_mac(address: [u8; 6]) -> FlowSpec {
+    FlowSpec::Ethernet {
+        dst: Masked {
+            value: address,
+            mask: [0xff; 6],
+        },
+        ethertype: Masked::default(),
+        vlan: Masked::default(),
+    }
+}
+
 /// Returns the flow spec for frames to [`MAC`] with an ethertype and a VLAN identifier; 0 matches
 /// any.
 const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
@@ -408,6 +420,23 @@ fn port(number: u16) -> Masked<u16> {
     }
 }
 
+/// Returns the flow specs for the VXLAN test frames.
+pub fn vxlan() -> [FlowSpec; 4] {
+    let vni = FlowSpec::Vxlan {
+        vni: Masked {
+            value: VNI,
+            mask: 0x00ff_ffff,
+        },
+    };
+    [own(), ipv4(None), udp(4789), vni]
+}
+
+/// Returns the flow specs `outer`, followed by those of inner headers.
+pub fn inner(outer: &[FlowSpec], l3: Inner, l4: Inner) -> Vec<FlowSpec> {
+    let both = [FlowSpec::Inner(l3), FlowSpec::Inner(l4)];
+    [outer, &both].concat()
+}
+
 /// Installs flow rules of each form that a plan uses, and with each priority.
 fn rules(run: &mut SelftestRun, base: &Base) {
     let Some((qp, other)) = rule_targets(run, base) else {
@@ -422,13 +451,7 @@ fn rules(run: &mut SelftestRun, base: &Base) {
         }
         return run.end_without("the QPs that rules point to");
     };
-    let vni = FlowSpec::Vxlan {
-        vni: Masked {
-            value: 0x77_7163,
-            mask: 0x00ff_ffff,
-        },
-    };
-    let vxlan = [own(), ipv4(None), udp(4789), vni];
+    let vxlan = vxlan();
     let gre = [own(), ipv4(Some(47)), FlowSpec::Gre];
     let addresses = FlowSpec::Ipv4 {
         // 192.0.2.1 and 192.0.2.0/24 (RFC 5737).
@@ -469,10 +492,6 @@ fn rules(run: &mut SelftestRun, base: &Base) {
     ] {
         run.rule("rules", name, &qp, 0, specs);
     }
-    let inner = |outer: &[FlowSpec], l3, l4| {
-        let both = [FlowSpec::Inner(l3), FlowSpec::Inner(l4)];
-        [outer, &both].concat()
-    };
     use Inner::{Ipv4, Ipv6, Tcp, Udp};
     for (name, specs) in [
         ("vxlan", vxlan.to_vec()),

@@ -3,6 +3,7 @@
 //! Invariant: a report contains no MAC or IP address, GUID, host name or interface name of the
 //! user.
 
+use super::verdict::CardVerdict;
 use nix::errno::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,8 +11,8 @@ use serde_json::Value;
 
 /// Name of the schema file, which is in `docs/` next to the folder of reports.
 const SCHEMA: &str = "selftest.schema.json";
-/// Version of the selftest report format, raised when the meaning of a report changes.
-const VERSION: u32 = 1;
+/// Version of the selftest report format, raised when reports get other findings.
+const VERSION: u32 = 2;
 
 /// Report of a selftest of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,12 +20,16 @@ pub struct SelftestReport {
     /// Schema of this selftest report, as a file name.
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// Version of the selftest report format: 1.
+    /// Version of the selftest report format: 2. Reports of version 1 have fewer findings and no
+    /// verdicts.
     pub version: u32,
     /// Version of wqcap that made the selftest report.
     pub wqcap: String,
     /// Release of the kernel during the selftest.
     pub kernel: String,
+    /// Version of rdma-core during the selftest; null if unknown.
+    #[serde(default)]
+    pub rdma_core: Option<String>,
     /// PCI vendor and part number of the tested device.
     pub part: (u32, u32),
     /// Firmware version of the tested device.
@@ -40,6 +45,9 @@ pub struct SelftestReport {
     pub duration_ms: u64,
     /// Findings of the selftest, in the order of the requests.
     pub findings: Vec<Finding>,
+    /// Known differences between cards, and whether the tested device shows them.
+    #[serde(default)]
+    pub verdicts: Vec<CardVerdict>,
 }
 
 /// Finding of a selftest: one request to the device, with its outcome.
@@ -157,8 +165,8 @@ pub enum SelftestReportError {
     /// The text is not JSON, or lacks values of a report.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The report has the format of another version.
-    #[error("the report has version {0}; this wqcap reads version {VERSION}")]
+    /// The report has the format of a later version.
+    #[error("the report has version {0}; this wqcap reads versions up to {VERSION}")]
     Version(u32),
 }
 
@@ -172,12 +180,14 @@ impl SelftestReport {
             wqcap: env!("CARGO_PKG_VERSION").into(),
             kernel: kernel.release().to_string_lossy().into_owned(),
             part: (0, 0),
+            rdma_core: None,
             firmware: String::new(),
             software: false,
             disruptive,
             ended_early: None,
             duration_ms: 0,
             findings: Vec::new(),
+            verdicts: Vec::new(),
         }
     }
 
@@ -191,7 +201,7 @@ impl SelftestReport {
     pub fn parse(text: &str) -> Result<Self, SelftestReportError> {
         let report: Self = serde_json::from_str(text)?;
         match report.version {
-            VERSION => Ok(report),
+            1..=VERSION => Ok(report),
             other => Err(SelftestReportError::Version(other)),
         }
     }
@@ -247,8 +257,17 @@ mod tests {
         let text = serde_json::to_string(&report).unwrap();
         assert!(text.contains(r#""outcome":"refused","errno":95,"error":"EOPNOTSUPP""#));
         assert_eq!(SelftestReport::parse(&text).unwrap(), report);
-        let newer = text.replace("\"version\":1", "\"version\":2");
-        let refused = SelftestReport::parse(&newer);
-        assert!(matches!(refused, Err(SelftestReportError::Version(2))));
+        for other in [0, 3] {
+            let text = text.replace("\"version\":2", &format!("\"version\":{other}"));
+            let refused = SelftestReport::parse(&text);
+            assert!(matches!(refused, Err(SelftestReportError::Version(it)) if it == other));
+        }
+        // Reports of version 1 have no verdicts.
+        let older = text.replace("\"version\":2", "\"version\":1");
+        let older = older
+            .replace(",\"verdicts\":[]", "")
+            .replace("\"rdma_core\":null,", "");
+        assert!(!older.contains("verdicts") && !older.contains("rdma_core"));
+        assert_eq!(SelftestReport::parse(&older).unwrap().version, 1);
     }
 }

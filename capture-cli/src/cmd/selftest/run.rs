@@ -9,10 +9,16 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 use wqcap_engine::ResourceError;
-use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError};
+use wqcap_engine::verbs::{
+    AsyncEvent, AsyncEvents, Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError,
+};
+
+/// Interval between checks for an event of the device.
+const TICK: Duration = Duration::from_millis(2);
 
 /// Collector of selftest findings, until a signal arrives or the device is lost.
 pub struct SelftestRun {
@@ -191,6 +197,32 @@ impl SelftestRun {
             self.end(format!("the device is lost: {e}"));
         }
         self.is_over()
+    }
+
+    /// Waits until the device raises the event `wanted`, for at most `most`. Returns `None` if the
+    /// selftest is over.
+    pub fn until_event(
+        &mut self,
+        events: &mut AsyncEvents,
+        wanted: AsyncEvent,
+        most: Duration,
+    ) -> Option<bool> {
+        let began = Instant::now();
+        while began.elapsed() < most {
+            if self.is_over() {
+                return None;
+            }
+            while let Some(event) = events.take() {
+                if event == wanted {
+                    return Some(true);
+                }
+                if event == AsyncEvent::DeviceFatal && self.is_lost() {
+                    return None;
+                }
+            }
+            thread::sleep(TICK);
+        }
+        Some(false)
     }
 
     /// Prints the next step of the selftest, unless `quiet`.

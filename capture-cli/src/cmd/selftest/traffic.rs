@@ -1,46 +1,42 @@
 //! Known frames from one port to another: the queues where they arrive, and their completions.
 
 use super::{
+    compressed::compressed,
     frames::{TestFrame, frames, udp},
-    probe::{FLAGS, MAC, ipv4, ipv6, own, tcp, udp as to_udp},
+    held::held,
+    lengths::{lengths, too_long},
+    probe::{FLAGS, MAC, ipv4, own, tcp},
+    recovery::recovery,
     report::Outcome,
+    rig::{PATIENCE, Pass, Sender, WRS, accepted, is_connected},
+    roce::roce,
     run::{HasErrno, SelftestRun},
+    sleeping::sleeping,
+    spread::spread,
+    striding::{SUBJECT, default_shape, striding},
 };
 use crate::{
     bench::wire::{Generator, search, trial},
     failure::Failure,
 };
-use serde_json::{Value, json};
 use std::{
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use wqcap_engine::{
     capture::Membership,
     config::Config,
     device::{DeviceFacts, counters::NicReader},
     plan::Plan,
-    verbs::{
-        AsyncEvent, AsyncEvents, CVLAN_STRIPPING, CompletionStamps, Context, Flow, FlowSpec,
-        Inspected, InspectedQueue, Pd, RssQp, RwqTable, SCATTER_FCS, VerbsError, WqState,
-    },
+    verbs::{CompletionStamps, FlowSpec},
 };
-use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
 
-/// Number of queues over which the test frames are spread.
-const QUEUES: u16 = 4;
-/// Number of entries in the indirection table of the receiving queues.
-const TABLE: u32 = 16;
-/// Number of WQEs of a receiving queue.
-const WRS: u32 = 64;
-/// Size of a receive slot in bytes, enough for the longest test frame with an FCS.
-const SLOT: u32 = 16 << 10;
-/// Size in bytes of a receive slot that is too short for the longest test frame.
-const SHORT_SLOT: u32 = 1024;
-/// Time after which a test frame that did not arrive counts as lost.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Number of consecutive lost test frames after which the selftest stops.
-const MISSED: u32 = 3;
+/// Id of the finding on the kind of stamps of a CQ that was created for ticks.
+pub const STAMP_KIND: &str = "stamps: kind";
+/// Value of [`STAMP_KIND`] for stamps of the device's counter.
+pub const TICKS: &str = "ticks";
+/// Seconds of a day.
+const A_DAY: u64 = 86_400;
 /// Number of frames that the test of drop counters sends beyond the WQEs of the receiving queue.
 const TOO_MANY: u32 = 10;
 /// Number of frames whose time stamps the selftest checks.
@@ -49,104 +45,6 @@ const STAMPED: u16 = 64;
 const TRIAL: Duration = Duration::from_millis(300);
 /// Duration of a throughput trial at one rate on the software NIC.
 const TRIAL_ON_MODEL: Duration = Duration::from_millis(100);
-/// Completion status `IBV_WC_LOC_LEN_ERR`.
-const LOCAL_LENGTH: u32 = 1;
-/// Completion status `IBV_WC_LOC_PROT_ERR`.
-const LOCAL_PROTECTION: u32 = 4;
-/// Completion status `IBV_WC_WR_FLUSH_ERR`.
-const FLUSHED: u32 = 5;
-/// Offset of the RSS hash in a CQE64 (PRM, "CQE format").
-const HASH_AT: usize = 12;
-/// Offset of the checksum results in a CQE64.
-const CHECKS_AT: usize = 28;
-/// Offset of the header types in a CQE64.
-const HEADERS_AT: usize = 29;
-
-/// Port that sends the test frames.
-pub struct Sender {
-    /// Verbs context of the sending device.
-    pub context: Context,
-    /// Number of the sending port.
-    pub port: u8,
-}
-
-/// Receiving queues of a pass, with the tables, QPs and rules that spread frames over them. The
-/// order of the fields is the order of teardown.
-struct Rig {
-    _flows: Vec<Flow>,
-    qps: Vec<RssQp>,
-    _tables: [RwqTable; 2],
-    queues: Vec<InspectedQueue>,
-}
-
-/// Returns the flow specs that match the frames of a profile, beginning with `first`.
-fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
-    let (v4, v6, tcp, udp) = (ipv4(None), ipv6(None), tcp(0), to_udp(0));
-    let rest: &[FlowSpec] = match profile {
-        Profile::Ipv4Tcp => &[v4, tcp],
-        Profile::Ipv4Udp => &[v4, udp],
-        Profile::Ipv6Tcp => &[v6, tcp],
-        Profile::Ipv6Udp => &[v6, udp],
-        Profile::Ipv4 => &[v4],
-        Profile::Ipv6 => &[v6],
-        Profile::CatchAll => &[],
-    };
-    [&[first], rest].concat()
-}
-
-impl Rig {
-    /// Creates the receiving queues of a pass, and the rules of the seven profiles for its frames.
-    fn make(run: &SelftestRun, pass: Pass<'_>) -> Result<Self, VerbsError> {
-        let context = &run.context;
-        let pd = Pd::alloc(context)?;
-        let queue =
-            |_| InspectedQueue::create(context, &pd, (WRS, pass.slot), pass.flags, pass.stamps);
-        let queues: Vec<_> = (0..QUEUES).map(queue).collect::<Result<_, _>>()?;
-        let entries = spread();
-        let entries = entries.entries().iter();
-        let table = RwqTable::create(context, entries.map(|q| queues[usize::from(*q)].handle()))?;
-        let last = RwqTable::create(context, [queues[0].handle()])?;
-        let (mut qps, mut flows) = (Vec::new(), Vec::new());
-        for profile in Profile::ALL {
-            let table = match profile {
-                Profile::CatchAll => &last,
-                _ => &table,
-            };
-            let qp = RssQp::create(&pd, table, &RssKey::SYMMETRIC, profile.hash_fields())?;
-            let priority = 10 + u16::from(profile.priority_offset());
-            flows.push(run.install(&qp, priority, specs(pass.first, profile))?);
-            qps.push(qp);
-        }
-        Ok(Self {
-            _flows: flows,
-            qps,
-            _tables: [table, last],
-            queues,
-        })
-    }
-
-    /// Returns the next completion of a test frame, or of an error, with its queue.
-    fn receive(&mut self) -> Option<(u16, Inspected)> {
-        let began = Instant::now();
-        while began.elapsed() < PATIENCE {
-            for (at, queue) in (0..).zip(&mut self.queues) {
-                while let Some(it) = queue.take() {
-                    if it.cqe.status != 0 || it.bytes.starts_with(&MAC) {
-                        return Some((at, it));
-                    }
-                }
-            }
-            thread::yield_now();
-        }
-        None
-    }
-}
-
-/// Returns the indirection table that spreads frames over the receiving queues.
-fn spread() -> IndirectionTable {
-    IndirectionTable::new(TABLE, QUEUES, &[]).unwrap_or_else(|_| IndirectionTable::catch_all())
-}
-
 /// Runs all selftests that send frames.
 pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let port = device.ports.iter().find(|it| it.number == run.port);
@@ -172,10 +70,9 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
             let pass = Pass {
                 id,
                 subject,
-                flags,
                 ..plain
             };
-            pass.send(run, sender, &all, false);
+            pass.with_flags(flags).send(run, sender, &all, false);
         } else {
             run.record_not_asked(subject, id, "the device refused the flag");
         }
@@ -198,168 +95,22 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
             "requires --disruptive and the sniffer rule",
         );
     }
-    too_long(run, sender, &all);
+    too_long(run, sender, &all, netdev);
     counters(run, sender, netdev);
     stamps(run, sender, device);
-    recovery(run, sender);
+    recovery(run, sender, Pass::new("recovery", "recovery"));
+    let shape = default_shape(run, device);
+    match shape {
+        Ok(shape) => striding(run, sender, shape, &all),
+        Err(reason) => run.record_not_asked(SUBJECT, "striding frame", reason),
+    }
+    compressed(run, sender, device, shape);
+    sleeping(run, sender, device, shape);
+    lengths(run, sender, device, shape, &all);
+    roce(run, sender, device);
+    spread(run, sender, device);
+    held(run, sender, netdev);
     throughput(run, sender, device);
-}
-
-/// Returns `true` if the selftest report has the finding `id` as accepted.
-fn accepted(run: &SelftestRun, id: &str) -> bool {
-    let mut findings = run.report.findings.iter();
-    findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
-}
-
-/// Sends one test frame through a plain rule, and returns `true` if it arrives. Otherwise sending
-/// more is useless.
-pub fn is_connected(run: &mut SelftestRun, sender: &Sender, which: &str) -> bool {
-    let pass = Pass::new(which, "frames");
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
-        return false;
-    };
-    let arrived = generator.send(1).is_ok() && rig.receive().is_some();
-    run.expect("frames", &format!("{which}/arrives"), true, arrived, None);
-    arrived
-}
-
-/// Parameters of a selftest pass that sends and receives test frames.
-#[derive(Clone, Copy)]
-struct Pass<'a> {
-    /// Prefix of the ids of a selftest pass's findings.
-    id: &'a str,
-    /// Subject of the findings of a selftest pass.
-    subject: &'a str,
-    /// First flow spec of each rule of a selftest pass.
-    first: FlowSpec,
-    /// Size of a receive slot of a selftest pass in bytes.
-    slot: u32,
-    /// Creation flags of the receiving WQs of a selftest pass.
-    flags: u32,
-    /// Kind of time stamps in the completions of a selftest pass.
-    stamps: CompletionStamps,
-}
-
-impl<'a> Pass<'a> {
-    /// Creates a selftest pass for frames to [`MAC`], without creation flags and time stamps.
-    fn new(id: &'a str, subject: &'a str) -> Self {
-        Self {
-            id,
-            subject,
-            first: own(),
-            slot: SLOT,
-            flags: 0,
-            stamps: CompletionStamps::None,
-        }
-    }
-
-    /// Opens the receiving queues of a selftest pass, and a sender of `frames`.
-    fn open(
-        self,
-        run: &mut SelftestRun,
-        sender: &Sender,
-        frames: &[Vec<u8>],
-    ) -> Option<(Rig, Generator)> {
-        let Self { id, subject, .. } = self;
-        let rig = run.request(subject, format!("{id}: receiver"), |run| {
-            Rig::make(run, self)
-        })?;
-        let generator = run.request(subject, format!("{id}: sender"), |_| {
-            Generator::make(&sender.context, sender.port, 64, frames)
-        })?;
-        Some((rig, generator))
-    }
-
-    /// Sends each test frame, and compares its arrival with the expected one. With `facts`, also
-    /// records its completion.
-    fn send(self, run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], facts: bool) {
-        run.announce(&format!("sending frames: {}", self.id));
-        let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
-        let Some((mut rig, mut generator)) = self.open(run, sender, &bytes) else {
-            return;
-        };
-        let mut missed = 0;
-        for frame in all {
-            if run.is_over() {
-                return;
-            }
-            if missed == MISSED {
-                run.end(format!(
-                    "{MISSED} sent frames in a row have not arrived at the receiving queue"
-                ));
-                return;
-            }
-            let began = Instant::now();
-            let sent = generator.send(1);
-            let received = rig.receive();
-            if run.is_lost() {
-                return;
-            }
-            missed = if received.is_some() { 0 } else { missed + 1 };
-            let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            let id = format!("{}: {}", self.id, frame.name);
-            let expected = self.expected(&frame.bytes);
-            let found = match (&sent, &received) {
-                (Err(e), _) => json!({ "not sent": e.to_string() }),
-                (_, None) => json!("nothing"),
-                (Ok(_), Some((queue, it))) => seen(*queue, it),
-            };
-            let raw = received.as_ref().map(|(_, it)| &it.raw);
-            run.expect(self.subject, &id, expected, found, raw);
-            if let Some(last) = run.report.findings.last_mut() {
-                last.us = us;
-            }
-            if let (true, Some((_, it))) = (facts, &received) {
-                completion(run, frame, it);
-            }
-        }
-    }
-
-    /// Returns the expected arrival of a test frame.
-    fn expected(self, frame: &[u8]) -> Value {
-        let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
-        let (_, _, queue) = queue_of(frame, HashDepth::L4, &toeplitz, &spread());
-        let mut bytes = frame.to_vec();
-        let mut tag = None;
-        if self.flags & CVLAN_STRIPPING != 0 && frame[12..14] == [0x81, 0] {
-            tag = FrameClass::from_frame(frame).vlan;
-            bytes.drain(12..16);
-        }
-        if self.flags & SCATTER_FCS != 0 {
-            // The FCS covers the frame as it was on the wire (IEEE 802.3, 3.2.9).
-            bytes.extend(crc32fast::hash(frame).to_le_bytes());
-        }
-        described(queue, 0, bytes.len(), tag, crc32fast::hash(&bytes))
-    }
-}
-
-/// Describes the arrival of a test frame.
-fn seen(queue: u16, it: &Inspected) -> Value {
-    let (cqe, bytes) = (&it.cqe, &it.bytes);
-    let len = cqe.byte_len as usize;
-    described(queue, cqe.status, len, cqe.stripped, crc32fast::hash(bytes))
-}
-
-/// Describes the arrival of a frame as a value that can be compared.
-fn described(queue: u16, status: u32, len: usize, tag: Option<u16>, crc: u32) -> Value {
-    let bytes = format!("crc32 {crc:08x}");
-    json!({ "queue": queue, "status": status, "len": len, "stripped tag": tag, "bytes": bytes })
-}
-
-/// Records the checks, header types and hash of a test frame's completion, for comparing devices.
-fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
-    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
-    let (_, hash, _) = queue_of(&frame.bytes, HashDepth::L4, &toeplitz, &spread());
-    let in_cqe = u32::from_be_bytes([0, 1, 2, 3].map(|at| it.raw[HASH_AT + at]));
-    let hash = match hash {
-        Some(hash) if hash == in_cqe => "as computed",
-        Some(_) => "another",
-        None if in_cqe == 0 => "none",
-        None => "unexpected",
-    };
-    let (checks, headers) = (it.raw[CHECKS_AT], it.raw[HEADERS_AT]);
-    let value = format!("checks {checks:#04x}, headers {headers:#04x}, hash {hash}");
-    run.value("completions", &format!("completion: {}", frame.name), value);
 }
 
 /// Tests that a drop rule precedes the other rules: of two test frames only the second one arrives.
@@ -405,25 +156,6 @@ fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests the completion status of a frame that is longer than its receive slot.
-fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
-    let Some(longest) = all.iter().find(|it| it.name == "longest") else {
-        return;
-    };
-    let pass = Pass {
-        slot: SHORT_SLOT,
-        ..Pass::new("too long", "frames")
-    };
-    let frames = [longest.bytes.clone()];
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &frames) else {
-        return;
-    };
-    let status = generator.send(1).ok().and_then(|_| rig.receive());
-    let found = status.as_ref().map(|(_, it)| it.cqe.status);
-    let raw = status.as_ref().map(|(_, it)| &it.raw);
-    run.expect("frames", "too long: status", LOCAL_LENGTH, found, raw);
-}
-
 /// Tests that the device counts frames that find no WQE, because the queues are full and are not
 /// polled.
 fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
@@ -459,14 +191,13 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         run.record_not_asked("timestamp_mask", "stamps", "the device stamps nothing");
         return;
     }
-    let pass = Pass {
-        stamps: CompletionStamps::Ticks,
-        ..Pass::new("stamps", "timestamp_mask")
-    };
+    let mut pass = Pass::new("stamps", "timestamp_mask");
+    pass.queue.stamps = CompletionStamps::Ticks;
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
     let (mut seen, mut outside, mut last, mut backward) = (0u16, 0, None, 0);
+    let mut in_utc = 0u16;
     for _ in 0..STAMPED {
         if run.is_over() {
             return;
@@ -476,6 +207,7 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         let after = run.context.query_clock();
         let Some((_, it)) = came else { continue };
         seen += 1;
+        in_utc += u16::from(is_utc(it.cqe.timestamp));
         let stamp = it.cqe.timestamp & mask;
         // The difference is modulo the counter's bits: the counter may wrap between two stamps.
         if let (Ok(before), Ok(after)) = (before, after) {
@@ -491,6 +223,10 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         return;
     }
     run.expect("stamps", "stamps: frames", STAMPED, seen, None);
+    if seen > 0 {
+        let kind = if in_utc == seen { "UTC" } else { TICKS };
+        run.value("stamps", STAMP_KIND, kind);
+    }
     run.expect(
         "stamps",
         "stamps: earlier than the one before",
@@ -513,12 +249,18 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     }
 }
 
+/// Returns `true` if a stamp is the host's UTC time: seconds in the upper half, nanoseconds in the
+/// lower. Ticks come near it for seconds in more than a century.
+fn is_utc(stamp: u64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |it| it.as_secs());
+    (stamp >> 32).abs_diff(now) < A_DAY && stamp as u32 <= 1_000_000_000
+}
+
 /// Measures the distance of the device's real-time stamps from the host's clock.
 fn real_time(run: &mut SelftestRun, sender: &Sender) {
-    let pass = Pass {
-        stamps: CompletionStamps::RealTime,
-        ..Pass::new("stamps: real time", "realtime_clock")
-    };
+    let mut pass = Pass::new("stamps: real time", "realtime_clock");
+    pass.queue.stamps = CompletionStamps::RealTime;
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
@@ -526,7 +268,7 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
         let stamp = it.cqe.timestamp;
         // The stamp has seconds and nanoseconds (PRM, "Real-Time Clock").
         let device = (stamp >> 32) as f64 + (stamp as u32) as f64 / 1e9;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let host = now.map_or(0.0, |it| it.as_secs_f64());
         let id = "stamps: real time, ahead of the host";
         // A clock in TAI is 37 s ahead.
@@ -534,70 +276,21 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests the recovery of a WQ that a bad memory key has brought into the error state.
-fn recovery(run: &mut SelftestRun, sender: &Sender) {
-    let subject = "recovery";
-    // The frame belongs to a flow of queue 0.
-    let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
-    let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
-    let Some(frame) = (0..).map(|flow| udp(flow, 40)).find(on_0) else {
-        return;
-    };
-    let pass = Pass::new("recovery", subject);
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &[frame]) else {
-        return;
-    };
-    let events = run.request(subject, "recovery: events", |run| {
-        AsyncEvents::open(&run.context)
-    });
-    let Some(mut events) = events else {
-        return;
-    };
-    let queue = &mut rig.queues[0];
-    let reset = run.request(subject, "recovery: ready to reset", |_| {
-        queue.set_state(None, WqState::Reset)
-    });
-    let bad = run.request(subject, "recovery: bad keys", |_| queue.make_ready(false));
-    if reset.is_none() || bad.is_none() {
-        return;
-    }
-    let mut statuses = Vec::new();
-    if generator.send(1).is_ok() {
-        while statuses.len() < WRS as usize
-            && let Some((_, it)) = rig.receive()
-        {
-            statuses.push(it.cqe.status);
-        }
-    }
-    if run.is_lost() {
-        return;
-    }
-    let first = statuses.first().copied();
-    run.expect(subject, "recovery: status", LOCAL_PROTECTION, first, None);
-    let flushed = statuses.iter().filter(|it| **it == FLUSHED).count();
-    run.expect(subject, "recovery: flushed", WRS - 1, flushed, None);
-    let queue = &mut rig.queues[0];
-    let fatal = AsyncEvent::WqFatal(queue.id());
-    let came = std::iter::from_fn(|| events.take()).any(|it| it == fatal);
-    run.expect(subject, "recovery: event", true, came, None);
-    // The kernel's record of the state is still ready. A device may require the actual state.
-    let named = "recovery: error to reset, with the state named";
-    let unnamed = run.request(subject, "recovery: error to reset", |_| {
-        queue.set_state(None, WqState::Reset)
-    });
-    if unnamed.is_some() {
-        run.record_not_asked(subject, named, "the request was accepted without it");
-    } else {
-        run.request(subject, named, |_| {
-            queue.set_state(Some(WqState::Error), WqState::Reset)
-        });
-    }
-    run.request(subject, "recovery: reset to ready", |_| {
-        queue.make_ready(true)
-    });
-    let arrived = generator.send(1).ok().and_then(|_| rig.receive());
-    let status = arrived.map(|(_, it)| it.cqe.status);
-    run.expect(subject, "recovery: receives again", 0, status, None);
+/// Returns the plan of a capture of the test frames.
+///
+/// # Errors
+/// The device cannot capture with this number of queues.
+pub fn plan(device: &DeviceFacts, port: u8, queues: u16) -> Result<Plan, Failure> {
+    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
+    let text = format!(
+        "[device]\nname = \"{}\"\nport = {port}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
+         promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
+        device.name
+    );
+    Ok(Plan::new(
+        &Config::parse(&text)?,
+        std::slice::from_ref(device),
+    )?)
 }
 
 /// Measures the highest rate without loss for each number of queues and frame size, searched as in
@@ -612,21 +305,15 @@ fn throughput(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     } else {
         TRIAL
     };
-    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
     for (queues, size) in [(1, 64), (1, 1514), (4, 64), (4, 1514)] {
         if run.is_over() {
             return;
         }
-        let text = format!(
-            "[device]\nname = \"{}\"\nport = {}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
-             promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
-            device.name, run.port
-        );
         let id = format!("throughput: {queues} queues, {size} bytes");
         let flows: Vec<_> = (0..256).map(|flow| udp(flow, size - 42)).collect();
         let line = port.rate_gbps * 1e9 / (8.0 * (size as f64 + 24.0));
         let mut best = || -> Result<_, Failure> {
-            let plan = Plan::new(&Config::parse(&text)?, std::slice::from_ref(device))?;
+            let plan = plan(device, run.port, queues)?;
             let mut generator = Generator::make(&sender.context, sender.port, 1024, &flows)?;
             let (best, _) = search(line, 0.0, |rate| match run.is_over() {
                 true => Err(Failure::failed("ended")),

@@ -19,7 +19,7 @@ mod wq;
 
 pub use access::{RingAccess, RingCaps};
 pub use cq::{Cqe, Cqes, DirectCq, FrameStrides};
-pub use inspect::{Inspected, InspectedQueue};
+pub use inspect::{Inspected, InspectedAttr, InspectedQueue, InspectedStrides};
 pub use wq::DirectWq;
 
 use crate::{device::ContextInner, error::VerbsError};

@@ -22,6 +22,10 @@ pub struct BurstCounts {
     pub octets: u64,
     pub multicast: u64,
     pub out_of_buffer: u64,
+    /// Frames of the burst that were longer than their WQE.
+    pub too_long: u64,
+    /// Frames of the burst that no flow rule took and that are not for the host.
+    pub missed: u64,
 }
 
 /// Conditions under which a port holds frames on the wire.
@@ -91,18 +95,48 @@ impl<'p> Burst<'p> {
     #[cold]
     fn deliver_sent(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         self.counts.sent += 1;
+        self.deliver_to_sniffers(frame)
+    }
+
+    /// Delivers a received frame that the NIC's transport takes: only sniffer rules see it.
+    #[cold]
+    pub fn divert(&mut self, frame: &WireFrame<'_>, parsed: &Classified) -> Delivery {
+        let received = self.stamped(frame, parsed);
+        self.stamp = received.now_ns;
+        self.counts.octets += frame.bytes.len() as u64;
+        self.deliver_to_sniffers(&received)
+    }
+
+    fn deliver_to_sniffers(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         self.steering
             .resolve_sent(frame, &self.queues.tirs, self.targets);
         self.deliver_all(frame);
         Delivery::Taken
     }
 
+    /// Returns a frame of the wire with its time stamp.
+    #[inline(always)]
+    fn stamped<'f>(&self, frame: &WireFrame<'f>, parsed: &'f Classified) -> ParsedFrame<'f> {
+        let came = match frame.came_ns {
+            0 => self.floor,
+            // The clock that the host sees may have drifted and jumped.
+            ns => (self.now.shown_ns).saturating_sub(self.now.ns.saturating_sub(ns)),
+        };
+        ParsedFrame {
+            bytes: frame.bytes,
+            class: &parsed.class,
+            kinds: parsed.kinds,
+            now_ns: came.max(self.stamp + 1),
+        }
+    }
+
     /// Handles a received frame that no flow rule takes. It goes to the host's stack or is
     /// discarded; the port has counted it.
-    fn on_miss(&self) -> Delivery {
+    fn on_miss(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         if self.policy.lossless && !self.policy.settled {
             Delivery::Wait
         } else {
+            self.counts.missed += u64::from(!self.steering.host_takes(frame));
             Delivery::Taken
         }
     }
@@ -115,7 +149,7 @@ impl<'p> Burst<'p> {
         let delivery = match verdict {
             FlowVerdict::Deliver => self.deliver_or_hold(frame),
             FlowVerdict::Drop | FlowVerdict::Host => Delivery::Taken,
-            FlowVerdict::Miss => self.on_miss(),
+            FlowVerdict::Miss => self.on_miss(frame),
         };
         // A frame that waits is resolved again, and counted when it is taken.
         if delivery == Delivery::Taken {
@@ -165,7 +199,7 @@ impl<'p> Burst<'p> {
                     delayed |= self.queues.delays(target);
                 }
                 Room::NotReady => lacking = true,
-                Room::Enough | Room::CqFull => {}
+                Room::Enough | Room::CqFull | Room::TooLong => {}
             }
         }
         if lacking && self.policy.lossless {
@@ -186,6 +220,7 @@ impl<'p> Burst<'p> {
             match self.queues.deliver(frame, &self.now, *target) {
                 Room::Enough => {}
                 Room::NoWqe => self.counts.out_of_buffer += 1,
+                Room::TooLong => self.counts.too_long += 1,
                 // A queue in reset or in error drops frames without counting.
                 Room::NotReady => {}
                 Room::CqFull => {
@@ -213,29 +248,23 @@ impl Receiver for Burst<'_> {
 
     #[inline(always)]
     fn receive(&mut self, frame: WireFrame<'_>, parsed: &Classified) -> Delivery {
-        let came = match frame.came_ns {
-            0 => self.floor,
-            // The clock that the host sees may have drifted and jumped.
-            ns => (self.now.shown_ns).saturating_sub(self.now.ns.saturating_sub(ns)),
-        };
-        let received = ParsedFrame {
-            bytes: frame.bytes,
-            class: &parsed.class,
-            kinds: parsed.kinds,
-            now_ns: came.max(self.stamp + 1),
-        };
+        let received = self.stamped(&frame, parsed);
         let delivery = match parsed.fast {
             _ if frame.direction == WireDirection::Transmitted => {
                 return self.deliver_sent(&received);
             }
             FastMatch::One(target) => match self.queues.deliver(&received, &self.now, target) {
                 Room::Enough => Delivery::Taken,
+                Room::TooLong => {
+                    self.counts.too_long += 1;
+                    Delivery::Taken
+                }
                 _ => {
                     self.targets.set(target);
                     self.deliver_or_hold(&received)
                 }
             },
-            FastMatch::Miss => self.on_miss(),
+            FastMatch::Miss => self.on_miss(&received),
             FastMatch::Undecided => self.deliver_slow(&received),
         };
         if delivery == Delivery::Taken {

@@ -39,6 +39,8 @@ pub struct PortFaults {
     slow: Option<Slowdown>,
     /// Number of next frames on the port's wire to which a fault gave a wrong FCS.
     pub damaged: usize,
+    /// Number of next frames on the port's wire that the PCIe bus does not take.
+    pub overflowing: usize,
     /// Maximum number of frames of the port's next burst.
     pub budget: usize,
 }
@@ -49,6 +51,7 @@ impl Default for PortFaults {
             outage: None,
             slow: None,
             damaged: 0,
+            overflowing: 0,
             budget: BURST,
         }
     }
@@ -62,7 +65,10 @@ impl PortFaults {
 
     /// Returns `true` if the port's faults have to be updated before the next burst.
     pub fn are_active(&self) -> bool {
-        self.outage.is_some() || self.slow.is_some() || self.damaged > 0 || self.budget != BURST
+        self.outage.is_some()
+            || self.slow.is_some()
+            || self.damaged + self.overflowing > 0
+            || self.budget != BURST
     }
 
     pub fn start_outage(&mut self, now_ns: u64, end: FaultEnd) {

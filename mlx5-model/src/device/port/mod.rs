@@ -3,6 +3,7 @@
 //! Imports `counters`, `queues`, `settings`, `steering` and `wire`. Invariant: counters are
 //! published once per burst.
 
+mod admission;
 mod burst;
 mod faults;
 
@@ -10,7 +11,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 
-use crate::settings::{PortSettings, fault::FaultEnd};
+use crate::settings::{DeviceSettings, PortSettings, fault::FaultEnd};
 use crate::steering::{NicSteering, Targets};
 use crate::wire::{Delivery, Receiver, Wire, WireDirection, WireDrops, WireState};
 
@@ -18,6 +19,7 @@ use super::clock::Now;
 use super::counters::{self, PortCounters, add};
 use super::cqe::ErrorCounts;
 use super::queues::Queues;
+use admission::{Admission, Admitting};
 use burst::{Burst, BurstCounts, HoldPolicy};
 use faults::{BURST, PortFaults};
 
@@ -61,6 +63,9 @@ pub struct NicPort {
     device: usize,
     number: u8,
     settings: &'static PortSettings,
+    admission: Option<Admission>,
+    /// Set when the port counts frames that match no flow rule.
+    counts_missed: bool,
     counters: &'static PortCounters,
     wire: Option<Wire>,
     up: bool,
@@ -90,13 +95,20 @@ pub struct NicPort {
 }
 
 impl NicPort {
-    /// Creates port `number` (from 1) of a device, without a wire and with the link down.
-    pub fn new(device: usize, number: u8, settings: &'static PortSettings) -> Self {
+    /// Creates port `number` (from 1) of device `index`, without a wire and with the link down.
+    pub fn new(
+        index: usize,
+        number: u8,
+        device: &DeviceSettings,
+        settings: &'static PortSettings,
+    ) -> Self {
         Self {
-            device,
+            device: index,
             number,
             settings,
-            counters: counters::port(device, number),
+            admission: Admission::new(device, settings),
+            counts_missed: device.caps.steer_missed,
+            counters: counters::port(index, number),
             wire: None,
             up: settings.link_up,
             steering: NicSteering::new(settings.mac),
@@ -335,7 +347,7 @@ impl NicPort {
         if !self.up || self.waits_to_play() {
             return 0;
         }
-        let dropped = self.drop_damaged(now.ns);
+        let dropped = self.drop_faulty(now.ns);
         if dropped > 0 {
             return dropped;
         }
@@ -351,7 +363,22 @@ impl NicPort {
         let stamp = self.last_stamp;
         let (steering, targets) = (&self.steering, &mut self.targets);
         let mut burst = Burst::new(queues, steering, targets, policy, now, stamp);
-        let taken = wire.burst(now.ns, self.faults.budget, &mut burst);
+        let mut foreign = 0;
+        let taken = match &self.admission {
+            None => wire.burst(now.ns, self.faults.budget, &mut burst),
+            Some(admission) => {
+                let mut admitting = Admitting {
+                    admission,
+                    burst: &mut burst,
+                    too_long: 0,
+                    foreign: 0,
+                };
+                let taken = wire.burst(now.ns, self.faults.budget, &mut admitting);
+                foreign = admitting.foreign;
+                add(&self.counters.rx_oversize_pkts_phy, admitting.too_long);
+                taken
+            }
+        };
         let (counts, held_since) = (burst.counts, burst.policy.held_since);
         self.holding = burst.holds;
         self.last_stamp = burst.stamp;
@@ -360,14 +387,22 @@ impl NicPort {
         self.held_since = held_since.filter(|_| !gone);
         let received = taken as u64 - counts.sent.min(taken as u64);
         self.received += received;
-        self.publish(&counts, received);
+        self.publish(&counts, received - foreign);
         taken
     }
 
-    /// Drops received frames whose FCS is wrong, before any flow rule, and counts them. Frames that
-    /// the host sends are not dropped. Returns the number of frames taken.
-    fn drop_damaged(&mut self, now_ns: u64) -> usize {
-        let most = self.faults.damaged.min(self.faults.budget);
+    /// Drops received frames that a fault has damaged or that the PCIe bus does not take, before any
+    /// flow rule, and counts them. Frames that the host sends are not dropped. Returns the number of
+    /// frames taken.
+    fn drop_faulty(&mut self, now_ns: u64) -> usize {
+        let (faults, counters) = (&mut self.faults, self.counters);
+        let (left, counter) = if faults.damaged > 0 {
+            (&mut faults.damaged, &counters.rx_crc_errors_phy)
+        } else {
+            let counter = &counters.outbound_pci_buffer_overflow;
+            (&mut faults.overflowing, counter)
+        };
+        let most = (*left).min(faults.budget);
         if most == 0 {
             return 0;
         }
@@ -380,15 +415,20 @@ impl NicPort {
             received += 1;
             Delivery::Taken
         });
-        self.faults.damaged -= received;
+        *left -= received;
         self.received += received as u64;
-        add(&self.counters.rx_crc_errors_phy, received as u64);
+        add(counter, received as u64);
         taken
     }
 
     /// Gives the next frame of the port's wire a wrong FCS.
     pub fn corrupt_next_fcs(&mut self) {
         self.faults.damaged += 1;
+    }
+
+    /// Loses the port's next `frames` frames, because the PCIe bus does not take them.
+    pub fn overflow(&mut self, frames: usize) {
+        self.faults.overflowing += frames;
     }
 
     fn publish(&self, counts: &BurstCounts, received: u64) {
@@ -399,6 +439,10 @@ impl NicPort {
             self.counters.received(received, octets, multicast);
         }
         add(&self.counters.out_of_buffer, counts.out_of_buffer);
+        add(&self.counters.rx_oversize_pkts_buffer, counts.too_long);
+        if self.counts_missed {
+            add(&self.counters.rx_steer_missed_packets, counts.missed);
+        }
     }
 
     /// Sends a frame to the port's wire and to sniffer rules.

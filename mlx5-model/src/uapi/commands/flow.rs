@@ -51,6 +51,8 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let layout = counters::layout(request)?;
     refuse_if(attr.priority > LAST_PRIORITY, libc::ENOMEM)?;
     refuse_if(attr.flags & EGRESS != 0, libc::EOPNOTSUPP)?;
+    let is_sniffer = attr.type_ == attr_type::SNIFFER;
+    refuse_if(!file.caps().rwq && !is_sniffer, libc::EOPNOTSUPP)?;
     let table = if parsed.multicast_only && attr.flags & DONT_TRAP == 0 {
         TableId::Multicast
     } else {
@@ -78,8 +80,12 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         attr_type::NORMAL => FlowRules::Entries(vec![(table, parsed.rule)], action),
         attr_type::ALL_DEFAULT => FlowRules::Entries(all.to_vec(), action),
         attr_type::MC_DEFAULT => FlowRules::Entries(all[..1].to_vec(), action),
-        attr_type::SNIFFER if file.caps().sniffer => FlowRules::Sniffer(to),
-        attr_type::SNIFFER => return Err(libc::EOPNOTSUPP),
+        attr_type::SNIFFER if is_sniffer_refused(file) => return Err(libc::EOPNOTSUPP),
+        // As `bnxt_re_create_flow` of drivers/infiniband/hw/bnxt_re/ib_verbs.c.
+        attr_type::SNIFFER if !file.caps().rwq && state.ports[port].steering.has_sniffers() => {
+            return Err(libc::EBUSY);
+        }
+        attr_type::SNIFFER => FlowRules::Sniffer(to),
         _ => return Err(libc::EINVAL),
     };
     if let Some(index) = counters {
@@ -98,6 +104,13 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         comp_mask: 0,
         flow_handle,
     })
+}
+
+/// Returns `true` if the device has no flow tables for sniffer rules. The firmware gives them to
+/// physical functions only: inferred. The driver refuses rules for tables that do not exist
+/// (`get_flow_table` of drivers/infiniband/hw/mlx5/fs.c).
+fn is_sniffer_refused(file: &UverbsFile) -> bool {
+    !file.caps().sniffer || file.settings().topology.is_vf
 }
 
 /// Makes the kernel's checks of a flow command that need no object. Returns the bytes of the flow

@@ -67,6 +67,7 @@ fn create_any(
         signal_all: command.sq_sig_all != 0,
     };
     let (handle, qpn) = if command.comp_mask & IB_UVERBS_CREATE_QP_MASK_IND_TABLE != 0 {
+        refuse_if(!file.caps().rwq, libc::EOPNOTSUPP)?;
         (rss_qp::create(file, request, command, caps)?, 0)
     } else if is_raw {
         let handle = raw_qp::create(file, request, command, caps)?;

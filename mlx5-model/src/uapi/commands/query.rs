@@ -94,13 +94,16 @@ pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
             caps.clock_khz
         },
         device_cap_flags_ex: capability_flags(caps),
-        rss_caps: ib_uverbs_rss_caps {
-            supported_qpts: RAW_PACKET,
-            max_rwq_indirection_tables: LIMIT as u32,
-            max_rwq_indirection_table_size: 1 << caps.max_ind_table_log,
-            reserved: 0,
+        rss_caps: match caps.rwq {
+            true => ib_uverbs_rss_caps {
+                supported_qpts: RAW_PACKET,
+                max_rwq_indirection_tables: LIMIT as u32,
+                max_rwq_indirection_table_size: 1 << caps.max_ind_table_log,
+                reserved: 0,
+            },
+            false => ib_uverbs_rss_caps::default(),
         },
-        max_wq_type_rq: min(caps.max_wq, LIMIT as u32),
+        max_wq_type_rq: flag(caps.rwq, min(caps.max_wq, LIMIT as u32)),
         raw_packet_caps: IB_UVERBS_RAW_PACKET_CAP_IP_CSUM
             | flag(
                 caps.cvlan_stripping,
@@ -127,10 +130,13 @@ pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
         };
     request.reply_driver(&mlx5_ib_query_device_resp {
         response_length: request.driver_room::<mlx5_ib_query_device_resp>(),
-        rss_caps: mlx5_ib_rss_caps {
-            rx_hash_fields_mask: hashed,
-            rx_hash_function: MLX5_RX_HASH_FUNC_TOEPLITZ as u8,
-            reserved: [0; 7],
+        rss_caps: match caps.rwq {
+            true => mlx5_ib_rss_caps {
+                rx_hash_fields_mask: hashed,
+                rx_hash_function: MLX5_RX_HASH_FUNC_TOEPLITZ as u8,
+                reserved: [0; 7],
+            },
+            false => mlx5_ib_rss_caps::default(),
         },
         cqe_comp_caps: if caps.cqe_compression {
             mlx5_ib_cqe_comp_caps {
@@ -145,7 +151,7 @@ pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
         } else {
             mlx5_ib_cqe_comp_caps::default()
         },
-        striding_rq_caps: if caps.striding_rq {
+        striding_rq_caps: if caps.striding_rq && caps.rwq {
             mlx5_ib_striding_rq_caps {
                 min_single_stride_log_num_of_bytes: *STRIDE_BYTES_LOG.start(),
                 max_single_stride_log_num_of_bytes: *STRIDE_BYTES_LOG.end(),

@@ -102,6 +102,7 @@ pub fn create(
                 events.clone(),
             )?;
             rq.features = features;
+            rq.drops_too_long = device.caps.drop_too_long;
             Ok::<_, Errno>(rq)
         })
         .transpose()?;

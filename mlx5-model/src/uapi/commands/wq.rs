@@ -68,6 +68,8 @@ pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
 }
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
+    // As for a driver without the operation (`UAPI_DEF_OBJ_NEEDS_FN`).
+    refuse_if(!file.caps().rwq, libc::EOPNOTSUPP)?;
     let command: ib_uverbs_ex_create_wq = request.core()?;
     let driver: mlx5_ib_create_wq = request.driver(offset_of!(
         mlx5_ib_create_wq,
@@ -92,6 +94,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     rq.unflushed = file.caps().unflushed_wrs;
     rq.flushes_at_reset = file.caps().flush_at_reset;
     rq.striding_cqes = StridingCqes::new(file.caps());
+    rq.drops_too_long = file.caps().drop_too_long;
     rq.serial = state.wqs_created;
     let wq_handle = state.queues.rqs.insert(context, rq)?;
     // As `create_rq`, which calls `set_delay_drop` once the firmware has created the queue.
@@ -239,6 +242,7 @@ pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Err
 }
 
 pub fn create_table(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
+    refuse_if(!file.caps().rwq, libc::EOPNOTSUPP)?;
     let (command, rest) = request.core_and_rest::<ib_uverbs_ex_create_rwq_ind_table>()?;
     let log = command.log_ind_tbl_size;
     refuse_if(command.comp_mask != 0, libc::EOPNOTSUPP)?;

@@ -1,0 +1,62 @@
+//! Facts of the machine and the device that other findings depend on.
+
+use super::{roce, run::SelftestRun};
+use std::fs;
+use wqcap_engine::device::DeviceFacts;
+
+/// Id of the finding on the mode of the e-switch.
+pub const ESWITCH: &str = "device/eswitch";
+/// Value of [`ESWITCH`] in switchdev mode.
+pub const SWITCHDEV: &str = "switchdev";
+
+/// Records the version of rdma-core, and for the tested port the mode of its e-switch, its function
+/// and whether it has RoCE.
+pub fn record(run: &mut SelftestRun, device: &DeviceFacts) {
+    run.report.rdma_core = rdma_core();
+    let port = device.ports.iter().find(|it| it.number == run.port);
+    let Some(port) = port else { return };
+    let place = &port.place;
+    let mode = match place.switchdev {
+        true => SWITCHDEV,
+        false => "legacy",
+    };
+    run.value("switchdev", ESWITCH, mode);
+    run.value("vf", "device/virtual_function", place.is_vf);
+    run.value("netdev", "port/interface_known", port.netdev.is_some());
+    roce::enabled(run, port);
+}
+
+/// Returns the version of the rdma-core whose libibverbs this process has loaded. The library's
+/// file has it in its name (`rdma_library` of rdma-core's buildlib/rdma_functions.cmake).
+#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
+fn rdma_core() -> Option<String> {
+    version_in(&fs::read_to_string("/proc/self/maps").ok()?)
+}
+
+/// Returns the version in the name of libibverbs in a list of mapped files:
+/// `libibverbs.so.1.<ABI>.<version>`.
+fn version_in(maps: &str) -> Option<String> {
+    let name = maps
+        .lines()
+        .find_map(|it| it.split_once("/libibverbs.so.1."));
+    let (_, version) = name?.1.trim().split_once('.')?;
+    Some(version.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_in_the_name_of_the_library() {
+        let line = |file: &str| format!("7f00-7f01 r--p 0 fe:00 12 /usr/lib/{file}\n");
+        for (file, expected) in [
+            ("libibverbs.so.1.14.44.0", Some("44.0")),
+            ("libibverbs.so.1.15.57.1", Some("57.1")),
+            ("libibverbs.so.1", None),
+            ("libc.so.6", None),
+        ] {
+            assert_eq!(version_in(&line(file)).as_deref(), expected);
+        }
+    }
+}

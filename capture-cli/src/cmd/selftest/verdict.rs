@@ -1,0 +1,361 @@
+//! Verdicts: which of the known differences between cards the tested device shows, derived from the
+//! findings of a report.
+
+use super::{
+    disruptive,
+    lengths::{self, LONGEST, TAGS},
+    probe::FLAGS,
+    record,
+    report::{Outcome, SelftestReport},
+    roce,
+    sleeping::{AT_COMPLETION, STARTS},
+    striding::{FILLER_COUNTER, FIRST_STRIDE},
+    traffic::{STAMP_KIND, TICKS},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt;
+use wqcap_engine::device::DeviceFacts;
+
+/// CardDifference that real cards, firmwares or kernels may show from the software NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CardDifference {
+    /// Limit of a WQ.
+    F1,
+    /// Stamps of a CQ for ticks.
+    F2,
+    /// Network interface of the port.
+    F3,
+    /// Counter of a filler.
+    F4,
+    /// Strides that an error consumes.
+    F5,
+    /// Frames longer than their buffers.
+    F6,
+    /// Longest frame of the port.
+    F7,
+    /// Device folder after a restart of the driver.
+    F8,
+    /// FCS of frames.
+    F9,
+    /// Prefetch of frames.
+    F10,
+    /// RoCE packets.
+    F11,
+    /// Name of a LAG's device.
+    F12,
+    /// Start of the moderation period.
+    F13,
+    /// Padding in requests for rules.
+    F14,
+}
+
+/// Differences in the order of the report, each with its name.
+const ALL: [(CardDifference, &str); 14] = [
+    (CardDifference::F1, "limit of a WQ"),
+    (CardDifference::F2, "stamps of a CQ for ticks"),
+    (CardDifference::F3, "network interface of the port"),
+    (CardDifference::F4, "filler counter"),
+    (CardDifference::F5, "strides of an error"),
+    (CardDifference::F6, "too long frames"),
+    (CardDifference::F7, "longest frame"),
+    (CardDifference::F8, "device folder after a driver restart"),
+    (CardDifference::F9, "FCS"),
+    (CardDifference::F10, "prefetch"),
+    (CardDifference::F11, "RoCE packets"),
+    (CardDifference::F12, "name of a LAG's device"),
+    (CardDifference::F13, "moderation period"),
+    (CardDifference::F14, "padding in rules"),
+];
+
+/// CardVerdict on one of the known differences between cards.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CardVerdict {
+    /// CardDifference that the verdict is about.
+    pub difference: CardDifference,
+    /// Name of the verdict's difference.
+    pub name: String,
+    /// What the selftest found about the difference.
+    #[serde(flatten)]
+    pub shown: Shown,
+}
+
+/// Whether the tested device shows a difference from the software NIC.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Shown {
+    /// The device behaves as the software NIC does by default.
+    AsExpected,
+    /// The device behaves differently.
+    Differs {
+        /// Behaviour of the device.
+        what: String,
+    },
+    /// The selftest has no finding about it.
+    NotTested {
+        /// Reason why there is no finding.
+        reason: String,
+    },
+}
+
+impl fmt::Display for CardVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}: ", self.difference, self.name)?;
+        match &self.shown {
+            Shown::AsExpected => write!(f, "as expected"),
+            Shown::Differs { what } => write!(f, "this card differs: {what}"),
+            Shown::NotTested { reason } => write!(f, "not tested: {reason}"),
+        }
+    }
+}
+
+/// Id of the finding that a first frame arrives.
+const CONNECTED: &str = "traffic/arrives";
+
+/// Creates the verdict of a behaviour that differs.
+fn differs(what: impl Into<String>) -> Shown {
+    Shown::Differs { what: what.into() }
+}
+
+/// Creates the verdict without a finding.
+fn not_tested(reason: impl Into<String>) -> Shown {
+    Shown::NotTested {
+        reason: reason.into(),
+    }
+}
+
+/// Returns the verdicts that follow from the findings of a report.
+pub fn verdicts(report: &SelftestReport, device: &DeviceFacts) -> Vec<CardVerdict> {
+    let findings = CardFindings(report);
+    let verdict = |(difference, name): (CardDifference, &str)| CardVerdict {
+        difference,
+        name: name.into(),
+        shown: findings.judge(difference, device),
+    };
+    ALL.map(verdict).into()
+}
+
+/// CardFindings of a report, from which verdicts are derived.
+struct CardFindings<'a>(&'a SelftestReport);
+
+impl CardFindings<'_> {
+    /// Returns what the findings show of a difference.
+    fn judge(&self, difference: CardDifference, device: &DeviceFacts) -> Shown {
+        match difference {
+            CardDifference::F1 => self.wq_limit(),
+            CardDifference::F2 => self.of_value(STAMP_KIND, |kind| match kind.as_str() {
+                Some(TICKS) => Shown::AsExpected,
+                _ => differs("completions of a CQ that was created for ticks carry UTC"),
+            }),
+            CardDifference::F3 => self.interface(),
+            CardDifference::F4 => self.of_value(FILLER_COUNTER, |it| match it.as_str() {
+                Some(FIRST_STRIDE) => Shown::AsExpected,
+                _ => differs(format!(
+                    "the counter of a filler is {it}, not its first stride"
+                )),
+            }),
+            CardDifference::F5 => self.of_value(lengths::CONSUMED, |it| match it.as_str() {
+                Some(lengths::REST) => Shown::AsExpected,
+                _ => differs(format!(
+                    "an error consumes {it} strides, not the rest of its WQE"
+                )),
+            }),
+            CardDifference::F6 => self.too_long(),
+            CardDifference::F7 => self.longest(),
+            CardDifference::F8 => match self.value(disruptive::FOLDER) {
+                None => self.without(disruptive::RESTART),
+                Some(Value::Bool(true)) => Shown::AsExpected,
+                Some(_) => differs(
+                    "a restart of the driver replaces /dev/infiniband, and with it rules of a sandbox for that folder",
+                ),
+            },
+            CardDifference::F9 => self.fcs(),
+            CardDifference::F10 => not_tested("wqcap bench rx --device measures it"),
+            CardDifference::F11 => self.roce(),
+            CardDifference::F12 => lag(device, self.0),
+            CardDifference::F13 => self.of_value(STARTS, |start| match start.as_str() {
+                Some(AT_COMPLETION) => Shown::AsExpected,
+                _ => differs(format!("the period of moderated events starts at {start}")),
+            }),
+            CardDifference::F14 => self.padding(),
+        }
+    }
+
+    /// Returns the outcome of the finding with this id.
+    fn outcome(&self, id: &str) -> Option<&Outcome> {
+        let found = self.0.findings.iter().find(|it| it.id == id);
+        found.map(|it| &it.outcome)
+    }
+
+    /// Returns the value of a finding.
+    fn value(&self, id: &str) -> Option<&Value> {
+        match self.outcome(id)? {
+            Outcome::Value { value } => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Returns the verdict that there is none, with the reason that the finding gives.
+    fn without(&self, id: &str) -> Shown {
+        match (self.outcome(id), &self.0.ended_early) {
+            (Some(Outcome::NotAsked { reason }), _) => not_tested(reason),
+            (Some(other), _) => not_tested(format!("{id}: {}", other.text())),
+            (None, Some(reason)) => not_tested(format!("the selftest ended early: {reason}")),
+            // Frames were not sent, or none arrived.
+            (None, None) => match (self.outcome("traffic"), self.outcome(CONNECTED)) {
+                (Some(Outcome::NotAsked { reason }), _) => not_tested(reason),
+                (_, Some(Outcome::Differs { .. })) => {
+                    not_tested("no frame arrives at the tested port")
+                }
+                _ => not_tested(format!("the report has no finding {id}")),
+            },
+        }
+    }
+
+    /// Judges the value of a finding.
+    fn of_value(&self, id: &str, judge: impl FnOnce(&Value) -> Shown) -> Shown {
+        match self.value(id) {
+            Some(value) => judge(value),
+            None => self.without(id),
+        }
+    }
+
+    /// Judges the largest WQ.
+    fn wq_limit(&self) -> Shown {
+        let id = "wq/wrs/32768";
+        let of = |id| self.value(id).map_or("unknown".into(), Value::to_string);
+        match self.outcome(id) {
+            Some(Outcome::Accepted) => Shown::AsExpected,
+            Some(Outcome::Refused { .. }) => differs(format!(
+                "a WQ has at most {} WRs; max_qp_wr is {}",
+                of("limit/wrs"),
+                of("limit/qp_wrs")
+            )),
+            _ => self.without(id),
+        }
+    }
+
+    /// Judges how the port's network interface was found.
+    fn interface(&self) -> Shown {
+        let id = "port/interface_known";
+        let switchdev = self.value(record::ESWITCH).and_then(Value::as_str);
+        let switchdev = switchdev == Some(record::SWITCHDEV);
+        self.of_value(id, |known| match (known.as_bool(), switchdev) {
+            (Some(true), false) => Shown::AsExpected,
+            (Some(true), true) => differs(
+                "the e-switch is in switchdev mode, where sysfs does not name the port's interface; RDMA netlink does",
+            ),
+            _ => differs(
+                "the port's interface is unknown; promiscuous mode, counters of the interface and the check for a \
+                 management port are missing",
+            ),
+        })
+    }
+
+    /// Judges the completion of a frame that is longer than its buffer.
+    fn too_long(&self) -> Shown {
+        match self.outcome(lengths::STATUS) {
+            Some(Outcome::AsExpected) => Shown::AsExpected,
+            Some(Outcome::Value { value }) => differs(value.as_str().unwrap_or_default()),
+            Some(Outcome::Differs { found, .. }) => differs(format!(
+                "a frame that is longer than its buffer completes with {found}"
+            )),
+            _ => self.without(lengths::STATUS),
+        }
+    }
+
+    /// Judges the longest frames that the port accepts. With two tags a frame of the full MTU is 22
+    /// bytes longer than the MTU.
+    fn longest(&self) -> Shown {
+        let of = |tags: &str| self.value(&format!("{LONGEST}{tags}"));
+        let all = TAGS.map(|(tags, _)| of(tags).and_then(Value::as_u64));
+        let [Some(_), Some(_), Some(tagged)] = all else {
+            return self.without(&format!("{LONGEST}{}", TAGS[2].0));
+        };
+        if tagged >= 22 {
+            return Shown::AsExpected;
+        }
+        let counted = match self.value(lengths::OVERSIZE) {
+            Some(Value::Bool(true)) => "counted in rx_oversize_pkts_phy",
+            _ => "not counted by the port; raise the sender's MTU by 8 and test again",
+        };
+        differs(format!(
+            "frames of more than MTU + {tagged} bytes do not arrive ({counted}); a full frame with two VLAN tags \
+             has MTU + 22"
+        ))
+    }
+
+    /// Judges the FCS behind frames.
+    fn fcs(&self) -> Shown {
+        let prefix = format!("frame with {}", FLAGS[1].0);
+        let mut sent = self.0.findings.iter().filter(|it| {
+            it.id.starts_with(&format!("{prefix}: "))
+                && matches!(it.outcome, Outcome::AsExpected | Outcome::Differs { .. })
+        });
+        match sent.clone().next() {
+            None => self.without(&prefix),
+            Some(_) => match sent.find(|it| it.outcome != Outcome::AsExpected) {
+                None => Shown::AsExpected,
+                Some(it) => differs(format!(
+                    "the bytes behind a frame are not its FCS ({})",
+                    it.id.trim_start_matches(&prefix).trim_start_matches(": ")
+                )),
+            },
+        }
+    }
+
+    /// Judges whether RoCE packets arrive as other frames do.
+    fn roce(&self) -> Shown {
+        let is = |id: &str| self.value(id).and_then(Value::as_bool);
+        let lost: Vec<_> = [
+            (roce::TO_PORT, "the port's"),
+            (roce::TO_FOREIGN, "a foreign"),
+        ]
+        .into_iter()
+        .filter(|(id, _)| is(id) == Some(false))
+        .map(|(_, whose)| whose)
+        .collect();
+        match (lost.as_slice(), is(roce::TO_PORT), is(roce::ENABLED)) {
+            ([], None, _) => self.without(roce::TO_PORT),
+            ([], ..) => Shown::AsExpected,
+            (lost, _, enabled) => {
+                let state = match enabled {
+                    Some(true) => "on",
+                    Some(false) => "off",
+                    None => "unknown",
+                };
+                differs(format!(
+                    "RoCEv2 packets to {} address reach no ordinary rule (enable_roce is {state})",
+                    lost.join(" and to ")
+                ))
+            }
+        }
+    }
+
+    /// Judges whether the driver accepts the requests for rules, whose padding is zero.
+    fn padding(&self) -> Shown {
+        let rules = ["mac", "ipv4", "ipv4, tcp", "ipv6, udp"].map(|it| format!("rule/{it}"));
+        let first = rules
+            .iter()
+            .find(|id| self.outcome(id) != Some(&Outcome::Accepted));
+        match first.map(|id| (id, self.outcome(id))) {
+            None => Shown::AsExpected,
+            Some((id, Some(Outcome::Refused { error, .. }))) => {
+                differs(format!("{id} is refused: {error}"))
+            }
+            Some((id, _)) => self.without(id),
+        }
+    }
+}
+
+/// Judges the name of the device of a LAG.
+fn lag(device: &DeviceFacts, report: &SelftestReport) -> Shown {
+    let is_lag = device.ports.iter().any(|it| it.place.is_lag);
+    match (is_lag, device.name.starts_with("mlx5_bond_")) {
+        _ if report.findings.is_empty() => not_tested("the report has no findings"),
+        (false, _) => not_tested("the device is not the device of a LAG"),
+        (true, true) => Shown::AsExpected,
+        (true, false) => differs("the device of a LAG is not named mlx5_bond_<N>"),
+    }
+}
