@@ -17,6 +17,10 @@ pub fn run(input: &[u8]) {
             assert!(kind.is_none_or(|it| it.wanted(payload) <= MAX_PAYLOAD));
         }
     }
+    let (ready, skip) = PayloadKind::split(payload);
+    assert!(ready <= payload.len() && skip <= usize::from(u16::MAX));
+    // A full buffer of a DNS stream is parsed.
+    assert!(ready > 0 || payload.len() < MAX_PAYLOAD);
     let protocol = match choice % 8 {
         0 => Protocol::Tls,
         1 => Protocol::Http,

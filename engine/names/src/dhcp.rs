@@ -1,10 +1,10 @@
-//! Parser of DHCP messages for IPv4: RFC 2131 section 2, options of RFC 2132. The module `dhcpv6`
-//! parses DHCPv6.
+//! Parser of DHCP messages for IPv4: RFC 2131 section 2, options of RFC 2132 and RFC 4702. The
+//! module `dhcpv6` parses DHCPv6.
 //!
 //! The layout is fixed, and only a few options are needed, so no DHCP crate is used: such crates
 //! depend on a whole resolver.
 
-use crate::{PayloadError, text::text};
+use crate::{PayloadError, dhcpv6, text::text};
 use std::net::IpAddr;
 
 /// Length of a DHCP message's fixed part in bytes.
@@ -16,6 +16,8 @@ use std::net::IpAddr;
 /// | 12..16 | current address of the client |
 /// | 16..20 | address assigned to the client |
 /// | 28..34 | hardware address of the client |
+/// | 44..108 | server name, or more options |
+/// | 108..236 | boot file, or more options |
 /// | 236..240 | magic cookie; options follow |
 const OPTIONS: usize = 240;
 /// Magic cookie before the options of a DHCP message.
@@ -23,7 +25,13 @@ const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
 const HOST_NAME: u8 = 12;
 const REQUESTED: u8 = 50;
+/// Option that states which of the fields of server name and boot file contain options: RFC 2132
+/// section 9.3.
+const OVERLOAD: u8 = 52;
 const TYPE: u8 = 53;
+const CLIENT_FQDN: u8 = 81;
+/// Flag of option 81: the name is in the wire format of DNS.
+const WIRE_FORMAT: u8 = 4;
 const END: u8 = 255;
 /// Names of the DHCP message types 1 to 8: RFC 2131 section 3.1, table 2.
 const TYPES: [&str; 8] = [
@@ -44,21 +52,25 @@ pub struct DhcpMessage {
     pub client: Option<[u8; 6]>,
     /// Unique identifier (DUID) of a DHCPv6 client, at most 130 bytes.
     pub duid: Option<Vec<u8>>,
-    /// Host name sent by the DHCP client.
+    /// Host name sent by the DHCP client, or its fully qualified domain name if it sends only that.
     pub host: Option<String>,
     /// IP address assigned to the DHCP client, or its current address.
     pub address: Option<IpAddr>,
     /// IP address requested by the DHCP client.
     pub requested: Option<IpAddr>,
+    /// `true` if an option of the DHCP message exceeds the message or is damaged. The values of the
+    /// other options are valid.
+    pub is_damaged: bool,
 }
 
 impl DhcpMessage {
-    /// Parses one DHCP message for IPv4.
+    /// Parses one DHCP message for IPv4. If an option exceeds the message, the options before it are
+    /// returned.
     ///
     /// # Errors
-    /// The message is shorter than its fixed part, or an option exceeds the message.
+    /// The message is shorter than its fixed part.
     pub fn read(bytes: &[u8]) -> Result<Self, PayloadError> {
-        let (fixed, mut rest) = bytes.split_first_chunk::<OPTIONS>().ok_or(PayloadError)?;
+        let (fixed, rest) = bytes.split_first_chunk::<OPTIONS>().ok_or(PayloadError)?;
         let address = |at: usize| {
             let bytes = [fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]];
             Some(IpAddr::from(bytes)).filter(|it| !it.is_unspecified())
@@ -74,39 +86,80 @@ impl DhcpMessage {
         if fixed[236..] != MAGIC {
             return Ok(message);
         }
-        while let Some((code, behind)) = rest.split_first() {
-            rest = behind;
-            if *code == END {
-                break;
+        let mut options = Options::default();
+        options.add(rest);
+        // The order of RFC 3396 section 5.
+        let overload = options.overload.first().copied().unwrap_or_default();
+        for (flag, field) in [(1, &fixed[108..236]), (2, &fixed[44..108])] {
+            if overload & flag != 0 {
+                options.add(field);
             }
-            if *code == PAD {
-                continue;
-            }
-            let (len, behind) = rest.split_first().ok_or(PayloadError)?;
-            let option = behind.split_at_checked(usize::from(*len));
-            let (value, behind) = option.ok_or(PayloadError)?;
-            rest = behind;
-            message.option(*code, value);
         }
+        message.record(&options);
         Ok(message)
     }
 
-    /// Records the value of a DHCP option.
-    fn option(&mut self, code: u8, value: &[u8]) {
-        match (code, value) {
-            (HOST_NAME, _) => {
-                // Some clients end the name with a null byte.
-                let name = value.strip_suffix(&[0]).unwrap_or(value);
-                self.host = Some(text(name)).filter(|it| !it.is_empty());
-            }
-            (REQUESTED, &[a, b, c, d]) => self.requested = Some([a, b, c, d].into()),
-            (TYPE, &[number]) => {
-                let name = usize::from(number)
-                    .checked_sub(1)
-                    .and_then(|at| TYPES.get(at));
-                self.kind = Some(name.map_or_else(|| number.to_string(), |it| (*it).to_owned()));
-            }
-            _ => {}
+    /// Records the values of the options of a DHCP message.
+    fn record(&mut self, options: &Options) {
+        // Some clients end the name with a null byte.
+        let name = |it: &[u8]| text(it.strip_suffix(&[0]).unwrap_or(it));
+        self.host = Some(name(&options.host))
+            .filter(|it| !it.is_empty())
+            .or_else(|| match options.fqdn.as_slice() {
+                // Flags and two result codes precede the name: RFC 4702 section 2.
+                [flags, _, _, wire @ ..] if flags & WIRE_FORMAT != 0 => dhcpv6::host(wire),
+                [_, _, _, ascii @ ..] => Some(name(ascii)).filter(|it| !it.is_empty()),
+                _ => None,
+            });
+        if let [a, b, c, d] = options.requested[..] {
+            self.requested = Some([a, b, c, d].into());
+        }
+        if let [number] = options.kind[..] {
+            let name = usize::from(number)
+                .checked_sub(1)
+                .and_then(|at| TYPES.get(at));
+            self.kind = Some(name.map_or_else(|| number.to_string(), |it| (*it).to_owned()));
+        }
+        self.is_damaged = options.is_damaged;
+    }
+}
+
+/// Values of the needed options of a DHCP message. All instances of an option are joined, because a
+/// long value is divided among several: RFC 3396.
+#[derive(Default)]
+struct Options {
+    host: Vec<u8>,
+    requested: Vec<u8>,
+    overload: Vec<u8>,
+    kind: Vec<u8>,
+    fqdn: Vec<u8>,
+    is_damaged: bool,
+}
+
+impl Options {
+    /// Adds the options in a field of a DHCP message.
+    fn add(&mut self, mut rest: &[u8]) {
+        loop {
+            rest = match *rest {
+                [] | [END, ..] => return,
+                [PAD, ref behind @ ..] => behind,
+                [code, len, ref behind @ ..] if behind.len() >= usize::from(len) => {
+                    let (value, behind) = behind.split_at(len.into());
+                    match code {
+                        HOST_NAME => self.host.extend(value),
+                        REQUESTED => self.requested.extend(value),
+                        OVERLOAD => self.overload.extend(value),
+                        TYPE => self.kind.extend(value),
+                        CLIENT_FQDN => self.fqdn.extend(value),
+                        _ => {}
+                    }
+                    behind
+                }
+                _ => {
+                    self.is_damaged = true;
+                    return;
+                }
+            };
         }
     }
 }
@@ -139,6 +192,7 @@ mod tests {
             host: Some("host".into()),
             address: None,
             requested: Some([10, 0, 0, 7].into()),
+            is_damaged: false,
         };
         assert_eq!(read(options), expected);
         // Options without an END, and a name with a final null byte.
@@ -168,10 +222,60 @@ mod tests {
     }
 
     #[test]
-    fn truncated_messages_are_unreadable() {
-        let whole = message(&[HOST_NAME, 3, b'a', b'b', b'c']);
-        for len in (0..OPTIONS).chain(OPTIONS + 1..whole.len()) {
+    fn options_before_a_cut_are_kept() {
+        let whole = message(b"\x35\x01\x03\x0c\x03abc\x3c\x14MS");
+        for len in 0..OPTIONS {
             assert_eq!(DhcpMessage::read(&whole[..len]), Err(PayloadError), "{len}");
+        }
+        let kept = |len| {
+            let message = DhcpMessage::read(&whole[..OPTIONS + len]).unwrap();
+            (
+                message.kind.is_some(),
+                message.host.is_some(),
+                message.is_damaged,
+            )
+        };
+        for len in 1..=12 {
+            let is_between = [3, 8].contains(&len);
+            assert_eq!(kept(len), (len >= 3, len >= 8, !is_between), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_name_in_option_81() {
+        let host = |options: &[u8]| read(options).host;
+        let name = "laptop.example.org";
+        let ascii = [&[CLIENT_FQDN, 21, 0, 0, 0][..], name.as_bytes()].concat();
+        assert_eq!(host(&ascii).as_deref(), Some(name));
+        // The wire format, whole and partial, and in two parts.
+        let whole = b"\x51\x17\x05\xff\xff\x06laptop\x07example\x03org\0";
+        assert_eq!(host(whole).as_deref(), Some(name));
+        let parts = b"\x51\x06\x04\0\0\x06la\x51\x04ptop";
+        assert_eq!(host(parts).as_deref(), Some("laptop"));
+        // Option 12 precedes it. Neither has a name.
+        let both = [&ascii[..], &[HOST_NAME, 1, b'x']].concat();
+        assert_eq!(host(&both).as_deref(), Some("x"));
+        for none in [
+            &[CLIENT_FQDN, 3, 1, 0, 0][..],
+            &[CLIENT_FQDN, 2, 0, 0],
+            &[CLIENT_FQDN, 4, 4, 0, 0, 9],
+        ] {
+            assert_eq!(host(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn instances_of_an_option_are_joined_in_all_fields() {
+        let host = |bytes: &[u8]| DhcpMessage::read(bytes).unwrap().host;
+        let split = message(b"\x0c\x03lap\0\x35\x01\x03\x0c\x03top\xff\x0c\x01x");
+        assert_eq!(host(&split).as_deref(), Some("laptop"));
+        let mut overloaded = message(b"\x34\x01\x03\x0c\x01a\xff");
+        overloaded[44..49].copy_from_slice(b"\x0c\x01c\xffx");
+        overloaded[108..111].copy_from_slice(b"\x0c\x01b");
+        assert_eq!(host(&overloaded).as_deref(), Some("abc"));
+        for (flags, name) in [(1, "ab"), (2, "ac"), (0, "a")] {
+            overloaded[OPTIONS + 2] = flags;
+            assert_eq!(host(&overloaded).as_deref(), Some(name));
         }
     }
 }

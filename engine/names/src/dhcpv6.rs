@@ -45,19 +45,20 @@ const CLIENT_LINK_LAYER: u16 = 79;
 const MOST_DUID: usize = 130;
 
 impl DhcpMessage {
-    /// Parses one DHCPv6 message, inside any relay messages.
+    /// Parses one DHCPv6 message, inside any relay messages. If an option exceeds the message, the
+    /// options before it are returned.
     ///
     /// # Errors
-    /// The message is shorter than its fixed part, an option exceeds the message, or a relay
-    /// message contains no message.
+    /// The message is shorter than its fixed part, or a relay message contains no message.
     pub fn read_v6(mut bytes: &[u8]) -> Result<Self, PayloadError> {
         let mut client = None;
+        let mut is_damaged = false;
         // Each encapsulated message is shorter than the one around it, so the loop terminates.
         while let [RELAY_FORW | RELAY_REPL, ..] = bytes {
             let mut rest = bytes.get(RELAY..).ok_or(PayloadError)?;
             let mut inner = None;
-            while !rest.is_empty() {
-                match option(&mut rest)? {
+            while let Some((code, value)) = option(&mut rest, &mut is_damaged) {
+                match (code, value) {
                     (RELAY_MESSAGE, value) => inner = Some(value),
                     (CLIENT_LINK_LAYER, &[0, 1, a, b, c, d, e, f]) => {
                         client = Some([a, b, c, d, e, f]);
@@ -77,8 +78,7 @@ impl DhcpMessage {
             ..Self::default()
         };
         let mut found = None;
-        while !rest.is_empty() {
-            let (code, value) = option(&mut rest)?;
+        while let Some((code, value)) = option(&mut rest, &mut is_damaged) {
             let of_association = match code {
                 CLIENT_ID => {
                     client = client.or(hardware(value));
@@ -90,15 +90,20 @@ impl DhcpMessage {
                     continue;
                 }
                 // Skip identifier and two times of IA_NA, and the identifier of IA_TA.
-                IA_NA => value.get(12..).ok_or(PayloadError)?,
-                IA_TA => value.get(4..).ok_or(PayloadError)?,
+                IA_NA => value.get(12..),
+                IA_TA => value.get(4..),
                 _ => continue,
             };
             let is_given = matches!(kind, ADVERTISE | REPLY);
-            let first = address(of_association, is_given)?;
-            found = found.or(first.map(IpAddr::V6));
+            match of_association {
+                Some(options) => {
+                    let first = address(options, is_given, &mut is_damaged);
+                    found = found.or(first.map(IpAddr::V6));
+                }
+                None => is_damaged = true,
+            }
         }
-        message.client = client;
+        (message.client, message.is_damaged) = (client, is_damaged);
         if matches!(kind, SOLICIT | REQUEST | DECLINE) {
             message.requested = found;
         } else {
@@ -108,31 +113,41 @@ impl DhcpMessage {
     }
 }
 
-/// Returns code and value of the next DHCPv6 option, and advances `rest`.
-fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), PayloadError> {
-    let (&[a, b, c, d], behind) = rest.split_first_chunk().ok_or(PayloadError)?;
-    let len = usize::from(u16::from_be_bytes([c, d]));
-    let (value, behind) = behind.split_at_checked(len).ok_or(PayloadError)?;
-    *rest = behind;
-    Ok((u16::from_be_bytes([a, b]), value))
+/// Returns code and value of the next DHCPv6 option, and advances `rest`; `None` at the end. Sets
+/// `is_damaged` if the option exceeds `rest`.
+fn option<'a>(rest: &mut &'a [u8], is_damaged: &mut bool) -> Option<(u16, &'a [u8])> {
+    if let Some((&[a, b, c, d], behind)) = rest.split_first_chunk()
+        && let Some((value, behind)) =
+            behind.split_at_checked(usize::from(u16::from_be_bytes([c, d])))
+    {
+        *rest = behind;
+        return Some((u16::from_be_bytes([a, b]), value));
+    }
+    *is_damaged |= !rest.is_empty();
+    None
 }
 
 /// Returns the first address in the options of a DHCPv6 identity association. With `is_given`,
 /// addresses with a valid lifetime of 0 are skipped, because a server thus withdraws an address.
-fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, PayloadError> {
-    while !options.is_empty() {
-        let (code, value) = option(&mut options)?;
+/// Sets `is_damaged` if an option is truncated.
+fn address(mut options: &[u8], is_given: bool, is_damaged: &mut bool) -> Option<Ipv6Addr> {
+    while let Some((code, value)) = option(&mut options, is_damaged) {
         if code != IA_ADDRESS {
             continue;
         }
-        let (address, behind) = value.split_first_chunk::<16>().ok_or(PayloadError)?;
-        // Preferred and valid lifetime in seconds.
-        let (times, _) = behind.split_first_chunk::<8>().ok_or(PayloadError)?;
-        if !(is_given && times[4..] == [0; 4]) {
-            return Ok(Some(Ipv6Addr::from(*address)));
+        // The address, its preferred and its valid lifetime in seconds.
+        let Some((address, times)) = value
+            .split_first_chunk::<16>()
+            .filter(|(_, times)| times.len() >= 8)
+        else {
+            *is_damaged = true;
+            return None;
+        };
+        if !(is_given && times[4..8] == [0; 4]) {
+            return Some(Ipv6Addr::from(*address));
         }
     }
-    Ok(None)
+    None
 }
 
 /// Returns the MAC address in a DHCPv6 DUID of type LLT or LL: RFC 8415 sections 11.2 and 11.4.
@@ -145,9 +160,9 @@ fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
     }
 }
 
-/// Decodes a DHCPv6 client's fully qualified or partial domain name: RFC 4704 section 4.2. Returns
-/// `None` for an invalid name, such as that of Windows Vista.
-fn host(bytes: &[u8]) -> Option<String> {
+/// Decodes a client's fully qualified or partial domain name: RFC 4704 section 4.2, for IPv4 RFC 4702
+/// section 2.3.1. Returns `None` for an invalid name, such as that of Windows Vista.
+pub(crate) fn host(bytes: &[u8]) -> Option<String> {
     let name = match UncertainName::from_octets(bytes).ok()? {
         UncertainName::Absolute(name) if name.is_root() => return None,
         UncertainName::Absolute(name) => name.to_string(),
@@ -212,6 +227,7 @@ mod tests {
             host: Some("host".into()),
             address: None,
             requested: Some(FIRST.into()),
+            is_damaged: false,
         };
         assert_eq!(DhcpMessage::read_v6(bytes), Ok(expected));
     }
@@ -297,25 +313,46 @@ mod tests {
     }
 
     #[test]
-    fn truncated_messages_are_unreadable() {
+    fn options_before_a_cut_are_kept() {
         let options = [
-            association(&[address_option(FIRST, 1)]),
             option(CLIENT_ID, b"xyz"),
+            association(&[address_option(FIRST, 1)]),
+            option(CLIENT_FQDN, b"\0\x01a"),
         ];
-        let ends = [4, 4 + options[0].len()];
         let whole = message(REPLY, &options);
-        for len in (0..whole.len()).filter(|it| !ends.contains(it)) {
-            let read = DhcpMessage::read_v6(&whole[..len]);
-            assert_eq!(read, Err(PayloadError), "{len}");
+        for len in 0..4 {
+            assert_eq!(
+                DhcpMessage::read_v6(&whole[..len]),
+                Err(PayloadError),
+                "{len}"
+            );
         }
-        for short in [
+        let ends = [4, 11, 11 + options[1].len(), whole.len()];
+        for len in 4..=whole.len() {
+            let read = DhcpMessage::read_v6(&whole[..len]).unwrap();
+            let kept = [
+                read.duid.is_some(),
+                read.address.is_some(),
+                read.host.is_some(),
+            ];
+            assert_eq!(kept, [1, 2, 3].map(|at: usize| len >= ends[at]), "{len}");
+            assert_eq!(read.is_damaged, !ends.contains(&len), "{len}");
+        }
+        for damaged in [
             option(IA_NA, &[0; 11]),
             option(IA_TA, &[0; 3]),
             association(&[option(IA_ADDRESS, &[0; 23])]),
             association(&[vec![0, 5, 0]]),
         ] {
-            let read = DhcpMessage::read_v6(&message(REPLY, &[short]));
-            assert_eq!(read, Err(PayloadError));
+            let named = [damaged, option(CLIENT_FQDN, b"\0\x01a")];
+            let read = read(REPLY, &named);
+            assert_eq!((read.address, read.host.as_deref()), (None, Some("a")));
+            assert!(read.is_damaged);
         }
+        // A relay message that is cut after the message of the client.
+        let mut relayed = relayed(RELAY_FORW, &[], &message(1, &options));
+        relayed.push(0);
+        let read = DhcpMessage::read_v6(&relayed).unwrap();
+        assert!(read.host.is_some() && read.is_damaged);
     }
 }

@@ -1,7 +1,7 @@
 //! Parser of DNS messages: RFC 1035 section 4. Only header and questions are parsed, so a malformed
 //! or truncated record does not hide a name.
 
-use crate::PayloadError;
+use crate::{MAX_PAYLOAD, PayloadError};
 use domain::base::Message;
 
 /// Maximum number of questions that are parsed per DNS message. Servers answer only one.
@@ -59,30 +59,59 @@ impl DnsMessage {
         })
     }
 
-    /// Parses the DNS messages of a TCP segment, each preceded by its length.
+    /// Parses the DNS messages of a TCP stream, each preceded by its length. The last message may
+    /// be truncated after its questions.
     ///
     /// # Errors
-    /// A message is truncated or unreadable; the messages before it are returned.
+    /// A message is truncated or unreadable; the other messages are returned.
     pub fn read_all(mut bytes: &[u8]) -> (Vec<Self>, Result<(), PayloadError>) {
-        let mut messages = Vec::new();
+        let (mut messages, mut ended) = (Vec::new(), Ok(()));
         while !bytes.is_empty() {
-            let Some((message, rest)) = split_first_message(bytes) else {
+            let Some((len, rest)) = bytes.split_first_chunk().filter(|_| is_framed(bytes)) else {
                 return (messages, Err(PayloadError));
             };
+            let len = usize::from(u16::from_be_bytes(*len));
+            let (message, rest) = rest.split_at(len.min(rest.len()));
             match Self::read(message) {
                 Ok(message) => messages.push(message),
-                Err(unreadable) => return (messages, Err(unreadable)),
+                Err(unreadable) => ended = Err(unreadable),
             }
             bytes = rest;
         }
-        (messages, Ok(()))
+        (messages, ended)
     }
 }
 
-/// Splits a stream of DNS over TCP into its first message and the bytes after it.
-fn split_first_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = bytes.split_first_chunk()?;
-    rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
+/// Returns `true` if bytes of a stream may be the start of a DNS message, preceded by its length:
+/// the message has a header, an assigned operation code (RFC 6895 section 2.2), and fewer than 256
+/// questions.
+pub(crate) fn is_framed(bytes: &[u8]) -> bool {
+    let has_header = matches!(*bytes, [] | [0] | [1..=255, ..] | [0, 12..=255, ..]);
+    let has_code = bytes.get(4).is_none_or(|it| it >> 3 & 0xf <= 6);
+    let has_few_questions = bytes.get(6).is_none_or(|it| *it == 0);
+    has_header && has_code && has_few_questions
+}
+
+/// Splits a stream of DNS over TCP: see [`crate::PayloadKind::split`].
+pub(crate) fn split(stream: &[u8]) -> (usize, usize) {
+    let mut at = 0;
+    loop {
+        let rest = &stream[at..];
+        if !is_framed(rest) {
+            return (stream.len(), 0);
+        }
+        let Some((len, message)) = rest.split_first_chunk() else {
+            return (at, 0);
+        };
+        let len = usize::from(u16::from_be_bytes(*len));
+        if message.len() >= len {
+            at += rest.len() - message.len() + len;
+        } else if at == 0 && stream.len() >= MAX_PAYLOAD {
+            return (stream.len(), len - message.len());
+        } else {
+            return (at, 0);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -184,5 +213,48 @@ mod tests {
         assert_eq!((messages.len(), ended), (2, Ok(())));
         let (messages, ended) = DnsMessage::read_all(&two[..two.len() - 1]);
         assert_eq!((messages.len(), ended), (1, Err(PayloadError)));
+    }
+
+    /// Builds a message in a stream, with further `records` bytes.
+    fn framed(records: usize) -> Vec<u8> {
+        let mut one = message([1, 0], &[(NAME, 28)], 0);
+        one.resize(one.len() + records, 0);
+        let len = u16::try_from(one.len()).unwrap().to_be_bytes();
+        [&len[..], &one].concat()
+    }
+
+    #[test]
+    fn a_message_does_not_hide_those_after_it() {
+        let mut damaged = framed(0);
+        damaged[14] = 0x41;
+        let all = [framed(0), damaged, framed(0)].concat();
+        let (messages, ended) = DnsMessage::read_all(&all);
+        assert_eq!((messages.len(), ended), (2, Err(PayloadError)));
+        // The records of a long message are not needed.
+        let (messages, ended) = DnsMessage::read_all(&framed(9000)[..MAX_PAYLOAD]);
+        assert_eq!((messages.len(), ended), (1, Ok(())));
+    }
+
+    #[test]
+    fn streams_are_split_after_whole_messages() {
+        let one = framed(0);
+        let two = [&one[..], &one].concat();
+        for len in 0..=two.len() {
+            let ready = len / one.len() * one.len();
+            assert_eq!(split(&two[..len]), (ready, 0), "{len}");
+        }
+        let long = framed(9000);
+        assert_eq!(split(&long[..MAX_PAYLOAD - 1]), (0, 0));
+        let rest = long.len() - MAX_PAYLOAD;
+        assert_eq!(split(&long[..MAX_PAYLOAD]), (MAX_PAYLOAD, rest));
+        let behind = [&one[..], &long].concat();
+        assert_eq!(split(&behind[..MAX_PAYLOAD]), (one.len(), 0));
+        // Too short for a header, an unassigned operation code, too many questions.
+        for other in [&[0, 11][..], &[0, 99, 0, 0, 0x38], &[0, 99, 0, 0, 0, 0, 1]] {
+            assert!(!is_framed(other));
+            assert_eq!(split(other), (other.len(), 0));
+            let behind = [&one[..], other].concat();
+            assert_eq!(split(&behind), (behind.len(), 0));
+        }
     }
 }

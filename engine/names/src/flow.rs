@@ -79,13 +79,18 @@ impl FlowNames {
         bytes: &[u8],
     ) -> Result<(), PayloadError> {
         match protocol {
-            Protocol::Tls => self.record_hello(tls::record(bytes).ok_or(PayloadError)?),
+            Protocol::Tls => self.record_hello(tls::hello(bytes).ok_or(PayloadError)?),
             Protocol::Quic => self.initial(way, bytes)?,
             Protocol::Http => match http::head(bytes).ok_or(PayloadError)? {
                 HttpHead::Request { method, host } => {
+                    // The head may be longer than the bytes that are read.
+                    let is_cut = host.is_none() && http::is_host_pending(bytes);
                     if self.names.http_method.is_none() {
                         self.names.http_method = Some(method);
                         self.names.http_host = host;
+                    }
+                    if is_cut {
+                        return Err(PayloadError);
                     }
                 }
                 HttpHead::Response { status } => {
@@ -194,6 +199,10 @@ mod tests {
         assert_eq!(read(http, 0, "POST / HTTP/1.1\r\nHost: b\r\n\r\n"), Ok(()));
         assert_eq!(read(http, 1, "HTTP/1.1 200 x\r\n\r\n"), Ok(()));
         assert_eq!(read(http, 1, "HTTP!"), Err(PayloadError));
+        assert_eq!(
+            read(http, 0, "PUT / HTTP/1.1\r\nA: b\r\n"),
+            Err(PayloadError)
+        );
         assert_eq!(read(Protocol::Ssh, 1, "SSH-2.0-b\r\n"), Ok(()));
         assert_eq!(read(Protocol::Ssh, 1, "SSH-2.0-c\r\n"), Ok(()));
         assert_eq!(read(Protocol::Tls, 1, "\x16\x03"), Err(PayloadError));

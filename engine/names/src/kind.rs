@@ -1,7 +1,8 @@
 //! Classification of payloads for the hot path. For most payloads only the first four bytes are
 //! read.
 
-use crate::{http, quic};
+use crate::{PayloadError, dns, http, quic, tls};
+use std::ops::Range;
 
 /// Maximum number of payload bytes that are parsed for names. A TLS hello with post-quantum keys
 /// has about 2000 bytes.
@@ -14,6 +15,8 @@ const MOST_SSH: usize = 255;
 const DNS_PORTS: [u16; 3] = [53, 5353, 5355];
 /// TCP port of DNS.
 const DNS_PORT: u16 = 53;
+/// UDP port of SSDP, which sends HTTP messages in datagrams: UPnP Device Architecture 2.0 section 1.
+const SSDP_PORT: u16 = 1900;
 /// Minimum length in bytes of a datagram with a client's first Initial packet: RFC 9000 section
 /// 14.1.
 const LEAST_QUIC: usize = 1200;
@@ -31,6 +34,8 @@ pub enum PayloadKind {
     Dhcp,
     /// The payload is a DHCPv6 message.
     Dhcpv6,
+    /// The payload is the start of a TCP stream's message, and is too short to be classified.
+    Undecided,
 }
 
 /// Protocol whose first messages contain a name.
@@ -56,6 +61,8 @@ const fn word(text: &[u8; 4]) -> u32 {
 const TLS: u32 = 0x1603_0000;
 /// Highest value of the first four bytes of a TLS handshake record.
 const TLS_END: u32 = 0x1603_04ff;
+/// Plausible lengths of a TLS hello in bytes.
+const HELLO: Range<usize> = 35..16_384;
 /// First four bytes of an SSH identification line.
 const SSH: u32 = word(b"SSH-");
 /// First four bytes of an HTTP response.
@@ -75,14 +82,26 @@ impl PayloadKind {
     #[inline]
     #[must_use]
     pub fn classify_tcp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
-        let head = u32::from_be_bytes(*payload.first_chunk()?);
+        let Some(head) = payload.first_chunk() else {
+            let is_empty = payload.is_empty();
+            return if is_empty {
+                None
+            } else {
+                classify_rare(payload, ports)
+            };
+        };
+        let head = u32::from_be_bytes(*head);
         let protocol = match head {
-            TLS..=TLS_END => return is_hello(payload).then_some(Self::Beginning(Protocol::Tls)),
+            TLS..=TLS_END if is_hello(payload) => Protocol::Tls,
             SSH => Protocol::Ssh,
             HTTP | GET | HEAD | POST | PUT | DELETE | CONNECT | OPTIONS | TRACE | PATCH => {
                 Protocol::Http
             }
-            _ => return ports.contains(&DNS_PORT).then_some(Self::DnsOverTcp),
+            _ if ports.contains(&DNS_PORT) => return Some(Self::DnsOverTcp),
+            _ if matches!(head, TLS..=TLS_END) || is_text(head) => {
+                return classify_rare(payload, ports);
+            }
+            _ => return None,
         };
         Some(Self::Beginning(protocol))
     }
@@ -102,41 +121,105 @@ impl PayloadKind {
         if matches!(ports, [546 | 547, 546 | 547]) {
             return Some(Self::Dhcpv6);
         }
+        if ports.contains(&SSDP_PORT) && is_message(payload) {
+            return Some(Self::Beginning(Protocol::Http));
+        }
         let is_quic = payload.len() >= LEAST_QUIC && quic::is_initial(payload);
         is_quic.then_some(Self::Beginning(Protocol::Quic))
     }
 
     /// Returns how many bytes from the start of a flow's `payload` are needed, at most
     /// [`MAX_PAYLOAD`]. The result exceeds the length of `payload` if the message continues in the
-    /// next segments. A later call with the next segment appended may return less.
+    /// next segments. A later call with the next segment appended may return less. DNS over TCP is
+    /// split by [`PayloadKind::split`] instead.
     #[must_use]
     pub fn wanted(self, payload: &[u8]) -> usize {
         let len = payload.len();
         let wanted = match self {
-            // Record header, handshake header, hello.
-            Self::Beginning(Protocol::Tls) => match *payload {
-                [_, _, _, _, _, _, a, b, c, ..] => 9 + u32::from_be_bytes([0, a, b, c]) as usize,
-                _ => len,
+            Self::Beginning(Protocol::Tls) => match tls::hello_end(payload) {
+                Ok(end) => end.unwrap_or(MAX_PAYLOAD),
+                Err(PayloadError) => len,
             },
             Self::Beginning(Protocol::Http) if payload.starts_with(b"HTTP") => {
-                len.min(MOST_RESPONSE)
+                if http::is_status_pending(payload) {
+                    MAX_PAYLOAD
+                } else {
+                    len.min(MOST_RESPONSE)
+                }
             }
             Self::Beginning(Protocol::Http)
                 if len < MAX_PAYLOAD && http::is_host_pending(payload) =>
             {
                 MAX_PAYLOAD
             }
+            Self::Beginning(Protocol::Ssh) if len < MOST_SSH && !payload.contains(&b'\n') => {
+                MOST_SSH
+            }
             Self::Beginning(Protocol::Ssh) => len.min(MOST_SSH),
+            Self::Undecided => MAX_PAYLOAD,
             Self::Beginning(Protocol::Http | Protocol::Quic)
             | Self::Dns
+            | Self::DnsOverTcp
             | Self::Dhcp
             | Self::Dhcpv6 => len,
-            Self::DnsOverTcp => match *payload {
-                [high, low, ..] => len.max(2 + usize::from(u16::from_be_bytes([high, low]))),
-                _ => len,
-            },
         };
         wanted.min(MAX_PAYLOAD)
+    }
+
+    /// Splits a stream of DNS over TCP. Returns how many bytes from the start of `stream` can be
+    /// parsed, and how many bytes of the stream after them are not needed, because they belong to a
+    /// message longer than [`MAX_PAYLOAD`], whose questions come first.
+    #[must_use]
+    pub fn split(stream: &[u8]) -> (usize, usize) {
+        dns::split(stream)
+    }
+
+    /// Returns `true` if each payload of this kind is parsed. Of the others, a flow may have many
+    /// that contain nothing new, or that only seem to be of their kind.
+    #[must_use]
+    pub fn is_always_parsed(self, payload: &[u8]) -> bool {
+        match self {
+            Self::Dns | Self::Dhcp | Self::Dhcpv6 => true,
+            Self::DnsOverTcp => dns::is_framed(payload),
+            Self::Beginning(_) | Self::Undecided => false,
+        }
+    }
+}
+
+/// Returns `true` if a payload of HTTP over UDP is a whole message.
+#[cold]
+#[inline(never)]
+fn is_message(payload: &[u8]) -> bool {
+    payload.starts_with(b"HTTP") || http::is_request(payload) == Some(true)
+}
+
+/// Returns `true` if the first four bytes of a payload may be text: a request line, or empty lines
+/// before one.
+#[inline]
+fn is_text(head: u32) -> bool {
+    head & 0x8080_8080 == 0 && matches!(head >> 24, 0x09..0x7f)
+}
+
+/// Classifies the payload of a TCP segment whose first four bytes do not suffice: a hello in very
+/// small parts, a request with another method or after empty lines, or fewer than four bytes. Out
+/// of line: few payloads are such.
+#[cold]
+#[inline(never)]
+fn classify_rare(payload: &[u8], ports: [u16; 2]) -> Option<PayloadKind> {
+    if ports.contains(&DNS_PORT) {
+        return Some(PayloadKind::DnsOverTcp);
+    }
+    let (protocol, is_begun) = if payload[0] == tls::HANDSHAKE {
+        let end = tls::hello_end(payload).ok()?;
+        // Without the headers of the first record and of the message.
+        (Protocol::Tls, end.map(|it| HELLO.contains(&(it - 9))))
+    } else {
+        (Protocol::Http, http::is_request(payload))
+    };
+    match is_begun {
+        Some(true) => Some(PayloadKind::Beginning(protocol)),
+        Some(false) => None,
+        None => Some(PayloadKind::Undecided),
     }
 }
 
@@ -149,7 +232,7 @@ fn is_hello(payload: &[u8]) -> bool {
     };
     let record = u16::from_be_bytes([high, low]);
     let hello = u16::from_be_bytes([a, b]);
-    matches!(kind, 1 | 2) && top == 0 && record > 4 && hello > 34 && hello < 16_384
+    matches!(kind, 1 | 2) && top == 0 && record > 4 && HELLO.contains(&hello.into())
 }
 
 #[cfg(test)]
@@ -168,12 +251,31 @@ mod tests {
             (&tls(11, 200), None),
             (&tls(1, 30), None),
             (&[0x17, 3, 3, 0, 40, 1, 0, 0, 36], None),
-            (&tls(1, 200)[..8], None),
+            // Too short to be classified.
+            (&tls(1, 200)[..8], Some(PayloadKind::Undecided)),
+            (&[0x16, 3], Some(PayloadKind::Undecided)),
+            (&[0x16, 4], None),
+            (&[0x16, 3, 3, 0, 40, 20], None),
+            // A hello in records of one byte, and one whose length is in the second record.
+            (
+                &[0x16, 3, 1, 0, 1, 1, 0x16, 3, 1, 0, 1],
+                Some(PayloadKind::Undecided),
+            ),
+            (
+                &[0x16, 3, 1, 0, 2, 1, 0, 0x16, 3, 1, 0, 99, 0, 97],
+                begins(Protocol::Tls),
+            ),
+            (&[0x16, 3, 1, 0, 2, 1, 0, 0x17, 3, 1, 0, 99, 0, 97], None),
             (b"GET / HTTP/1.1\r\n", begins(Protocol::Http)),
             (b"HTTP/1.1 200 OK\r\n", begins(Protocol::Http)),
-            (b"GETTING", None),
+            (b"GETTING on", None),
+            (b"GETTING", Some(PayloadKind::Undecided)),
+            (b"\r\n\r\nPROPFIND / HTTP/1.1\r\n", begins(Protocol::Http)),
+            (b"get / HTTP/1.1\r\n", begins(Protocol::Http)),
             (b"SSH-2.0-x\r\n", begins(Protocol::Ssh)),
-            (b"SSH", None),
+            (b"SSH", Some(PayloadKind::Undecided)),
+            (b"ssh", None),
+            (b"\r\n", None),
             (b"", None),
         ] {
             assert_eq!(
@@ -186,6 +288,19 @@ mod tests {
             PayloadKind::classify_tcp(b"\0\x1d\0\0", [53, 9]),
             Some(PayloadKind::DnsOverTcp)
         );
+        for short in [&b"\0"[..], b"GE", &[0x16, 3, 1, 0]] {
+            assert_eq!(
+                PayloadKind::classify_tcp(short, [9, 53]),
+                Some(PayloadKind::DnsOverTcp)
+            );
+        }
+        for (search, kind) in [
+            (&b"M-SEARCH * HTTP/1.1\r\n"[..], begins(Protocol::Http)),
+            (b"HTTP/1.1 200 OK\r\n", begins(Protocol::Http)),
+            (b"TYPE: WM-NOTIFY\r\n", None),
+        ] {
+            assert_eq!(PayloadKind::classify_udp(search, [40_000, 1900]), kind);
+        }
         assert_eq!(
             PayloadKind::classify_udp(b"", [5353, 5353]),
             Some(PayloadKind::Dns)
@@ -220,8 +335,16 @@ mod tests {
             tls.wanted(&[0x16, 3, 1, 0xff, 0, 1, 0, 0xff, 0, 9]),
             MAX_PAYLOAD
         );
-        assert_eq!(PayloadKind::DnsOverTcp.wanted(&[1, 0, 7]), 258);
-        assert_eq!(PayloadKind::DnsOverTcp.wanted(&[0, 1, 7, 0, 1, 7]), 6);
+        // Where the hello ends is known with its last record.
+        let records = [0x16, 3, 1, 0, 3, 1, 0, 0, 0x16, 3, 1, 0, 90, 80];
+        assert_eq!(tls.wanted(&records), 13 + 81);
+        assert_eq!(tls.wanted(&records[..12]), MAX_PAYLOAD);
+        let ssh = PayloadKind::Beginning(Protocol::Ssh);
+        assert_eq!(
+            (ssh.wanted(b"SSH-2"), ssh.wanted(b"SSH-2.0-x\n")),
+            (255, 10)
+        );
+        assert_eq!(PayloadKind::Undecided.wanted(b"SS"), MAX_PAYLOAD);
         let http = PayloadKind::Beginning(Protocol::Http);
         assert_eq!(http.wanted(b"GET / HTTP/1.1\r\nAccept: *"), MAX_PAYLOAD);
         let named = b"GET / HTTP/1.1\r\nHost: a\r\nAcc";
@@ -229,6 +352,7 @@ mod tests {
         assert_eq!(http.wanted(&[b'x'; 9000]), MAX_PAYLOAD);
         let response = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'x'; 9000]].concat();
         assert_eq!(http.wanted(&response), 1024);
+        assert_eq!(http.wanted(&response[..10]), MAX_PAYLOAD);
         assert_eq!(PayloadKind::Dns.wanted(&[0; 9000]), MAX_PAYLOAD);
     }
 }

@@ -1,6 +1,6 @@
 //! Parser of TLS hellos: RFC 5246 section 7.4.1, RFC 8446 section 4.1.
 
-use crate::{ja4::Traits, text::text};
+use crate::{PayloadError, ja4::Traits, text::text};
 use tls_parser::{
     SNIType, TlsExtension, parse_tls_extension_alpn_content,
     parse_tls_extension_signature_algorithms_content, parse_tls_extension_sni_content,
@@ -8,6 +8,8 @@ use tls_parser::{
     parse_tls_handshake_client_hello, parse_tls_handshake_server_hello,
 };
 
+/// Type of a TLS record with handshake messages.
+pub(crate) const HANDSHAKE: u8 = 0x16;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 /// Length of a TLS record header in bytes.
@@ -38,11 +40,63 @@ pub(crate) enum Hello {
     },
 }
 
-/// Parses the hello in a TLS record; the record may be truncated after the hello.
-pub(crate) fn record(bytes: &[u8]) -> Option<Hello> {
-    let (header, rest) = bytes.split_first_chunk::<RECORD>()?;
-    let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    message(rest.get(..len).unwrap_or(rest), Carrier::Tcp)
+/// Parses the hello in the records at the start of a TLS stream, which may be truncated after the
+/// hello. A message may be divided into records of any length: RFC 8446 section 5.1.
+pub(crate) fn hello(bytes: &[u8]) -> Option<Hello> {
+    let (mut rest, mut message) = (bytes, Vec::with_capacity(bytes.len()));
+    while let Some((&[HANDSHAKE, _, _, high, low], behind)) = rest.split_first_chunk::<RECORD>() {
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        let (fragment, behind) = behind.split_at(len.min(behind.len()));
+        message.extend_from_slice(fragment);
+        rest = behind;
+    }
+    self::message(&message, Carrier::Tcp)
+}
+
+/// Returns the offset at which the hello in the records at the start of a TLS stream ends, `None`
+/// if that depends on the next bytes.
+///
+/// # Errors
+/// The stream does not begin with a hello.
+pub(crate) fn hello_end(bytes: &[u8]) -> Result<Option<usize>, PayloadError> {
+    let (mut rest, mut message, mut len) = (bytes, [0; 4], 0);
+    loop {
+        let size = match *rest {
+            [HANDSHAKE, 3, 0..=4, high, low, ..] => usize::from(u16::from_be_bytes([high, low])),
+            []
+            | [HANDSHAKE]
+            | [HANDSHAKE, 3]
+            | [HANDSHAKE, 3, 0..=4]
+            | [HANDSHAKE, 3, 0..=4, _] => {
+                return Ok(None);
+            }
+            _ => return Err(PayloadError),
+        };
+        let begun = &rest[RECORD..];
+        let fragment = begun.get(..size).unwrap_or(begun);
+        for (to, from) in message.iter_mut().skip(len).zip(fragment) {
+            *to = *from;
+        }
+        let known = (len + fragment.len()).min(message.len());
+        let is_hello = match message[..known] {
+            [] => size > 0,
+            [kind] => matches!(kind, CLIENT_HELLO | SERVER_HELLO),
+            [kind, top, ..] => matches!(kind, CLIENT_HELLO | SERVER_HELLO) && top == 0,
+        };
+        if !is_hello {
+            return Err(PayloadError);
+        }
+        let end =
+            message.len() + u32::from_be_bytes([0, message[1], message[2], message[3]]) as usize;
+        if known == message.len() && len + size >= end {
+            return Ok(Some(bytes.len() - begun.len() + end - len));
+        }
+        if fragment.len() < size {
+            return Ok(None);
+        }
+        len += size;
+        rest = &begun[size..];
+    }
 }
 
 /// Parses a complete TLS handshake message; bytes after it are ignored.
@@ -165,7 +219,7 @@ mod tests {
     }
 
     /// Builds a handshake message with a hello of the given fields and extensions.
-    fn hello(kind: u8, fields: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
+    fn build(kind: u8, fields: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
         let extensions = extensions.concat();
         let mut body = vec![3, 3];
         body.extend([7; 32]);
@@ -177,6 +231,11 @@ mod tests {
         [&[kind][..], &len[1..], &body].concat()
     }
 
+    /// Divides a message into records of at most `size` bytes.
+    fn in_records(message: &[u8], size: usize) -> Vec<u8> {
+        message.chunks(size).flat_map(in_record).collect()
+    }
+
     fn in_record(message: &[u8]) -> Vec<u8> {
         let len = u16::try_from(message.len()).unwrap().to_be_bytes();
         [&[0x16, 3, 1][..], &len, message].concat()
@@ -186,7 +245,7 @@ mod tests {
     const CIPHERS: [u8; 8] = [0, 4, 0x13, 1, 0x13, 2, 1, 0];
 
     fn client_hello() -> Vec<u8> {
-        hello(
+        build(
             CLIENT_HELLO,
             &CIPHERS,
             &[
@@ -204,7 +263,7 @@ mod tests {
     #[test]
     fn a_client_hello_has_server_name_protocols_and_fingerprint() {
         let message = client_hello();
-        let found = record(&in_record(&message));
+        let found = hello(&in_record(&message));
         let Some(Hello::Client { sni, alpn, ja4 }) = found else {
             panic!("{found:?}")
         };
@@ -216,12 +275,12 @@ mod tests {
         // A record with more messages, truncated after the hello, is parsed too.
         let mut more = in_record(&[&message[..], &[11, 0, 9, 0]].concat());
         more[3] += 1;
-        assert!(record(&more).is_some());
+        assert!(hello(&more).is_some());
     }
 
     #[test]
     fn a_hello_without_extensions_has_a_fingerprint() {
-        let found = message(&hello(CLIENT_HELLO, &CIPHERS, &[]), Carrier::Tcp);
+        let found = message(&build(CLIENT_HELLO, &CIPHERS, &[]), Carrier::Tcp);
         let Some(Hello::Client { sni, alpn, ja4 }) = found else {
             panic!("{found:?}")
         };
@@ -240,9 +299,44 @@ mod tests {
                 0x0304,
             ),
         ] {
-            let message = hello(SERVER_HELLO, &chosen, &extensions);
-            let found = record(&in_record(&message));
+            let message = build(SERVER_HELLO, &chosen, &extensions);
+            let found = hello(&in_record(&message));
             assert_eq!(found, Some(Hello::Server { version }));
+        }
+    }
+
+    #[test]
+    fn a_hello_in_records_of_any_length() {
+        for message in [client_hello(), build(SERVER_HELLO, &[0x13, 1, 0], &[])] {
+            let expected = hello(&in_record(&message));
+            assert!(expected.is_some());
+            for size in 1..message.len() {
+                let mut records = in_records(&message, size);
+                let end = records.len();
+                // Another message follows the hello.
+                records.extend(in_record(&[11, 0, 0]));
+                assert_eq!(hello(&records), expected, "{size}");
+                assert_eq!(hello_end(&records), Ok(Some(end)), "{size}");
+                for len in 0..end {
+                    let known = hello_end(&records[..len]);
+                    assert!(
+                        matches!(known, Ok(None)) || known == Ok(Some(end)),
+                        "{size}, {len}"
+                    );
+                    assert_eq!(hello(&records[..len]), None, "{size}, {len}");
+                }
+            }
+        }
+        for other in [
+            &[0x17][..],
+            &[HANDSHAKE, 4],
+            &[HANDSHAKE, 3, 5],
+            &[HANDSHAKE, 3, 1, 0, 0],
+            &[HANDSHAKE, 3, 1, 0, 9, 11],
+            &[HANDSHAKE, 3, 1, 0, 9, 1, 1],
+            &[HANDSHAKE, 3, 1, 0, 1, 1, 0x15],
+        ] {
+            assert_eq!(hello_end(other), Err(PayloadError), "{other:x?}");
         }
     }
 
@@ -250,7 +344,7 @@ mod tests {
     fn truncated_hellos_are_unreadable() {
         let whole = in_record(&client_hello());
         for len in 0..whole.len() {
-            assert_eq!(record(&whole[..len]), None, "{len}");
+            assert_eq!(hello(&whole[..len]), None, "{len}");
         }
         let mut broken = client_hello();
         let last = broken.len() - 2;

@@ -10,7 +10,6 @@ use crate::{
 };
 use std::sync::Arc;
 use wqcap_frame::{FiveTuple, protocol};
-use wqcap_names::PayloadKind;
 
 /// Number of payloads of a flow that are read for names in each direction: a persistent connection
 /// carries many requests.
@@ -250,19 +249,16 @@ impl FlowEntry {
     }
 
     /// Counts a payload with a possible name. Returns the payload's direction if it is to be read;
-    /// `None`: enough payloads of this flow were read in this direction. Every DNS and DHCP message
-    /// is read.
+    /// `None`: enough payloads of this flow were read in this direction. A payload that is not
+    /// `is_shared` is always read.
     pub(super) fn share(
         &self,
         apart: &mut FlowApart,
         upward: bool,
-        kind: PayloadKind,
+        is_shared: bool,
     ) -> Option<usize> {
         let way = self.way_of(upward);
-        if !matches!(
-            kind,
-            PayloadKind::Dns | PayloadKind::Dhcp | PayloadKind::Dhcpv6
-        ) {
+        if is_shared {
             if apart.read[way] == SHARE {
                 return None;
             }

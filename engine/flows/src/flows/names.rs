@@ -234,6 +234,8 @@ impl NamesWorker {
                 }
                 self.found.unreadable += u64::from(ended.is_err());
             }
+            // The start of a message, longer than what is read.
+            PayloadKind::Undecided => self.found.unreadable += 1,
         }
         sample.bytes.clear();
         // The channel has room for every existing copy.
@@ -263,6 +265,7 @@ impl NamesWorker {
             self.found.unreadable += 1;
             return;
         };
+        self.found.unreadable += u64::from(message.is_damaged);
         if !self.has_room() {
             return;
         }

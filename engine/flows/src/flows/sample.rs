@@ -3,7 +3,9 @@
 //! Most frames cost only a check of the first bytes of their payload. A payload with a possible
 //! name is copied into reusable memory, since its slot may be reposted at any time. Once the
 //! batch's frames are added to their flows, the copy is sent with the identity of its flow, unless
-//! the flow's share is used up. A hello or message that continues in the next segment waits for it.
+//! the flow's share is used up. A hello or message that continues in the next segment waits for it,
+//! and so does the start of a message that is too short to be classified. Of a stream of DNS, whole
+//! messages are sent, and the rest waits.
 
 use super::{
     FlowsPlan,
@@ -18,9 +20,11 @@ use wqcap_names::{MAX_PAYLOAD, PayloadKind};
 
 /// Number of payload copies in transit for each flow meter.
 pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MAX_PAYLOAD;
-/// Number of places for payload copies that wait for their next segment. The expected segment
-/// determines the place of a copy.
+/// Number of places for payload copies that wait for their next segment. The ends of a copy
+/// determine its place.
 const UNFINISHED: usize = 64;
+/// Number of bytes before the next segment within which a segment counts as repeated.
+const MOST_REPEATED: usize = 1 << 16;
 
 /// Identity of a flow among all flows of a run, including earlier ones with the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,9 +96,13 @@ struct Unfinished {
     ends: FiveTuple,
     /// Sequence number of the next segment of the payload copy.
     next: u32,
+    /// Number of bytes received before the next segment, up to [`MOST_REPEATED`].
+    received: usize,
     wanted: usize,
     kind: PayloadKind,
     bytes: Vec<u8>,
+    /// Number of bytes of the next segments that are not copied: the end of a long DNS message.
+    skip: usize,
 }
 
 /// Payload sampler of one flow meter: copies payloads with possible names.
@@ -162,46 +170,71 @@ impl PayloadSampler {
         payload: &[u8],
         at: usize,
     ) {
-        let spare = self.spare.take();
-        let Some(bytes) = spare.or_else(|| self.channels.empty.try_recv().ok()) else {
-            self.missed += 1;
+        let Some(bytes) = self.buffer() else {
             return;
         };
+        let is_stream = inner.tuple.protocol == protocol::TCP;
         let begun = Unfinished {
             ends: inner.tuple,
             next: sequence(frame, inner),
-            wanted: kind.wanted(payload),
+            received: 0,
+            wanted: if is_stream {
+                kind.wanted(payload)
+            } else {
+                payload.len().min(MAX_PAYLOAD)
+            },
             kind,
             bytes,
+            skip: 0,
         };
         self.extend(begun, payload, at);
     }
 
+    /// Returns a free copy buffer; if there is none, the payload is missed.
+    fn buffer(&mut self) -> Option<Vec<u8>> {
+        let spare = self.spare.take();
+        let buffer = spare.or_else(|| self.channels.empty.try_recv().ok());
+        self.missed += u64::from(buffer.is_none());
+        buffer
+    }
+
     /// Adds a payload to the payload copy that waits for this segment; returns `true` if there is
-    /// one.
+    /// one. Bytes that the copy already has are left out.
     #[inline(never)]
     fn continue_copy(&mut self, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) -> bool {
-        if payload.is_empty() {
-            return false;
-        }
-        let next = sequence(frame, inner);
-        let place = &mut self.unfinished[place(&inner.tuple, next)];
-        let begun = place.take_if(|it| it.next == next && it.ends == inner.tuple);
-        let Some(begun) = begun else {
+        let place = &mut self.unfinished[place(&inner.tuple)];
+        let Some(begun) = place.as_ref().filter(|it| it.ends == inner.tuple) else {
             return false;
         };
-        self.begun -= 1;
-        self.extend(begun, payload, at);
+        let known = begun.next.wrapping_sub(sequence(frame, inner)) as usize;
+        let Some(new) = payload.get(known..).filter(|it| !it.is_empty()) else {
+            return !payload.is_empty() && known <= begun.received;
+        };
+        if let Some(begun) = place.take() {
+            self.begun -= 1;
+            self.extend(begun, new, at);
+        }
         true
     }
 
     /// Adds the next segment to a payload copy, which then waits for its flow or for a further
     /// segment.
     fn extend(&mut self, mut copy: Unfinished, payload: &[u8], at: usize) {
+        copy.next = copy.next.wrapping_add(payload.len() as u32);
+        copy.received = (copy.received + payload.len()).min(MOST_REPEATED);
+        if copy.kind == PayloadKind::DnsOverTcp {
+            return self.extend_stream(copy, payload, at);
+        }
         let left = copy.wanted.saturating_sub(copy.bytes.len());
         // Within the capacity of the buffer.
         copy.bytes
             .extend_from_slice(payload.get(..left).unwrap_or(payload));
+        if copy.kind == PayloadKind::Undecided {
+            match reclassify(&mut copy, payload) {
+                Some(kind) => copy.kind = kind,
+                None => return self.release(copy.bytes),
+            }
+        }
         if copy.bytes.len() < copy.wanted {
             // The received part may already be enough.
             copy.wanted = copy.kind.wanted(&copy.bytes);
@@ -214,10 +247,58 @@ impl PayloadSampler {
             });
             return;
         }
-        copy.next = copy.next.wrapping_add(payload.len() as u32);
-        let place = &mut self.unfinished[place(&copy.ends, copy.next)];
+        self.wait(copy);
+    }
+
+    /// Adds the next segment to a copy of a DNS stream. Its whole messages then wait for their
+    /// flow, and the rest for a further segment.
+    fn extend_stream(&mut self, mut copy: Unfinished, mut payload: &[u8], at: usize) {
+        loop {
+            let (skipped, rest) = payload.split_at(copy.skip.min(payload.len()));
+            copy.skip -= skipped.len();
+            if rest.is_empty() {
+                break;
+            }
+            if copy.bytes.capacity() == 0 {
+                let Some(bytes) = self.buffer() else { return };
+                copy.bytes = bytes;
+            }
+            let room = MAX_PAYLOAD - copy.bytes.len();
+            let (part, rest) = rest.split_at(rest.len().min(room));
+            copy.bytes.extend_from_slice(part);
+            payload = rest;
+            // A full buffer is never kept whole.
+            let (ready, skip) = PayloadKind::split(&copy.bytes);
+            if ready == 0 {
+                break;
+            }
+            copy.skip = skip;
+            let mut rest = Some(Vec::new());
+            if ready < copy.bytes.len() {
+                rest = self.buffer();
+            }
+            if let Some(rest) = &mut rest {
+                rest.extend_from_slice(&copy.bytes[ready..]);
+            }
+            copy.bytes.truncate(ready);
+            self.waiting.push(Waiting {
+                at,
+                kind: copy.kind,
+                bytes: copy.bytes,
+            });
+            let Some(rest) = rest else { return };
+            copy.bytes = rest;
+        }
+        if copy.skip > 0 || !copy.bytes.is_empty() {
+            self.wait(copy);
+        }
+    }
+
+    /// Keeps a payload copy until its next segment. The copy at its place before is given up.
+    fn wait(&mut self, copy: Unfinished) {
+        let place = &mut self.unfinished[place(&copy.ends)];
         if let Some(displaced) = place.replace(copy) {
-            self.missed += 1;
+            self.missed += u64::from(!displaced.bytes.is_empty());
             self.release(displaced.bytes);
         } else {
             self.begun += 1;
@@ -249,7 +330,8 @@ impl PayloadSampler {
                 continue;
             };
             let (flow, apart) = table.both_mut(place);
-            let Some(way) = flow.share(apart, frame.upward, kind) else {
+            let is_shared = !kind.is_always_parsed(&bytes);
+            let Some(way) = flow.share(apart, frame.upward, is_shared) else {
                 self.release(bytes);
                 continue;
             };
@@ -273,12 +355,16 @@ impl PayloadSampler {
 
     /// Discards unfinished payload copies when the meter ends.
     pub(super) fn end(&mut self) {
-        self.missed += self.begun as u64;
+        let begun = self.unfinished.iter().flatten();
+        self.missed += begun.filter(|it| !it.bytes.is_empty()).count() as u64;
         self.begun = 0;
         self.unfinished.fill_with(|| None);
     }
 
     fn release(&mut self, mut bytes: Vec<u8>) {
+        if bytes.capacity() == 0 {
+            return;
+        }
         bytes.clear();
         if let Some(bytes) = self.spare.replace(bytes) {
             // The channel has room for every existing copy.
@@ -294,10 +380,26 @@ fn sequence(frame: &[u8], inner: &Headers) -> u32 {
     number.map_or(0, |it| u32::from_be_bytes(*it))
 }
 
-/// Returns the place where a payload copy waits for a segment. Different segments have different
-/// places with high probability.
-fn place(ends: &FiveTuple, next: u32) -> usize {
-    let ports = u32::from(ends.src_port) << 16 | u32::from(ends.dst_port);
-    let mixed = (next ^ ports).wrapping_mul(0x9e37_79b1);
-    (mixed >> (32 - UNFINISHED.ilog2())) as usize
+/// Classifies a payload copy again, to which `payload` was added last. If the copy is of no kind, its
+/// bytes before the payload were another message, and the payload is classified alone.
+fn reclassify(copy: &mut Unfinished, payload: &[u8]) -> Option<PayloadKind> {
+    let ports = [copy.ends.src_port, copy.ends.dst_port];
+    PayloadKind::classify_tcp(&copy.bytes, ports).or_else(|| {
+        let kind = PayloadKind::classify_tcp(payload, ports)?;
+        copy.bytes.clear();
+        copy.bytes
+            .extend_from_slice(payload.get(..MAX_PAYLOAD).unwrap_or(payload));
+        Some(kind)
+    })
+}
+
+/// Returns the place where a payload copy of a flow's direction waits for a segment. Different flows
+/// have different places with high probability.
+fn place(ends: &FiveTuple) -> usize {
+    let [src, dst] = [ends.src_bytes(), ends.dst_bytes()].map(u128::from_be_bytes);
+    let addresses = src ^ dst.rotate_left(8);
+    let addresses = (addresses ^ addresses >> 64) as u64;
+    let ports = u64::from(ends.src_port) << 16 | u64::from(ends.dst_port);
+    let mixed = (addresses ^ ports).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (64 - UNFINISHED.ilog2())) as usize
 }

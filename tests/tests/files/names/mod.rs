@@ -21,7 +21,7 @@ use wqcap_tests::{
 };
 
 /// Returns a run with names on one queue, so that frames keep their order.
-fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
+pub(super) fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
     let records = dir.folder(&format!("{name}.flows"));
     // The wire is slow enough for the thread that reads names, even on a busy machine.
     Wqcap::run(dir, name)
@@ -34,7 +34,7 @@ fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
 }
 
 /// Returns the DuckDB expression that reads a run's Parquet files.
-fn table(files: &Value) -> String {
+pub(super) fn table(files: &Value) -> String {
     let files = files.as_array().expect("a list of files").iter();
     let names: Vec<_> = files
         .map(|it| format!("'{}'", it.as_str().expect("a path is text")))
@@ -42,12 +42,12 @@ fn table(files: &Value) -> String {
     format!("read_parquet([{}])", names.join(", "))
 }
 
-fn summary(finished: &Finished) -> &Value {
+pub(super) fn summary(finished: &Finished) -> &Value {
     &finished.summary.json["flows"]
 }
 
 /// Returns the addresses and ports of a flow from client port `port` to server port `service`.
-fn ends(port: u16, service: u16) -> Ends {
+pub(super) fn ends(port: u16, service: u16) -> Ends {
     Ends {
         from: 1,
         to: 2,
@@ -58,7 +58,7 @@ fn ends(port: u16, service: u16) -> Ends {
 
 /// Returns a TCP segment of the client or, if `back` is set, of the server. `sequence` is the
 /// offset of `payload` in the stream.
-fn segment(ends: Ends, back: bool, sequence: usize, payload: &[u8]) -> Vec<u8> {
+pub(super) fn segment(ends: Ends, back: bool, sequence: usize, payload: &[u8]) -> Vec<u8> {
     let ends = if back { ends.back() } else { ends };
     let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 6, 0);
     let mut frame = frame.tcp(ends).bytes(payload).done();
@@ -69,7 +69,7 @@ fn segment(ends: Ends, back: bool, sequence: usize, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn datagram(ends: Ends, back: bool, payload: &[u8]) -> Vec<u8> {
+pub(super) fn datagram(ends: Ends, back: bool, payload: &[u8]) -> Vec<u8> {
     let ends = if back { ends.back() } else { ends };
     let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
     frame.udp(ends).bytes(payload).done()
@@ -131,7 +131,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 /// Returns a sample of the fuzz targets' corpus without its first byte, the sample's type.
-fn sample(name: &str) -> Vec<u8> {
+pub(super) fn sample(name: &str) -> Vec<u8> {
     let path = binaries::root().join("fuzz/corpus/names").join(name);
     let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     bytes[1..].to_vec()

@@ -32,10 +32,14 @@ fn frame(protocol: u8, port: u16, back: bool, service: u16, of: &[u8]) -> Vec<u8
 }
 
 fn tcp(port: u16, back: bool, sequence: u32, payload: &[u8]) -> Vec<u8> {
+    segment(port, back, 443, sequence, payload)
+}
+
+fn segment(port: u16, back: bool, service: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     let mut of = sequence.to_be_bytes().to_vec();
     of.extend([0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
     of.extend(payload);
-    frame(6, port, back, 443, &of)
+    frame(6, port, back, service, &of)
 }
 
 fn udp(port: u16, back: bool, service: u16, payload: &[u8]) -> Vec<u8> {
@@ -274,8 +278,12 @@ fn dhcp_messages_have_rows_in_a_separate_table() {
         .collect();
     let report = record(&dir, 64, &batches);
     let names = report.names.unwrap();
-    assert_eq!((names.dhcp, names.dns, names.unreadable), (10, 0, 1));
+    assert_eq!((names.dhcp, names.dns, names.unreadable), (11, 0, 1));
     let mut rows = rows(&names.dhcp_files.iter().collect::<Vec<_>>());
+    // The options before the cut are kept.
+    let cut = rows.pop().unwrap();
+    let known = ["type", "client", "host"].map(|it| value(&cut, it));
+    assert_eq!(known, ["REQUEST", "02:00:00:00:00:09", "null"]);
     let six = rows.pop().unwrap();
     assert_eq!(rows.len(), 9);
     let columns = [
@@ -315,6 +323,242 @@ fn dhcp_messages_have_rows_in_a_separate_table() {
         "00:01:00:01:2a:2b:2c:2d:02:00:00:00:00:09",
     ];
     assert_eq!(columns.map(|it| value(&six, it)), expected);
+}
+
+/// Returns segments of `size` bytes of a stream that starts at sequence number `first`.
+fn divided(
+    port: u16,
+    back: bool,
+    service: u16,
+    first: u32,
+    stream: &[u8],
+    size: usize,
+) -> Vec<Vec<u8>> {
+    let parts = stream.chunks(size).zip((first..).step_by(size));
+    parts
+        .map(|(part, sequence)| segment(port, back, service, sequence, part))
+        .collect()
+}
+
+#[test]
+fn hellos_lines_and_heads_in_segments_of_any_size() {
+    let hello = &HELLO[1..];
+    // The same hello in records of one byte.
+    let bytes = hello[5..].iter();
+    let records: Vec<u8> = bytes.flat_map(|it| [0x16, 3, 1, 0, 1, *it]).collect();
+    let request = b"\r\nPROPFIND /a b HTTP/1.1\r\nX: y\r\nHost: a.example\r\n\r\n";
+    let known = b"POST / HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    for size in [1, 2, 3, 4, 5, 8, 9, 50] {
+        let dir = tempfile::tempdir().unwrap();
+        let batches = [
+            divided(1, false, 443, 7, hello, size),
+            divided(2, false, 443, 7, &records, size),
+            divided(3, false, 80, 7, request, size),
+            divided(4, false, 80, 7, known, size),
+            divided(4, true, 80, 7, b"HTTP/1.1 404 Not Found\r\n\r\n", size),
+            divided(5, false, 22, 7, b"SSH-2.0-x\r\n", size),
+            // Keystrokes, which resemble the start of a method at first.
+            divided(6, false, 23, 7, b"LIST x\r\nls\r\nQ\r\n", size),
+        ];
+        let report = record(&dir, 64, &batches);
+        let sni = by_port(&report, "tls_sni");
+        let ja4 = by_port(&report, "ja4");
+        assert_eq!([&sni[&1], &sni[&2]], ["www.example.org"; 2], "{size}");
+        assert!(ja4[&1] == ja4[&2] && ja4[&1].len() == 36, "{size}");
+        let host = by_port(&report, "http_host");
+        assert_eq!([&host[&3], &host[&4]], ["a.example", "b.example"], "{size}");
+        let method = by_port(&report, "http_method");
+        assert_eq!([&method[&3], &method[&4]], ["PROPFIND", "POST"], "{size}");
+        assert_eq!(by_port(&report, "http_status")[&4], "404", "{size}");
+        assert_eq!(by_port(&report, "ssh_fwd")[&5], "SSH-2.0-x", "{size}");
+        let names = report.names.unwrap();
+        assert_eq!(
+            (names.flows, names.unreadable, names.missed),
+            (5, 0, 0),
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn segments_that_repeat_or_overlap_do_not_hide_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let hello = &HELLO[1..];
+    let part = |port, from: usize, to: usize| tcp(port, false, from as u32, &hello[from..to]);
+    let report = record(
+        &dir,
+        64,
+        &[vec![
+            // Three cases: repeated, overlapping, and the next message of a stream that began
+            // with a letter, such as the answer of a database to a request for TLS.
+            part(1, 0, 60),
+            part(1, 0, 60),
+            part(1, 10, 60),
+            part(2, 0, 60),
+            part(2, 50, 90),
+            part(2, 0, hello.len()),
+            part(1, 60, hello.len()),
+            tcp(3, true, 0, b"S"),
+            tcp(3, true, 1, hello),
+        ]],
+    );
+    let name = "www.example.org";
+    assert_eq!(
+        by_port(&report, "tls_sni"),
+        expected([(1, name), (2, name), (443, name)])
+    );
+    let names = report.names.unwrap();
+    assert_eq!((names.flows, names.unreadable, names.missed), (3, 0, 0));
+}
+
+#[test]
+fn what_is_given_up_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let hello = &HELLO[1..];
+    let long = [&b"GET / HTTP/1.1\r\nCookie: "[..], &[b'x'; 5000]].concat();
+    let method = [&b"SEARCH /"[..], &[b'x'; 5000]].concat();
+    let mut large = hello.to_vec();
+    // A hello of 8000 bytes.
+    (large[3], large[4], large[7], large[8]) = (0x1f, 0x44, 0x1f, 0x40);
+    large.resize(5000, 0);
+    let line = [&b"SSH-2.0-"[..], &[b'x'; 300]].concat();
+    let report = record(
+        &dir,
+        64,
+        &[
+            divided(1, false, 80, 0, &long, 1400),
+            divided(2, false, 80, 0, &method, 1400),
+            divided(3, false, 443, 0, &large, 1400),
+            divided(4, false, 22, 0, &line, 100),
+            // The rest does not arrive.
+            vec![tcp(5, false, 0, &hello[..1])],
+            vec![tcp(6, false, 0, b"SSH-2")],
+            vec![
+                tcp(7, false, 60, &hello[60..]),
+                tcp(7, false, 0, &hello[..60]),
+            ],
+            // No names: the end of the data is a short word.
+            vec![tcp(8, false, 0, b"end")],
+        ],
+    );
+    assert_eq!(by_port(&report, "http_method")[&1], "GET");
+    let names = report.names.unwrap();
+    assert_eq!((names.flows, names.unreadable, names.missed), (1, 4, 3));
+}
+
+/// Builds a DNS question for the name `name`, of one label, with its length before it. `records`
+/// bytes follow the question.
+fn question(name: &str, records: usize) -> Vec<u8> {
+    let mut message = [&[0x12, 0x34, 1, 0, 0, 1][..], &[0; 6]].concat();
+    message.push(name.len() as u8);
+    message.extend(name.as_bytes());
+    message.extend(b"\0\0\x01\0\x01");
+    message.resize(message.len() + records, 0);
+    let len = u16::try_from(message.len()).unwrap();
+    [&len.to_be_bytes()[..], &message].concat()
+}
+
+/// Returns the queried names in the DNS table, by the client's port, in the order of the messages.
+fn questions(report: &FlowsReport) -> BTreeMap<u16, Vec<String>> {
+    let mut all = BTreeMap::<_, Vec<_>>::new();
+    let files = &report.names.as_ref().unwrap().dns_files;
+    for row in rows(&files.iter().collect::<Vec<_>>()) {
+        let ports = ["src_port", "dst_port"].map(|it| value(&row, it).parse::<u16>().unwrap());
+        let port = ports[0].min(ports[1]);
+        all.entry(port).or_default().push(value(&row, "name"));
+    }
+    all
+}
+
+#[test]
+fn messages_of_a_dns_stream_have_rows_in_any_division() {
+    let stream = [
+        question("one", 0),
+        question("two", 90),
+        question("three", 0),
+    ]
+    .concat();
+    for size in 1..=stream.len() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = divided(1, false, 53, u32::MAX - 9, &stream[..9], size.min(9));
+        let report = record(
+            &dir,
+            64,
+            &[
+                divided(2, false, 53, 0, &stream, size),
+                divided(3, true, 53, 0, &stream, size),
+                there,
+            ],
+        );
+        let all = ["one", "two", "three"].map(str::to_owned).to_vec();
+        let expected = BTreeMap::from([(2, all.clone()), (3, all)]);
+        assert_eq!(questions(&report), expected, "{size}");
+        let names = report.names.unwrap();
+        assert_eq!((names.unreadable, names.missed), (0, 1), "{size}");
+    }
+}
+
+#[test]
+fn a_dns_stream_continues_after_long_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let many: Vec<_> = (0..200).map(|it| format!("n{it}")).collect();
+    let short: Vec<u8> = many.iter().flat_map(|it| question(it, 0)).collect();
+    let long = [
+        question("a", 60_000),
+        question("b", 9),
+        question("c", 5000),
+        question("d", 0),
+    ];
+    let mut behind = divided(2, true, 53, 0, &long.concat(), 1400);
+    // Segments in the records of the long messages are repeated.
+    behind.insert(30, behind[20].clone());
+    behind.insert(46, behind[45].clone());
+    let garbage: Vec<_> = (0..50)
+        .map(|at| segment(4, false, 53, at * 9000, &[7; 1400]))
+        .collect();
+    let report = record(
+        &dir,
+        64,
+        &[
+            // More messages in one segment than a copy has room for.
+            vec![segment(1, false, 53, 0, &short)],
+            behind,
+            // Many segments: each message is read.
+            divided(3, false, 53, 0, &short, 40),
+            garbage,
+        ],
+    );
+    let expected = BTreeMap::from([
+        (1, many.clone()),
+        (2, ["a", "b", "c", "d"].map(str::to_owned).to_vec()),
+        (3, many),
+    ]);
+    assert_eq!(questions(&report), expected);
+    // What is no DNS is read as often as other payloads of a flow.
+    let names = report.names.unwrap();
+    assert_eq!((names.unreadable, names.missed), (4, 0));
+}
+
+#[test]
+fn requests_of_ssdp_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let search = b"M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\n\r\n";
+    let report = record(
+        &dir,
+        64,
+        &[vec![
+            udp(1, false, 1900, search),
+            udp(1, true, 1900, b"HTTP/1.1 200 OK\r\nST: x\r\n\r\n"),
+            // A datagram is never continued.
+            udp(2, false, 1900, b"NOTIFY * HTTP/1.1\r\nNT: x\r\n"),
+        ]],
+    );
+    let method = by_port(&report, "http_method");
+    assert_eq!(method, expected([(1, "M-SEARCH"), (2, "NOTIFY")]));
+    assert_eq!(by_port(&report, "http_host")[&1], "239.255.255.250:1900");
+    assert_eq!(by_port(&report, "http_status")[&1], "200");
+    let names = report.names.unwrap();
+    assert_eq!((names.flows, names.unreadable, names.missed), (2, 1, 0));
 }
 
 #[test]
