@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     flow_table::{FlowPlace, Guess, Table},
-    limits::{CutoffPlan, CutoffReport, opens},
+    limits::{CutoffPlan, CutoffReport},
 };
 use wqcap_core::consumer::Frame;
-use wqcap_frame::Headers;
+use wqcap_frame::{Headers, Tcp};
 
 impl Meter {
     /// Makes the flow meter follow the limits of a cutoff from now on. The flow table must be
@@ -54,23 +54,23 @@ impl Meter {
     ) -> bool {
         debug_assert!(self.following.is_some(), "limits are followed");
         self.now_ns = frame.ns;
-        self.sample_names(frame, headers, place);
+        let before = self.sample_names(frame, headers, place);
         let found = self.table.find(guess, place.hash, &place.key);
         if let (Some(at), Some(following)) = (found, &mut self.following) {
             let (flow, apart) = self.table.both_mut(at);
             let may_restart = frame.ns.saturating_sub(flow.last_ns()) >= following.silence_ns
                 || flow.has_lasted(self.active, frame.ns, || apart)
                 || flow.is_blank()
-                || flow.has_ended() && opens(place.tcp_flags);
+                || place.tcp_flags & Tcp::SYN != 0;
             if !may_restart {
                 return following.cuts((flow, apart), at, frame, place);
             }
         }
-        self.enter_first(found, frame, headers, place)
+        self.enter_first(found, frame, headers, place, before)
     }
 
     /// Slow path of [`Meter::cuts`]: the frame's flow is new, or the flow's record or limit may
-    /// start again.
+    /// start again. `before`: the number of waiting frames that came before this one.
     #[cold]
     fn enter_first(
         &mut self,
@@ -78,11 +78,12 @@ impl Meter {
         frame: &Frame<'_>,
         headers: [&Headers; 2],
         place: &FlowPlace,
+        before: usize,
     ) -> bool {
         let seen = self.seen_frame(frame, headers, place);
         let at = match found {
             Some(at) => {
-                self.renew(at, frame, &seen);
+                self.renew(at, frame, &seen, before);
                 Some(at)
             }
             None => self.begin(&seen),
@@ -102,18 +103,25 @@ impl Meter {
     }
 
     /// Copies a payload with a possible name. The copy is sent with the frame batch, after this
-    /// frame is added to its flow.
+    /// frame is added to its flow. Returns the number of waiting frames before this one.
     #[inline]
-    fn sample_names(&mut self, frame: &Frame<'_>, headers: [&Headers; 2], place: &FlowPlace) {
+    fn sample_names(
+        &mut self,
+        frame: &Frame<'_>,
+        headers: [&Headers; 2],
+        place: &FlowPlace,
+    ) -> usize {
         if self.seen.len() >= MOST_SEEN {
             self.handled();
         }
+        let before = self.seen.len();
         if let Some(sampler) = &mut self.sampler
-            && sampler.sample_frame(frame.bytes, headers[1], self.seen.len())
+            && sampler.sample_frame(frame.bytes, headers[1], before)
         {
             let seen = self.seen_frame(frame, headers, place);
             self.seen.push(seen);
         }
+        before
     }
 
     /// Returns the data of a frame that its flow needs. It is the only frame of the batch that may
@@ -132,10 +140,16 @@ impl Meter {
 
     /// Ends a flow's record and restarts the flow's limit, each if its time is over when this frame
     /// arrives.
-    fn renew(&mut self, at: usize, frame: &Frame<'_>, seen: &SeenFrame) {
+    fn renew(&mut self, at: usize, frame: &Frame<'_>, seen: &SeenFrame, before: usize) {
         let flow = self.table.get(at);
         let (last_ns, has_ended) = (flow.last_ns(), flow.has_ended());
-        self.end_record(at, frame.ns);
+        let end = self.ended_by(at, seen);
+        if end.is_some()
+            && let Some(sampler) = &mut self.sampler
+        {
+            sampler.hand_over(&self.seen[..before], &mut self.table, self.queue);
+        }
+        self.end_record(at, end);
         let outer = self.outer_of(seen);
         let Some(following) = &mut self.following else {
             return;
@@ -147,6 +161,8 @@ impl Meter {
         if flow.is_blank() {
             flow.restart_record(apart, seen, outer);
             following.blank -= 1;
+        } else if seen.flags & Tcp::SYN != 0 {
+            flow.note_syn(apart, seen);
         }
     }
 }

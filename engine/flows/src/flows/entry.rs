@@ -6,10 +6,10 @@ use super::{
 };
 use crate::{
     flow_table::{Entry, Key, ShortKey},
-    limits::FlowVolume,
+    limits::{FlowVolume, opens},
 };
 use std::sync::Arc;
-use wqcap_frame::{FiveTuple, protocol};
+use wqcap_frame::{FiveTuple, Tcp, protocol};
 
 /// Number of payloads of a flow that are read for names in each direction: a persistent connection
 /// carries many requests.
@@ -57,6 +57,8 @@ pub struct FlowApart {
     /// direction.
     carried: [Carried; 2],
     hash: u32,
+    /// Initial sequence numbers of the flow's TCP connection, by direction.
+    initial: [u32; 2],
     /// Ethertype of the innermost packet of the flow's first frame.
     ethertype: u16,
     /// Type and code of the ICMP message in the flow's first frame.
@@ -65,6 +67,8 @@ pub struct FlowApart {
     read: [u8; 2],
     /// Index of the captured port that received the flow's first frame in each direction.
     ports: [u8; 2],
+    /// Bit mask of the directions whose initial sequence number is known.
+    is_initial_known: u8,
     /// Outermost packet of the flow's first frame, if the frame came in a tunnel.
     outer: Option<FiveTuple>,
 }
@@ -165,18 +169,55 @@ impl FlowEntry {
             upward: first.upward,
             marks: 0,
         };
-        let apart = FlowApart {
+        let mut apart = FlowApart {
             addresses: first.key.addresses(),
             first_ns: [0; 2],
             carried: Default::default(),
             hash: first.hash,
+            initial: [0; 2],
             ethertype: first.ethertype,
             icmp: first.icmp,
             read: [0; 2],
             ports: [0; 2],
+            is_initial_known: 0,
             outer,
         };
+        if first.flags & Tcp::SYN != 0 {
+            entry.note_syn(&mut apart, first);
+        }
         (entry, apart)
+    }
+
+    /// Returns `true` if a segment with SYN opens another connection than the flow's.
+    ///
+    /// Decides as tshark does (`dissect_tcp` in packet-tcp.c): the sequence number differs from the
+    /// direction's initial one. A repeated SYN has the same number, even after a FIN or RST. A
+    /// direction whose start was not observed does not send a SYN later. The SYN of a connection
+    /// that only the other end has begun so far belongs to that connection.
+    pub(super) fn is_reused_by(&self, apart: &FlowApart, segment: &SeenFrame) -> bool {
+        if !opens(segment.flags) {
+            return false;
+        }
+        let way = self.way_of(segment.upward);
+        if apart.is_initial_known & 1 << way != 0 {
+            return apart.initial[way] != segment.numbers[0];
+        }
+        self.ways[way].frames > 0 || self.flags[way ^ 1] & Tcp::ACK != 0
+    }
+
+    /// Keeps the initial sequence numbers that a segment with SYN shows.
+    pub(super) fn note_syn(&self, apart: &mut FlowApart, segment: &SeenFrame) {
+        let way = self.way_of(segment.upward);
+        let [sequence, acknowledged] = segment.numbers;
+        let has_frames = |way: usize| self.ways[way].frames > 0;
+        if !has_frames(way) {
+            apart.note_initial(way, sequence);
+        }
+        let is_first_ack = segment.flags & !self.flags[way] & Tcp::ACK != 0;
+        if is_first_ack && !has_frames(way ^ 1) {
+            // The SYN that this segment answers was lost, or is stamped later.
+            apart.note_initial(way ^ 1, acknowledged.wrapping_sub(1));
+        }
     }
 
     /// Counts a frame of `len` bytes on the wire, received at `ns` on the captured port `port`, in
@@ -325,6 +366,14 @@ impl FlowEntry {
 /// Methods of the cold part of a flow, for few frames. They are out of line: otherwise the compiler
 /// reads the cold cache line for each frame, before the decision.
 impl FlowApart {
+    /// Keeps the initial sequence number of a direction, if it is not known yet.
+    fn note_initial(&mut self, way: usize, number: u32) {
+        if self.is_initial_known & 1 << way == 0 {
+            self.initial[way] = number;
+            self.is_initial_known |= 1 << way;
+        }
+    }
+
     /// Returns exactly what [`FlowEntry::has_lasted`] estimates: `true` if the flow's record has
     /// lasted for `time` at `ns`.
     #[cold]

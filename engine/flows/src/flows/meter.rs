@@ -24,7 +24,7 @@ use std::{
     time::Instant,
 };
 use wqcap_core::{consumer::Frame, time::nanos};
-use wqcap_frame::{FiveTuple, Headers};
+use wqcap_frame::{FiveTuple, Headers, Tcp};
 
 /// Number of flow records in a batch that a flow meter sends.
 pub(super) const RECORDS: usize = 256;
@@ -52,7 +52,7 @@ pub(super) struct MeterChannels {
 
 /// Flow meter of one queue: adds the queue's frames to flows.
 pub struct Meter {
-    queue: u16,
+    pub(super) queue: u16,
     /// Labels of the ports that the meter's frames come from, by [`Frame::port`].
     ports: PortLabels,
     pub(super) table: Table<FlowEntry>,
@@ -169,16 +169,17 @@ impl Meter {
                 self.table.touch(frame.guess, &frame.key);
             }
         }
-        for frame in seen.iter() {
-            self.enter(frame);
+        for i in 0..seen.len() {
+            self.enter(seen, i);
         }
     }
 
+    /// Adds a frame, number `i` of those that wait, to its flow.
     #[inline]
-    fn enter(&mut self, frame: &SeenFrame) {
+    fn enter(&mut self, seen: &[SeenFrame], i: usize) {
+        let frame = &seen[i];
         let found = self.table.find(frame.guess, frame.hash, &frame.key);
-        // Without a free batch the record continues: a record that is too long is better than none.
-        let lasts = |&at: &usize| self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns);
+        let lasts = |&at: &usize| !self.may_end(at, frame) || self.lasts(at, seen, i);
         let at = found.filter(lasts).or_else(|| self.begin(frame));
         if let Some(at) = at {
             let (flow, apart) = self.table.both_mut(at);
@@ -229,6 +230,48 @@ impl Meter {
         }
     }
 
+    /// Returns `true` if a frame may end its flow's record: see [`Meter::ended_by`]. The SYN flag
+    /// is part of the first condition, so that other segments do not pay for it.
+    #[inline]
+    fn may_end(&self, at: usize, frame: &SeenFrame) -> bool {
+        let flow = self.table.get(at);
+        let is_silent = frame.ns.saturating_sub(flow.last_ns()) >= self.idle_ns;
+        is_silent | (frame.flags & Tcp::SYN != 0)
+            || flow.has_lasted(self.active, frame.ns, || self.table.apart(at))
+    }
+
+    /// Returns the reason for which a frame ends the record of its flow; `None`: it belongs to the
+    /// record.
+    pub(super) fn ended_by(&self, at: usize, frame: &SeenFrame) -> Option<FlowEndReason> {
+        self.ended(at, frame.ns).or_else(|| {
+            let is_reused = self.table.get(at).is_reused_by(self.table.apart(at), frame);
+            is_reused.then_some(FlowEndReason::Reused)
+        })
+    }
+
+    /// Returns `true` if the record of a frame's flow continues; otherwise the record has ended and
+    /// the flow is removed. The frame is number `i` of those that wait. Without a free batch the
+    /// record continues: a record that is too long is better than none.
+    #[cold]
+    #[inline(never)]
+    fn lasts(&mut self, at: usize, seen: &[SeenFrame], i: usize) -> bool {
+        let frame = &seen[i];
+        let end = self.ended_by(at, frame);
+        if let Some(end) = end.filter(|_| self.has_room()) {
+            // Payloads of the frames before this one belong to the ended record.
+            if let Some(sampler) = &mut self.sampler {
+                sampler.hand_over(&seen[..i], &mut self.table, self.queue);
+            }
+            self.take_out(at, end);
+            return false;
+        }
+        if frame.flags & Tcp::SYN != 0 {
+            let (flow, apart) = self.table.both_mut(at);
+            flow.note_syn(apart, frame);
+        }
+        true
+    }
+
     /// Removes a flow whose record is due to end. Returns `false` if no batch is free for the
     /// record, or if the flow's cutoff limit still applies.
     #[cold]
@@ -236,7 +279,7 @@ impl Meter {
         let flow = self.table.get(at);
         let is_followed = (self.following.as_ref()).is_some_and(|it| it.lasts(flow, ns));
         if is_followed {
-            self.end_record(at, ns);
+            self.end_record(at, self.ended(at, ns));
             return false;
         }
         if flow.is_blank() {
@@ -252,12 +295,13 @@ impl Meter {
         }
     }
 
-    /// Ends a flow's record if it is due and a record batch is free, and keeps the flow.
-    pub(super) fn end_record(&mut self, at: usize, ns: u64) {
+    /// Ends a flow's record for the reason `end` if there is one and a record batch is free, and
+    /// keeps the flow.
+    pub(super) fn end_record(&mut self, at: usize, end: Option<FlowEndReason>) {
         if self.table.get(at).is_blank() {
             return;
         }
-        let Some(end) = self.ended(at, ns).filter(|_| self.has_room()) else {
+        let Some(end) = end.filter(|_| self.has_room()) else {
             return;
         };
         let (flow, apart) = self.table.both_mut(at);

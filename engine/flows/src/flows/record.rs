@@ -27,6 +27,9 @@ pub enum FlowEndReason {
     /// The flow record ended because it lasted for `flows.active`; later frames go into another
     /// record.
     Active,
+    /// The flow record ended because a SYN opened another TCP connection with the same addresses
+    /// and ports.
+    Reused,
     /// The flow record ended because the flow table was full and another flow needed the place.
     Evicted,
     /// The flow record ended because the capture ended.

@@ -305,7 +305,7 @@ impl PayloadSampler {
         }
     }
 
-    /// Sends the waiting payload copies once their frames are added to their flows.
+    /// Sends the waiting payload copies of the frames `seen` once they are added to their flows.
     #[inline]
     pub(super) fn hand_over(
         &mut self,
@@ -321,7 +321,8 @@ impl PayloadSampler {
     #[cold]
     fn send(&mut self, seen: &[SeenFrame], table: &mut Table<FlowEntry>, queue: u16) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        for Waiting { at, kind, bytes } in waiting.drain(..) {
+        let ready = waiting.partition_point(|it| it.at < seen.len());
+        for Waiting { at, kind, bytes } in waiting.drain(..ready) {
             let frame = &seen[at];
             let Some(place) = table.search(frame.hash, &frame.key) else {
                 // The frame is in no record, or its record has ended since.

@@ -26,6 +26,8 @@ pub(super) struct SeenFrame {
     pub(super) guess: Guess,
     /// Ethertype of the frame's innermost packet.
     pub(super) ethertype: u16,
+    /// Sequence and acknowledgement number of the frame's TCP segment; 0 for other protocols.
+    pub(super) numbers: [u32; 2],
     /// TCP control bits of the frame.
     pub(super) flags: u8,
     /// Type and code of the frame's ICMP message.
@@ -63,12 +65,16 @@ impl SeenFrame {
             port,
             ..
         } = frame;
-        let (key, hash, upward, flags) = match place {
-            Some(it) => (it.key, it.hash, it.upward, it.tcp_flags),
+        let (key, hash, upward) = match place {
+            Some(it) => (it.key, it.hash, it.upward),
             None => {
                 let (key, upward) = Key::from_headers(bytes, outer, inner);
-                (key, 0, upward, inner.tcp_flags(bytes))
+                (key, 0, upward)
             }
+        };
+        let (numbers, flags) = match inner.tcp(bytes) {
+            Some(tcp) => ([tcp.sequence(), tcp.acknowledgement()], tcp.flags()),
+            None => ([0; 2], 0),
         };
         let tunnel = outer.l3() != inner.l3();
         Self {
@@ -79,6 +85,7 @@ impl SeenFrame {
             placed: place.is_some(),
             guess: Guess::default(),
             ethertype: inner.ethertype,
+            numbers,
             flags,
             icmp: inner.icmp(bytes),
             upward,

@@ -46,6 +46,16 @@ fn frame(flow: u8, back: bool, flags: u8) -> Vec<u8> {
     frame
 }
 
+/// Returns a frame as [`frame`] does, with sequence and acknowledgement number if it is TCP.
+fn segment(flow: u8, back: bool, flags: u8, numbers: [u32; 2]) -> Vec<u8> {
+    let mut frame = frame(flow, back, flags);
+    if flow.is_multiple_of(2) {
+        frame[38..42].copy_from_slice(&numbers[0].to_be_bytes());
+        frame[42..46].copy_from_slice(&numbers[1].to_be_bytes());
+    }
+    frame
+}
+
 fn ports(labels: &[&str]) -> PortLabels {
     labels.iter().copied().map(Arc::from).collect()
 }
@@ -197,6 +207,8 @@ fn facts(record: &FlowRecord) -> Facts {
 struct Naive {
     open: HashMap<u8, (bool, Facts)>,
     ended: Vec<Facts>,
+    /// Initial sequence number of each end of the open flows; `Some(None)`: the start was not seen.
+    initial: HashMap<(u8, bool), Option<u32>>,
 }
 
 impl Naive {
@@ -205,8 +217,31 @@ impl Naive {
             let last = ways[0].last_ns.max(ways[1].last_ns);
             ns - last >= idle || ns - ways[0].first_ns >= active
         });
-        if over && let Some((_, facts)) = self.open.remove(&step.flow) {
+        let is_tcp = step.flow.is_multiple_of(2);
+        let has = |bits: u8| is_tcp && step.flags & bits == bits;
+        let initial = self.initial.get(&(step.flow, step.back));
+        let is_reused = has(Tcp::SYN)
+            && !has(Tcp::ACK)
+            && initial.is_some_and(|it| *it != Some(step.numbers[0]));
+        if (over || is_reused)
+            && let Some((_, facts)) = self.open.remove(&step.flow)
+        {
             self.ended.push(facts);
+            self.initial.retain(|(flow, _), _| *flow != step.flow);
+        }
+        let own = has(Tcp::SYN).then_some(step.numbers[0]);
+        let is_first = self.open.get(&step.flow).is_none_or(|it| {
+            let way = usize::from(step.back != it.0);
+            it.1.1[way].frames == 0
+        });
+        let initial = self.initial.entry((step.flow, step.back)).or_insert(own);
+        if is_first {
+            // Until then, only acknowledged by the other end.
+            *initial = initial.or(own);
+        }
+        if has(Tcp::ACK) {
+            let other = has(Tcp::SYN).then_some(step.numbers[1].wrapping_sub(1));
+            self.initial.entry((step.flow, !step.back)).or_insert(other);
         }
         let (began_back, (_, ways, flags)) = self.open.entry(step.flow).or_insert_with(|| {
             let bytes = frame(step.flow, step.back, 0);
@@ -236,7 +271,8 @@ impl Naive {
 }
 
 fn in_order(mut facts: Vec<Facts>) -> Vec<Facts> {
-    facts.sort_by(|a, b| (&a.0, a.1[0].first_ns).cmp(&(&b.0, b.1[0].first_ns)));
+    // A record may begin in the nanosecond in which the one before it began.
+    facts.sort_by_cached_key(|it| (it.0.clone(), it.1[0].first_ns, format!("{it:?}")));
     facts
 }
 
@@ -278,8 +314,15 @@ struct Step {
     flow: u8,
     back: bool,
     flags: u8,
+    numbers: [u32; 2],
     len: u32,
     after_ns: u64,
+}
+
+impl Step {
+    fn frame(&self) -> Vec<u8> {
+        segment(self.flow, self.back, self.flags, self.numbers)
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -290,11 +333,13 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     // Large lengths stand for many frames: a few of them exceed an entry's counters.
     let len = prop_oneof![4 => 60_u32..9000, 1 => any::<u32>()];
-    (0_u8..12, any::<bool>(), any::<u8>(), len, after).prop_map(
-        |(flow, back, flags, len, after_ns)| Step {
+    let numbers = [0_u32..3, 0_u32..3];
+    (0_u8..12, any::<bool>(), any::<u8>(), numbers, len, after).prop_map(
+        |(flow, back, flags, numbers, len, after_ns)| Step {
             flow,
             back,
             flags,
+            numbers,
             len,
             after_ns,
         },
@@ -313,7 +358,7 @@ proptest! {
         let mut ns = START;
         for step in &steps {
             ns += step.after_ns;
-            bench.give(&frame(step.flow, step.back, step.flags), step.len, ns);
+            bench.give(&step.frame(), step.len, ns);
             bench.drain();
             naive.give(step, ns, idle, active);
         }
@@ -339,7 +384,7 @@ proptest! {
         let mut cut = 0;
         for step in &steps {
             ns += step.after_ns;
-            let is_cut = bench.cuts(&frame(step.flow, step.back, step.flags), step.len, ns);
+            let is_cut = bench.cuts(&step.frame(), step.len, ns);
             bench.drain();
             naive.give(step, ns, idle, active);
             prop_assert_eq!(is_cut, limits.cuts(step, ns, (packets, bytes), limit_idle));
@@ -369,7 +414,7 @@ proptest! {
                 bench.meter().batch();
                 for step in batch {
                     ns += step.after_ns;
-                    bench.count(&frame(step.flow, step.back, step.flags), step.len, ns);
+                    bench.count(&step.frame(), step.len, ns);
                     if !wait {
                         bench.meter().handled();
                     }
@@ -400,7 +445,7 @@ proptest! {
         let mut ns = START;
         for (step, drain) in &steps {
             ns += step.after_ns;
-            let frame = frame(step.flow, step.back, step.flags);
+            let frame = step.frame();
             if limit_idle.is_some() {
                 bench.cuts(&frame, step.len, ns);
             } else {
@@ -416,6 +461,131 @@ proptest! {
         let totals = bench.end();
         if limit_idle.is_some() {
             prop_assert_eq!(untracked, totals.missed_frames);
+        }
+    }
+}
+
+/// Segments of one flow that begin further records, as tshark 4.0 counts streams: direction,
+/// flags, sequence and acknowledgement number, and whether a record begins.
+#[test]
+fn a_syn_with_another_sequence_number_begins_a_record() {
+    const S: u8 = Tcp::SYN;
+    const SA: u8 = Tcp::SYN | Tcp::ACK;
+    const A: u8 = Tcp::ACK;
+    const FA: u8 = Tcp::FIN | Tcp::ACK;
+    const R: u8 = Tcp::RST;
+    type Segment = (bool, u8, u32, u32, bool);
+    let cases: &[(&str, &[Segment])] = &[
+        (
+            "after FIN, from either end",
+            &[
+                (false, S, 100, 0, true),
+                (true, SA, 9, 101, false),
+                (false, FA, 101, 10, false),
+                (true, FA, 10, 102, false),
+                (false, A, 102, 11, false),
+                (false, S, 500, 0, true),
+                (true, SA, 9, 501, false),
+                (false, FA, 501, 10, false),
+                (true, S, 700, 0, true),
+                (false, SA, 9, 701, false),
+            ],
+        ),
+        (
+            "after RST",
+            &[
+                (false, S, 100, 0, true),
+                (true, R | A, 0, 101, false),
+                (false, S, 200, 0, true),
+                (true, R | A, 0, 201, false),
+            ],
+        ),
+        (
+            "scans without an answer, and a half-open connection",
+            &[
+                (false, S, 100, 0, true),
+                (false, S, 200, 0, true),
+                (true, SA, 9, 201, false),
+                (false, A, 201, 10, false),
+                (true, S, 7000, 0, true),
+                (false, SA, 300, 7001, false),
+            ],
+        ),
+        (
+            "repeated segments, even after the end",
+            &[
+                (false, S, 100, 0, true),
+                (false, S, 100, 0, false),
+                (true, SA, 9, 101, false),
+                (true, SA, 9, 101, false),
+                (false, FA, 101, 10, false),
+                (true, R, 10, 0, false),
+                (false, S, 100, 0, false),
+                // Other answers to the repeated SYN.
+                (true, SA, 5000, 101, false),
+            ],
+        ),
+        (
+            "the start was not captured",
+            &[
+                (false, A, 100, 5, true),
+                (false, S, 777, 0, true),
+                (true, A, 5, 778, false),
+                (true, A, 6, 778, false),
+            ],
+        ),
+        (
+            "only the other direction was captured",
+            &[(true, A, 5, 110, true), (false, S, 777, 0, true)],
+        ),
+        (
+            "the answer is stamped before the SYN",
+            &[
+                (true, SA, 9, 101, true),
+                (false, S, 100, 0, false),
+                (false, S, 5100, 0, true),
+            ],
+        ),
+        (
+            "both ends open the connection",
+            &[
+                (false, S, 100, 0, true),
+                (true, S, 200, 0, false),
+                (false, SA, 100, 201, false),
+                (true, SA, 200, 101, false),
+            ],
+        ),
+    ];
+    for (name, segments) in cases {
+        for has_limits in [false, true] {
+            let mut bench = Bench::new(16, 4, u64::MAX, u64::MAX);
+            if has_limits {
+                bench = bench.follow(Some(1), None, u64::MAX);
+            }
+            for (ns, &(back, flags, sequence, acknowledged, _)) in (START..).zip(*segments) {
+                let bytes = segment(2, back, flags, [sequence, acknowledged]);
+                if has_limits {
+                    bench.cuts(&bytes, 60, ns);
+                } else {
+                    // All frames wait together.
+                    bench.count(&bytes, 60, ns);
+                }
+            }
+            bench.end();
+            bench.records.sort_by_key(FlowRecord::first_ns);
+            let began: Vec<_> = (START..)
+                .zip(*segments)
+                .filter(|(_, it)| it.4)
+                .map(|(ns, it)| (ns, it.0))
+                .collect();
+            let records = bench.records.iter();
+            let found: Vec<_> = records
+                .map(|it| (it.first_ns(), it.tuple.src_port == 80))
+                .collect();
+            assert_eq!(found, began, "{name}, limits {has_limits}");
+            let (last, reused) = bench.records.split_last().unwrap();
+            assert_eq!(last.end, FlowEndReason::Stopped);
+            assert!(reused.iter().all(|it| it.end == FlowEndReason::Reused));
         }
     }
 }

@@ -222,11 +222,17 @@ impl Headers {
     #[inline]
     #[must_use]
     pub fn tcp_flags(&self, frame: &[u8]) -> u8 {
+        self.tcp(frame).map_or(0, |tcp| tcp.flags())
+    }
+
+    /// Returns the TCP header of a frame; `None` if the frame has no complete one.
+    #[inline]
+    #[must_use]
+    pub fn tcp<'f>(&self, frame: &'f [u8]) -> Option<Tcp<'f>> {
         if self.tuple.protocol != protocol::TCP || self.fragment.is_later() {
-            return 0;
+            return None;
         }
-        let header = self.l4().and_then(|at| frame.get(at..self.end()));
-        header.map_or(0, |it| Tcp::new(it).map_or(0, |tcp| tcp.flags()))
+        Tcp::new(frame.get(self.l4()?..self.end())?).ok()
     }
 
     #[inline]

@@ -48,7 +48,24 @@ impl<'a> Tcp<'a> {
         Ok(Self { header, bytes })
     }
 
+    /// Returns the sequence number of the TCP segment.
+    #[inline]
+    #[must_use]
+    pub fn sequence(&self) -> u32 {
+        let [_, _, _, _, a, b, c, d, ..] = *self.header;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// Returns the acknowledgement number of the TCP segment, which is valid with [`Tcp::ACK`].
+    #[inline]
+    #[must_use]
+    pub fn acknowledgement(&self) -> u32 {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.header;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
     /// Returns the TCP control bits.
+    #[inline]
     #[must_use]
     pub fn flags(&self) -> u8 {
         self.header[13]
@@ -78,7 +95,7 @@ mod tests {
     use super::*;
 
     fn header(offset: u8) -> Vec<u8> {
-        let mut bytes = vec![0, 80, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, offset << 4, 0x12];
+        let mut bytes = vec![0, 80, 1, 0, 0, 0, 0, 1, 0, 0, 0, 2, offset << 4, 0x12];
         bytes.extend_from_slice(&[0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4]);
         bytes
     }
@@ -89,6 +106,7 @@ mod tests {
         let tcp = Tcp::new(&bytes).unwrap();
         assert_eq!((tcp.src_port(), tcp.dst_port()), (80, 256));
         assert_eq!((tcp.flags(), tcp.extent()), (0x12, Ok(24)));
+        assert_eq!((tcp.sequence(), tcp.acknowledgement()), (1, 2));
     }
 
     #[test]
