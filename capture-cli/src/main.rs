@@ -26,6 +26,8 @@ mod term;
 
 use args::{Args, CliCommand};
 use clap::Parser;
+#[cfg(feature = "flows")]
+use cmd::flows;
 use cmd::{
     check, ctl, devices, extcap, extract, manual, merge, model, pin, recover, rss, run, selftest,
     top,
@@ -60,6 +62,8 @@ fn main() -> ExitCode {
         CliCommand::Merge(it) => merge::merge(&it, args.quiet),
         CliCommand::Ctl(it) => ctl::ctl(&it),
         CliCommand::Extract(it) => extract::extract(&it, args.quiet),
+        #[cfg(feature = "flows")]
+        CliCommand::Flows(it) => flows::flows(&it, args.quiet),
         CliCommand::Pin(it) => pin::pin(&it),
         #[cfg(feature = "ship")]
         CliCommand::Ship(it) => ship::ship(&it, args.quiet),

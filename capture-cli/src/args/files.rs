@@ -1,4 +1,5 @@
-//! Arguments of the commands that read capture files: `rss`, `merge`, `extract` and `recover`.
+//! Arguments of the commands that read capture files: `rss`, `merge`, `extract`, `flows` and
+//! `recover`.
 
 use super::{ConfigArgs, seconds};
 use crate::{failure::Failure, term::time::TimePoint};
@@ -23,7 +24,8 @@ Examples:
   wqcap rss trace.pcap --set rss.hash=l3 --json | jq .skew
   zstd -dc trace.pcapng.zst | wqcap rss -")]
 pub struct RssArgs {
-    /// Capture files, pcap or pcapng, or directories of them; - is standard input
+    /// Capture files, pcap or pcapng, or directories of them; - is standard input. Files compressed
+    /// with gzip, zstd or LZ4 are recognised
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     #[command(flatten)]
@@ -62,7 +64,7 @@ pub struct MergeArgs {
     /// - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
-    /// Capture files to merge, or directories of .pcap and .pcapng files; - is standard input
+    /// Capture files to merge, or directories of capture files with any name; - is standard input
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
     /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, so that programs that
@@ -185,9 +187,9 @@ Examples:
 Exit status: 1 also if OUT is complete except for records lost in a truncated or damaged file, or in \
 an object that is missing or has changed.")]
 pub struct ExtractArgs {
-    /// Directory of capture files (output.dir of the capture), including all directories below it,
-    /// or a store
-    #[arg(value_name = "DIR|STORE")]
+    /// Directory of capture files (output.dir of the capture), including all directories below it;
+    /// or a capture file, or a store
+    #[arg(value_name = "DIR|FILE|STORE")]
     pub dir: PathBuf,
     /// Start of the extracted period, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
@@ -227,6 +229,41 @@ pub struct ExtractArgs {
     #[command(flatten)]
     pub key: KeyArgs,
     /// Print a report of the extraction as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `wqcap flows`.
+#[cfg(feature = "flows")]
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The records are those of a capture with flows.dir, in the same Parquet files. Their times are the \
+times of the frames in the capture files, which are read in time order.
+Packets without an Ethernet header, such as Linux cooked ones, are counted with one.
+Relevant keys: flows.active, flows.idle, flows.memory, flows.names, flows.interval.
+
+Examples:
+  wqcap flows old.pcap -o flows
+  wqcap flows --names -o flows /var/lib/wqcap
+  wqcap flows --set flows.idle=15s -o flows ring/ other.pcapng.gz
+
+Exit status: 1 also if the records are complete except for frames lost in a truncated or damaged \
+input.")]
+pub struct FlowsArgs {
+    /// Capture files, pcap or pcapng, or directories of them; - is standard input
+    #[arg(required = true, value_name = "IN")]
+    pub inputs: Vec<PathBuf>,
+    /// Directory for the flow records, which is created if it is missing
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Also read names, such as TLS server names, and write the tables of DNS and DHCP
+    #[arg(long)]
+    pub names: bool,
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Print a report on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -88,8 +88,11 @@ pub enum CliCommand {
     Rss(RssArgs),
     /// Merge capture files into one, in time order
     Merge(MergeArgs),
-    /// Extract frames by time and filter from a directory of capture files, or from an object store
+    /// Extract frames by time and filter from capture files, or from an object store
     Extract(ExtractArgs),
+    /// Write flow records of capture files, without a NIC
+    #[cfg(feature = "flows")]
+    Flows(FlowsArgs),
     /// Protect the capture files of a period from deletion
     Pin(PinArgs),
     /// Ship finished files and flow records to an object store

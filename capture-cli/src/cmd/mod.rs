@@ -7,6 +7,8 @@ pub mod extcap;
 pub mod extract;
 #[cfg(feature = "ship")]
 pub mod fleet;
+#[cfg(feature = "flows")]
+pub mod flows;
 pub mod key;
 pub mod manual;
 pub mod merge;

@@ -19,10 +19,14 @@ use wqcap_engine::{
     config::Format,
     files::{
         folder::CaptureFolder,
+        name::natural_order,
         pin::{HeldFile, Pin, PinError, PinEvaluator, PinFolder, Pins},
+        read::origin::FileKind,
         sealed::SecretKey,
     },
     index::{FlowTerms, IndexFolder},
+    merge::kind_in_folder,
+    read::FileRanges,
 };
 
 /// Creates, lists or releases pins.
@@ -70,7 +74,8 @@ impl CaptureSet {
             ));
         }
         let dir = args.dir.clone().unwrap_or_else(|| output.dir.clone());
-        let folder = CaptureFolder::list(&dir).map_err(|e| {
+        let key = output.key_source().and_then(|it| it.read().ok());
+        let folder = CaptureFolder::search(&dir).map_err(|e| {
             let shown = dir.display();
             Failure::refused(format!(
                 "{shown}: {e}; name the directory of the capture files with -c CONFIG or --dir DIR"
@@ -79,12 +84,18 @@ impl CaptureSet {
         for note in folder.unread_notes() {
             terminal::print_line(format_args!("note: {note}"));
         }
-        let key = output.key_source().and_then(|it| it.read().ok());
+        let is_capture = |(path, _): &(PathBuf, u64)| {
+            let file = FileRanges::whole(path.clone()).with_key(key.clone());
+            kind_in_folder(&file) != FileKind::Foreign
+        };
+        let mut files = folder.finished;
+        files.extend(folder.others.into_iter().filter(is_capture));
+        files.sort_by(|(a, _), (b, _)| natural_order(a, b));
         let index_dir = output.index_dir;
         Ok(Self {
             dir,
             index_dir: (!index_dir.as_os_str().is_empty()).then_some(index_dir),
-            files: folder.finished,
+            files,
             key,
         })
     }

@@ -12,9 +12,12 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::{fmt::Write, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
 use wqcap_engine::{
-    files::sealed::SecretKey,
+    files::{
+        link::{EthernetFrames, link_type_name},
+        sealed::SecretKey,
+    },
     format::ETHERNET,
     merge::in_folder,
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
@@ -26,9 +29,9 @@ use wqcap_engine::{
 struct FileFacts {
     /// Path of the input file.
     path: String,
-    /// Number of Ethernet frames in the file.
+    /// Number of frames in the file that are spread over queues.
     frames: u64,
-    /// Number of frames of other link types, which are not spread over queues.
+    /// Number of frames of link types without Ethernet frames, which are not spread over queues.
     other_link_types: u64,
     /// Notes for the user about the input file.
     notes: Vec<String>,
@@ -53,15 +56,22 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let key = key::of_args(&args.key)?;
     let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
-    let inputs = expanded(&args.files, key.as_ref())?;
-    let mut reading = ReadProgress::new(quiet, &inputs);
+    let mut notes = Vec::new();
+    let inputs = expanded(&args.files, key.as_ref(), &mut notes)?;
+    let paths: Vec<_> = inputs.iter().map(|it| it.path().to_owned()).collect();
+    let mut reading = ReadProgress::new(quiet, &paths);
     let mut files = Vec::new();
     let mut losses = Vec::new();
-    for path in &inputs {
-        let file = FileRanges::named(path.clone()).with_key(key.clone());
-        files.push(read(&file, &mut simulation, &mut reading, &mut losses)?);
+    for file in &inputs {
+        files.extend(read(file, &mut simulation, &mut reading, &mut losses)?);
     }
     reading.clear();
+    for note in notes {
+        terminal::print_line(format_args!("note: {note}"));
+    }
+    if files.is_empty() {
+        return Failure::from_messages(losses);
+    }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let report = simulation.report(u16::try_from(cpus).unwrap_or(u16::MAX));
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
@@ -82,19 +92,31 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     Failure::from_messages(losses)
 }
 
-/// Adds the frames of a capture file to the RSS simulation. Fails if the file cannot be opened. If
-/// it is damaged later, adds a message to `losses` and keeps the frames before the damage.
+/// Adds the frames of a capture file to the RSS simulation. Fails if a file that the user named
+/// cannot be opened; a file of a folder is left out with a message in `losses`. If a file is damaged
+/// later, adds a message to `losses` and keeps the frames before the damage.
 fn read(
     file: &FileRanges,
     simulation: &mut Simulation,
     reading: &mut ReadProgress,
     losses: &mut Vec<String>,
-) -> Result<FileFacts, Failure> {
+) -> Result<Option<FileFacts>, Failure> {
     let shown = file.path().display();
-    let mut reader = file
-        .open()
-        .map_err(|e| Failure::refused(format!("{shown}: {}", opening_error(&e))))?;
+    let mut unreadable = |problem: &str| {
+        let message = format!("{shown}: {problem}");
+        if !file.may_be_lost() {
+            return Err(Failure::refused(message));
+        }
+        losses.push(message);
+        Ok(None)
+    };
+    let mut reader = match file.open() {
+        Ok(reader) => reader,
+        Err(e) => return unreadable(&opening_error(&e)),
+    };
     let (mut frames, mut other_link_types) = (0, 0);
+    let mut converted: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut ethernet = EthernetFrames::default();
     let mut notes = Vec::new();
     loop {
         match reader.advance() {
@@ -103,7 +125,7 @@ fn read(
             // Damage before the first frame means that this is not a capture file, whatever its
             // first bytes are.
             Err(e @ ReadError::Damaged { .. }) if frames + other_link_types == 0 => {
-                return Err(Failure::refused(format!("{shown}: {e}")));
+                return unreadable(&e.to_string());
             }
             Err(e) => {
                 losses.push(format!(
@@ -114,13 +136,17 @@ fn read(
             }
         }
         let Some(packet) = reader.packet() else { break };
-        let ethernet = reader
-            .interfaces()
-            .get(packet.interface)
-            .is_some_and(|i| i.link_type == ETHERNET);
-        if ethernet {
+        let Some(interface) = reader.interfaces().get(packet.interface) else {
+            break;
+        };
+        let link_type = interface.link_type;
+        let (bytes, len) = packet.without_fcs(interface.fcs_len);
+        if let Some((frame, len)) = ethernet.convert(link_type, bytes, len) {
             frames += 1;
-            simulation.frame(packet.bytes, packet.len, packet.ns);
+            simulation.frame(frame, len, packet.ns);
+            if link_type != ETHERNET {
+                *converted.entry(link_type).or_default() += 1;
+            }
         } else {
             other_link_types += 1;
         }
@@ -135,6 +161,13 @@ fn read(
             .filter(|end| *end != FileEnd::Clean)
             .map(|end| end.to_string()),
     );
+    for (link_type, n) in converted {
+        notes.push(format!(
+            "{} of {}: the result counts the Ethernet header that a NIC would see",
+            counted(n, "frame"),
+            link_type_name(link_type)
+        ));
+    }
     if other_link_types > 0 {
         notes.push(format!(
             "the result leaves out {} of other link types than Ethernet",
@@ -148,12 +181,12 @@ fn read(
             counted(raised, "record")
         ));
     }
-    Ok(FileFacts {
+    Ok(Some(FileFacts {
         path: shown.to_string(),
         frames,
         other_link_types,
         notes,
-    })
+    }))
 }
 
 /// Formats the error of an input file that cannot be opened, without an offset of 0.
@@ -191,25 +224,25 @@ impl Canvas {
 }
 
 /// Replaces each input folder by its capture files.
-fn expanded(inputs: &[PathBuf], key: Option<&SecretKey>) -> Result<Vec<PathBuf>, Failure> {
+fn expanded(
+    inputs: &[PathBuf],
+    key: Option<&SecretKey>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<FileRanges>, Failure> {
     let mut files = Vec::new();
     for path in inputs {
         if !path.is_dir() {
-            files.push(path.clone());
+            files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
             continue;
         }
-        let mut notes = Vec::new();
-        let found = in_folder(path, key, &ReadMeter::default(), &mut notes)?;
+        let found = in_folder(path, key, &ReadMeter::default(), notes)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(Failure::refused(format!(
                 "{shown}: the directory has no .pcap or .pcapng files; name a file or another directory"
             )));
         }
-        for note in notes {
-            terminal::print_line(format_args!("note: {note}"));
-        }
-        files.extend(found.into_iter().map(|(file, _)| file.path().to_owned()));
+        files.extend(found.into_iter().map(|(file, _)| file));
     }
     Ok(files)
 }

@@ -1,6 +1,10 @@
 //! Points in time as typed by users.
 
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use jiff::{
+    Timestamp,
+    civil::DateTime,
+    tz::{AmbiguousOffset, Offset, TimeZone},
+};
 use std::{
     fmt,
     str::FromStr,
@@ -29,6 +33,16 @@ pub enum TimePointError {
         "not a time; write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, +10m, or now"
     )]
     Form,
+    /// The local time occurs twice, because clocks are set back.
+    #[error(
+        "this local time occurs twice, as {0} and as {1}; write one of these, with its offset from UTC"
+    )]
+    Twice(String, String),
+    /// The local time does not occur, because clocks are set forward.
+    #[error(
+        "there is no such local time, because clocks are set forward: with the offset before it is {0}, with the offset after it {1}; write a time with an offset from UTC"
+    )]
+    Never(String, String),
     /// The point in time is outside of the range that nanoseconds in 64 bits can express.
     #[error("must be in the years 1970 to 2553")]
     Range,
@@ -74,13 +88,34 @@ impl TimePoint {
         if let Some(ns) = unix(text) {
             return Ok(Self(ns));
         }
-        let stamp = text.parse::<Timestamp>().or_else(|_| {
-            let civil: DateTime = text.parse()?;
-            zone.to_timestamp(civil)
-        });
-        let stamp = stamp.map_err(|_: jiff::Error| TimePointError::Form)?;
+        let stamp = match text.parse::<Timestamp>() {
+            Ok(stamp) => stamp,
+            Err(_) => local(text.parse().map_err(|_| TimePointError::Form)?, zone)?,
+        };
         let ns = u64::try_from(stamp.as_nanosecond());
         ns.map(Self).map_err(|_| TimePointError::Range)
+    }
+}
+
+/// Converts a local time, which must occur exactly once.
+fn local(civil: DateTime, zone: &TimeZone) -> Result<Timestamp, TimePointError> {
+    let at = |offset: Offset| {
+        let stamp = offset.to_timestamp(civil);
+        stamp.map_err(|_| TimePointError::Range)
+    };
+    // The offset is part of each reading: 2024-10-27T02:30:00+02:00.
+    let shown = |stamp: Timestamp, offset| stamp.display_with_offset(offset).to_string();
+    match zone.to_ambiguous_timestamp(civil).offset() {
+        AmbiguousOffset::Unambiguous { offset } => at(offset),
+        AmbiguousOffset::Fold { before, after } => {
+            let reading = |offset| at(offset).map(|stamp| shown(stamp, offset));
+            Err(TimePointError::Twice(reading(before)?, reading(after)?))
+        }
+        // A reading with one offset is a time at which the other one applies.
+        AmbiguousOffset::Gap { before, after } => {
+            let earlier = shown(at(before)?, after);
+            Err(TimePointError::Never(earlier, shown(at(after)?, before)))
+        }
     }
 }
 
@@ -102,6 +137,38 @@ mod tests {
 
     /// 2026-03-01T12:00:00Z in nanoseconds since 1970.
     const NOW: u64 = 1_772_366_400_000_000_000;
+
+    #[test]
+    fn local_times_that_occur_twice_or_never_are_refused() {
+        let zone = TimeZone::get("Europe/Berlin").expect("the time zone is known");
+        let at = |text| TimePoint::at(text, NOW, &zone).map_err(|e| e.to_string());
+        for (text, readings) in [
+            (
+                "2024-10-27 02:30:00",
+                ["2024-10-27T02:30:00+02:00", "2024-10-27T02:30:00+01:00"],
+            ),
+            (
+                "2024-10-27T02:00",
+                ["2024-10-27T02:00:00+02:00", "2024-10-27T02:00:00+01:00"],
+            ),
+            (
+                "2024-03-31 02:10:00",
+                ["2024-03-31T03:10:00+02:00", "2024-03-31T01:10:00+01:00"],
+            ),
+        ] {
+            let e = at(text).expect_err(text);
+            assert!(readings.iter().all(|it| e.contains(it)), "{e}");
+        }
+        for (text, seconds) in [
+            ("2024-10-27 01:59:59", 1_729_987_199),
+            ("2024-10-27 03:00:00", 1_729_994_400),
+            ("2024-03-31 01:59:59", 1_711_846_799),
+            ("2024-03-31 03:00:00", 1_711_846_800),
+            ("2024-10-27T02:25:00+02:00", 1_729_988_700),
+        ] {
+            assert_eq!(at(text), Ok(TimePoint(seconds * 1_000_000_000)), "{text}");
+        }
+    }
 
     #[test]
     fn moments() {

@@ -46,7 +46,6 @@ pub mod extract;
 #[cfg(test)]
 mod fixtures;
 pub mod folder;
-pub mod format;
 pub mod index;
 pub mod merge;
 pub mod name;
@@ -54,3 +53,5 @@ pub mod pin;
 pub mod read;
 pub mod recover;
 pub mod sealed;
+
+pub use wqcap_pcap::{format, link};

@@ -1,6 +1,7 @@
 //! Tests of files: writing, rotation, retention, damage, tools that read files, flow records.
 
 mod anonymize;
+mod cases_files;
 mod cases_names;
 mod community;
 mod cutoff;

@@ -106,7 +106,8 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     let (times, filter) = match &args.mark {
         None => (from..to, filter),
         Some(id) => {
-            let pin = PinFolder { dir: &args.dir }.find(id)?;
+            let dir = extract::folder_of(&args.dir);
+            let pin = PinFolder { dir }.find(id)?;
             let expression = both(&pin.filter, &args.filter.expression);
             let filter = Filter::compile(&expression).map_err(|e| {
                 Failure::refused(format!(

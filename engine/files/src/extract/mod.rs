@@ -22,7 +22,8 @@ use crate::{
     anonymize::{AnonymizeCounts, AnonymizeParams, Anonymizer},
     format::ETHERNET,
     index::{FlowTerms, IndexFolder},
-    merge::{self, MergeError, MergePlan, MergeTarget, RecordSelection},
+    link::{EthernetFrames, link_type_name},
+    merge::{self, MergeError, MergePlan, MergeTarget, PortLink, RecordSelection},
     read::{FileRanges, Packet, ReadMeter},
     sealed::SecretKey,
 };
@@ -33,12 +34,15 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
-use wqcap_frame::{Headers, filter::Filter};
+use wqcap_frame::{
+    Headers,
+    filter::{Filter, FilterError},
+};
 
 /// Query for frames in a folder of capture files.
 #[derive(Clone, Debug)]
 pub struct ExtractQuery {
-    /// Folder of capture files in which the query searches.
+    /// Folder of capture files in which the query searches, or a capture file.
     pub dir: PathBuf,
     /// Folder of the capture files' indexes; missing indexes are built there. `None`: files are
     /// selected by their first records only.
@@ -119,34 +123,102 @@ pub struct ReadCount {
 /// Selection of the records that match a query, with the anonymizer if one is configured.
 struct FrameSelection<'q> {
     query: &'q FrameQuery,
+    /// Filters for link types other than Ethernet, compiled at their first frames.
+    filters: Vec<LinkFilter>,
+    ethernet: EthernetFrames,
     anonymizer: Option<Anonymizer>,
 }
 
+/// Filter of a query for the frames of one link type.
+struct LinkFilter {
+    link_type: u32,
+    filter: Result<Filter, FilterError>,
+    /// Number of frames that were left out because the filter is not defined for them.
+    left_out: u64,
+}
+
 impl FrameSelection<'_> {
-    fn matches(&self, packet: &Packet<'_>) -> bool {
+    #[inline]
+    fn matches(&mut self, packet: &Packet<'_>, link: PortLink) -> bool {
         let query = self.query;
-        query.times.contains(&packet.ns)
-            && query.filter.accepts(packet.bytes, packet.len)
+        if !query.times.contains(&packet.ns) {
+            return false;
+        }
+        let (bytes, len) = packet.without_fcs(link.fcs_len);
+        let accepts = match link.link_type {
+            ETHERNET => query.filter.accepts(bytes, len),
+            other => self.accepts_other(other, bytes, len),
+        };
+        accepts
             && query.community_id.as_ref().is_none_or(|id| {
-                let found = Headers::innermost(packet.bytes).community_id(packet.bytes);
+                let frame = self.ethernet.convert(link.link_type, bytes, len);
+                let found = frame.and_then(|(it, _)| Headers::innermost(it).community_id(it));
                 found.as_ref() == Some(id)
             })
+    }
+
+    /// Returns `true` if the filter accepts a frame of a link type other than Ethernet. The
+    /// expression has the meaning that it has for tcpdump reading a file of this link type.
+    fn accepts_other(&mut self, link_type: u32, bytes: &[u8], len: u32) -> bool {
+        if self.query.filter.program().is_none() {
+            return true;
+        }
+        let known = self.filters.iter().position(|it| it.link_type == link_type);
+        let at = known.unwrap_or_else(|| {
+            self.filters.push(LinkFilter {
+                link_type,
+                filter: self.query.filter.for_link_type(link_type),
+                left_out: 0,
+            });
+            self.filters.len() - 1
+        });
+        let it = &mut self.filters[at];
+        match &it.filter {
+            Ok(filter) => filter.accepts(bytes, len),
+            Err(_) => {
+                it.left_out += 1;
+                false
+            }
+        }
+    }
+
+    /// Returns a line for each link type with frames that the filter cannot judge.
+    fn losses(&self) -> impl Iterator<Item = String> {
+        self.filters.iter().filter_map(|it| {
+            let e = it.filter.as_ref().err()?;
+            Some(format!(
+                "{} frames of {} are left out, because the filter cannot be applied to them: {e}",
+                it.left_out,
+                link_type_name(it.link_type)
+            ))
+        })
     }
 }
 
 impl RecordSelection for FrameSelection<'_> {
-    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
-        if !self.matches(&packet) {
+    fn select<'a>(&'a mut self, packet: Packet<'a>, link: PortLink) -> Option<Packet<'a>> {
+        if !self.matches(&packet, link) {
             return None;
         }
         Some(match &mut self.anonymizer {
-            Some(anonymizer) => Packet {
-                bytes: anonymizer.frame(packet.bytes, packet.len),
-                ..packet
-            },
+            Some(anonymizer) => packet.with_bytes(anonymizer.frame(packet.bytes, packet.len)),
             None => packet,
         })
     }
+}
+
+/// Returns the folder of a query: `path`, or the folder of the capture file `path`.
+#[must_use]
+pub fn folder_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|_| path.is_file());
+    let parent = parent.map(|it| {
+        if it.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            it
+        }
+    });
+    parent.unwrap_or(path)
 }
 
 /// Runs an extraction query. `watch` is called repeatedly with the number of bytes read and the
@@ -165,7 +237,7 @@ pub fn extract(
         dir: &query.dir,
         indexes: query.index_dir.as_deref().map(|folder| IndexFolder {
             folder,
-            dir: &query.dir,
+            dir: folder_of(&query.dir),
         }),
         key: query.key.as_ref(),
         times: &query.frames.times,
@@ -210,22 +282,18 @@ pub fn extract_ranges(
     if query.anonymize.is_some() {
         make_anonymous(&mut plan)?;
     }
-    let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
-    if plan.link_type() != ETHERNET && judges_bytes {
-        return Err(MergeError::Refused(format!(
-            "the capture files have link type {}; a filter or a Community ID can only be applied to Ethernet frames",
-            plan.link_type()
-        )));
-    }
     let target = MergeTarget::new(&query.out, &plan)?;
     let to_read = plan.bytes().unwrap_or(0);
     let mut frames = FrameSelection {
         query,
+        filters: Vec::new(),
+        ethernet: EthernetFrames::default(),
         anonymizer: query.anonymize.as_ref().map(Anonymizer::new),
     };
     let merged = merge::run_selected(plan, target, &mut frames, |bytes| watch(bytes, to_read))?;
     let losses = merged.inputs.iter();
     let losses = losses.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
+    let losses = losses.chain(frames.losses());
     Ok(FramesWritten {
         out: merged.out,
         format: merged.format,
@@ -233,15 +301,15 @@ pub fn extract_ranges(
         bytes: merged.bytes,
         first_ns: merged.first_ns,
         last_ns: merged.last_ns,
-        anonymized: frames.anonymizer.map(|it| it.done()),
         losses: losses.collect(),
+        anonymized: frames.anonymizer.map(|it| it.done()),
         notes: merged.notes,
     })
 }
 
 fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
-    plan.make_anonymous();
-    if plan.link_type() == ETHERNET {
+    if plan.has_ethernet() {
+        plan.make_anonymous();
         return Ok(());
     }
     Err(MergeError::Refused(format!(
@@ -254,11 +322,8 @@ fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
 struct Anonymous(Anonymizer);
 
 impl RecordSelection for Anonymous {
-    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
-        Some(Packet {
-            bytes: self.0.frame(packet.bytes, packet.len),
-            ..packet
-        })
+    fn select<'a>(&'a mut self, packet: Packet<'a>, _: PortLink) -> Option<Packet<'a>> {
+        Some(packet.with_bytes(self.0.frame(packet.bytes, packet.len)))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::times::{Beginning, may_hold, reaches};
 use crate::{
     index::{self, CaptureIndex, FlowTerms, IndexFolder},
-    merge::{MergeError, in_folder},
+    merge::{MergeError, in_folder_or_file},
     read::{FileEnd, FileRanges, ReadMeter},
     sealed::SecretKey,
 };
@@ -63,6 +63,8 @@ struct FoundFile {
     len: u64,
     index: Option<Indexed>,
     begins: Beginning,
+    /// Set when the file cannot be read, and the loss has been reported.
+    is_lost: bool,
 }
 
 /// Parts of a capture file that its index selects.
@@ -106,7 +108,7 @@ pub(super) fn select(
     }
     let begins: Vec<_> = found.iter().map(|it| it.begins).collect();
     for (file, reach) in found.iter_mut().zip(reaches(&begins)) {
-        if file.index.is_none() && !may_hold(&reach, wanted.times) {
+        if file.is_lost || file.index.is_none() && !may_hold(&reach, wanted.times) {
             continue;
         }
         if let (None, Some(indexes)) = (&file.index, wanted.indexes) {
@@ -131,14 +133,15 @@ impl FileSelection {
         wanted: &SelectionQuery<'_>,
         meter: &ReadMeter,
     ) -> Result<Vec<FoundFile>, MergeError> {
-        let files = in_folder(wanted.dir, wanted.key, meter, &mut self.notes)?;
-        let files = files.into_iter().filter(|(_, len)| *len > 0);
+        let files = in_folder_or_file(wanted.dir, wanted.key, meter, &mut self.notes)?;
         let found: Vec<_> = files
+            .into_iter()
             .map(|(file, len)| FoundFile {
                 file,
                 len,
                 index: None,
                 begins: Beginning::default(),
+                is_lost: false,
             })
             .collect();
         if found.is_empty() {
@@ -161,8 +164,16 @@ impl FileSelection {
             self.index.bytes_read += bytes;
             found.index = Some(Indexed::new(&index, wanted));
         } else if !wanted.is_always() {
-            // An unreadable file may hold any frame; the error is reported when it is merged.
-            found.begins = Beginning::read(&found.file).unwrap_or_default();
+            match Beginning::read(&found.file) {
+                Ok(begins) => found.begins = begins,
+                // The merge reports the error of a file that the user named, or that was deleted.
+                Err(e) if e.is_not_found() || !found.file.may_be_lost() => {}
+                Err(e) => {
+                    let shown = found.file.path.display();
+                    self.losses.push(format!("{shown}: cannot be read: {e}"));
+                    found.is_lost = true;
+                }
+            }
         }
     }
 
@@ -219,7 +230,8 @@ impl FileSelection {
 /// Returns the part before the first record of the first capture file that still exists. It is
 /// enough for an output without frames.
 fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
-    for FoundFile { file, .. } in files {
+    let mut problem = None;
+    for FoundFile { file, .. } in files.iter().filter(|it| !it.is_lost) {
         match index::head_len(file) {
             // A file without a complete header is read, so that the merge reports the reason.
             Ok(0) => return Ok(file.clone()),
@@ -228,11 +240,17 @@ fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
                 return Ok(file.clone().with_ranges(ranges));
             }
             Err(e) if e.is_not_found() => {}
-            Err(e) => {
-                let path = file.path.display();
-                return Err(MergeError::Refused(format!("{path}: {e}")));
-            }
+            Err(e) => problem = Some(format!("{}: {e}", file.path.display())),
         }
+    }
+    if let Some(problem) = problem {
+        return Err(MergeError::Refused(problem));
+    }
+    if let Some(lost) = files.iter().find(|it| it.is_lost) {
+        let shown = lost.file.path.display();
+        return Err(MergeError::Failed(format!(
+            "{shown}: no capture file of this directory can be read"
+        )));
     }
     let dir = dir.display();
     Err(MergeError::Refused(format!(

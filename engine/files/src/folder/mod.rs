@@ -1,5 +1,5 @@
-//! Listing of the capture files of a folder and its subfolders, by file extension; identity of
-//! files.
+//! Listing of the capture files of a folder and its subfolders, by file extension, and of files that
+//! may be captures of other programs; identity of files.
 
 pub mod delivery;
 pub mod expired;
@@ -20,13 +20,17 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
+use wqcap_pcap::name::natural_order;
 
-/// Capture files of a folder and its subfolders, in name order.
+/// Capture files of a folder and its subfolders, in the natural order of their names.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CaptureFolder {
     /// Finished capture files and their lengths in bytes.
     pub finished: Vec<(PathBuf, u64)>,
+    /// Regular files with other names, which may be captures of other programs, and their lengths in
+    /// bytes. Hidden files are left out. Only [`CaptureFolder::search`] lists them.
+    pub others: Vec<(PathBuf, u64)>,
     /// Capture files that are open, or were left open by a crash: all names that end in `.part`.
     pub unfinished: Vec<PathBuf>,
     /// Subfolders of the capture folder that cannot be read, with the error.
@@ -161,6 +165,32 @@ impl CaptureFolder {
     /// # Errors
     /// The folder cannot be read.
     pub fn list_to(dir: &Path, levels: usize) -> io::Result<Self> {
+        Self::list_named(dir, levels, FileName::has_capture_ending)
+    }
+
+    /// Lists the capture files of a folder and all its subfolders, and the other regular files in
+    /// them.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn search(dir: &Path) -> io::Result<Self> {
+        let is_shown = |path: &Path| {
+            let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+            !name.starts_with(b".") || FileName::has_capture_ending(path)
+        };
+        let mut it = Self::list_named(dir, usize::MAX, is_shown)?;
+        let files = it.finished.into_iter();
+        (it.finished, it.others) = files.partition(|(path, _)| FileName::has_capture_ending(path));
+        Ok(it)
+    }
+
+    /// Lists the unfinished files of a folder, and as finished ones the regular files for which
+    /// `is_wanted` returns `true`.
+    fn list_named(
+        dir: &Path,
+        levels: usize,
+        is_wanted: impl Fn(&Path) -> bool,
+    ) -> io::Result<Self> {
         let tree = FolderTree::list(dir, levels)?;
         let mut it = Self {
             unread: tree.unread,
@@ -170,7 +200,7 @@ impl CaptureFolder {
             let name = path.file_name().unwrap_or_default().as_encoded_bytes();
             if name.ends_with(PART.as_bytes()) {
                 it.unfinished.push(path);
-            } else if FileName::has_capture_ending(&path) {
+            } else if is_wanted(&path) {
                 // Links are left out: their targets belong to other folders.
                 match fs::symlink_metadata(&path) {
                     Ok(file) if file.is_file() => it.finished.push((path, file.len())),
@@ -181,8 +211,8 @@ impl CaptureFolder {
                 }
             }
         }
-        it.finished.sort();
-        it.unfinished.sort();
+        it.finished.sort_by(|a, b| natural_order(&a.0, &b.0));
+        it.unfinished.sort_by(|a, b| natural_order(a, b));
         Ok(it)
     }
 

@@ -7,12 +7,13 @@ use super::{
 use crate::{
     folder::FileStamp,
     format::{
-        FileFormat,
+        ETHERNET, FileFormat,
         pcapng::{
             Options,
             code::{EPB_DROPCOUNT, OPT_COMMENT},
         },
     },
+    link::{EthernetFrames, is_regular},
     read::{self, Decompressor, FileEnd, FileRanges, Packet, PacketReader, ReadError},
     sealed::{Content, SecretKey},
 };
@@ -78,7 +79,9 @@ pub fn build(
         }
         if let Some(packet) = reader.packet() {
             let lost = counts_losses.then(|| lost_before(&packet));
-            work.add(&mut index.flows, &packet, end, lost);
+            let interface = reader.interfaces().get(packet.interface);
+            let link_type = interface.map_or(ETHERNET, |it| it.link_type);
+            work.add(&mut index.flows, &packet, link_type, end, lost);
             if index.marks.len() < MOST_MARKS {
                 index.marks.extend(marks(&packet));
             }
@@ -205,6 +208,7 @@ struct IndexBuilder {
     open: Option<IndexBlock>,
     /// Start of the open index block in a compressed file's content.
     content: u64,
+    ethernet: EthernetFrames,
     /// Number of each flow in the index.
     numbers: HashMap<IndexFlow, u32>,
     /// Number of the index block that each flow was last seen in, plus one.
@@ -234,6 +238,7 @@ impl IndexBuilder {
         &mut self,
         flows: &mut Vec<IndexFlow>,
         packet: &Packet<'_>,
+        link_type: u32,
         end: u64,
         lost: Option<u64>,
     ) {
@@ -256,7 +261,13 @@ impl IndexBuilder {
         block.last_ns = block.last_ns.max(packet.ns);
         block.frames += 1;
         block.lost = sum(block.lost, lost);
-        let flow = IndexFlow::new(packet.bytes);
+        // A filter may accept frames without an Ethernet header whatever their flow is.
+        let frame = (self.ethernet).convert(link_type, packet.bytes, packet.len);
+        let frame = frame.filter(|_| is_regular(link_type, packet.bytes));
+        let Some(flow) = frame.map(|(frame, _)| IndexFlow::new(frame)) else {
+            block.others = true;
+            return;
+        };
         let number = match self.numbers.get(&flow) {
             Some(number) => *number,
             None if flows.len() == MOST_FLOWS => {

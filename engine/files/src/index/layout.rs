@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Version of the index layout. Indexes of another version are ignored.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Prefix of the record comment that holds an operator's mark.
 pub const MARK: &str = "mark ";
 /// Maximum number of operator's marks in an index.

@@ -1,19 +1,49 @@
-//! Capture files of a folder, as inputs of `merge`, `extract` and `rss`.
+//! Capture files of a folder, as inputs of `merge`, `extract`, `rss` and `flows`.
 
 use super::summary::MergeError;
 use crate::{
     folder::CaptureFolder,
-    read::{FileRanges, ReadMeter, origin::is_merged},
+    name::{FileName, natural_order, resembles_capture},
+    read::{
+        FileRanges, ReadMeter,
+        origin::{FileKind, is_merged, kind_of},
+    },
     sealed::SecretKey,
 };
 use std::path::Path;
 
-/// Maximum number of file names in the note on files that a merge or extraction excludes.
+/// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
 
-/// Lists the finished capture files of a folder and its subfolders with their lengths, in name
-/// order. Files that `merge` or `extract` has written are excluded with a note, because their
-/// frames would occur twice. They are listed if there are no other files. `key` opens sealed files.
+/// Returns the capture files that a user names: those of a folder and its subfolders with
+/// [`in_folder`], or the file itself.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn in_folder_or_file(
+    path: &Path,
+    key: Option<&SecretKey>,
+    meter: &ReadMeter,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(FileRanges, u64)>, MergeError> {
+    match path.metadata() {
+        Ok(file) if !file.is_dir() => {
+            let ranges = FileRanges {
+                meter: meter.for_another_file(),
+                key: key.cloned(),
+                ..FileRanges::named(path.to_owned())
+            };
+            Ok(vec![(ranges, file.len())])
+        }
+        _ => in_folder(path, key, meter, notes),
+    }
+}
+
+/// Lists the finished capture files of a folder and its subfolders with their lengths, in the
+/// natural order of their names. Files with the extension of a capture file are captures; other
+/// files are captures if their content begins like one. Files that `merge` or `extract` has written
+/// are excluded with a note, because their frames would occur twice. They are listed if there are no
+/// other files. `key` opens sealed files.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -24,33 +54,81 @@ pub fn in_folder(
     notes: &mut Vec<String>,
 ) -> Result<Vec<(FileRanges, u64)>, MergeError> {
     let shown = dir.display();
-    let folder = CaptureFolder::list(dir);
+    let folder = CaptureFolder::search(dir);
     let folder = folder.map_err(|e| MergeError::Refused(format!("{shown}: {e}")))?;
     notes.extend(folder.notes(dir));
-    let file = |path| FileRanges {
-        found_in: Some(dir.to_owned()),
-        meter: meter.for_another_file(),
-        key: key.cloned(),
-        ..FileRanges::whole(path)
-    };
-    let finished = folder.finished.into_iter();
-    let files = finished.map(|(path, len)| (file(path), len));
-    let (merged, captured): (Vec<_>, Vec<_>) =
-        files.partition(|(file, _)| file.source().is_ok_and(is_merged));
+    let (mut merged, mut captured, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+    for (path, len) in folder.finished.into_iter().chain(folder.others) {
+        let file = FileRanges {
+            found_in: Some(dir.to_owned()),
+            meter: meter.for_another_file(),
+            key: key.cloned(),
+            ..FileRanges::whole(path)
+        };
+        match kind_in_folder(&file) {
+            FileKind::Capture => captured.push((file, len)),
+            FileKind::Merged => merged.push((file, len)),
+            FileKind::Foreign => foreign.push(file),
+        }
+    }
+    for files in [&mut merged, &mut captured] {
+        files.sort_by(|(a, _), (b, _)| natural_order(&a.path, &b.path));
+    }
+    if !foreign.is_empty() {
+        let are = if foreign.len() == 1 {
+            "file is"
+        } else {
+            "files are"
+        };
+        notes.push(format!(
+            "{shown}: {} {are} left out, because the content is not that of a capture file: {}",
+            foreign.len(),
+            names(foreign.iter())
+        ));
+    }
     if captured.is_empty() {
         return Ok(merged);
     }
     if !merged.is_empty() {
-        let name = |(file, _): &(FileRanges, u64)| file.path.display().to_string();
-        let mut names: Vec<_> = merged.iter().take(MOST_NAMES).map(name).collect();
-        match merged.len() - names.len() {
-            0 => {}
-            more => names.push(format!("{more} more")),
-        }
         notes.push(format!(
             "{shown}: files that wqcap merge or extract has written are left out: {}",
-            names.join(", ")
+            names(merged.iter().map(|(file, _)| file))
         ));
     }
     Ok(captured)
+}
+
+/// Returns the kind of a file in a folder. A file with the name of a capture file is never foreign:
+/// if it is not a capture, the command that reads it reports that.
+#[must_use]
+pub fn kind_in_folder(file: &FileRanges) -> FileKind {
+    // The bytes are counted when the file is read.
+    let source = FileRanges {
+        meter: ReadMeter::default(),
+        ..file.clone()
+    };
+    let Ok(source) = source.source() else {
+        return FileKind::Capture;
+    };
+    if FileName::has_capture_ending(&file.path) {
+        return match is_merged(source) {
+            true => FileKind::Merged,
+            false => FileKind::Capture,
+        };
+    }
+    match kind_of(source) {
+        FileKind::Foreign if resembles_capture(&file.path) => FileKind::Capture,
+        kind => kind,
+    }
+}
+
+/// Returns the first names of files for a note, and the number of the others.
+fn names<'a>(files: impl ExactSizeIterator<Item = &'a FileRanges>) -> String {
+    let more = files.len().saturating_sub(MOST_NAMES);
+    let name = |file: &FileRanges| file.path.display().to_string();
+    let mut names: Vec<_> = files.take(MOST_NAMES).map(name).collect();
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
 }

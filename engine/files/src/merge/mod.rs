@@ -11,7 +11,8 @@
 //! Invariants: a merge is one pass. Memory is bounded by the number of streams that overlap in
 //! time, not by the files. A file is open only while its records are merged. Every readable record
 //! is written, also one that is out of order. Irregularities are counted and never corrected
-//! silently. The output appears complete under its name, or not at all.
+//! silently. The output appears complete under its name, or not at all. A file of a folder that
+//! cannot be read does not prevent the merge of the others.
 
 mod gaps;
 mod inputs;
@@ -24,12 +25,13 @@ mod summary;
 mod target;
 
 pub use gaps::GapFacts;
-pub use inputs::in_folder;
+pub use inputs::{in_folder, in_folder_or_file, kind_in_folder};
 pub use plan::MergePlan;
-pub use run::run;
+pub use run::{VisitedRecord, run, visit};
 pub use summary::{InputFacts, InterfaceFacts, Lateness, MergeError, MergeSummary};
 pub use target::MergeTarget;
 
+pub(crate) use ports::PortLink;
 pub(crate) use run::{RecordSelection, run_selected};
 
 #[cfg(test)]

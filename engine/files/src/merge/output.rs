@@ -8,10 +8,11 @@ use crate::{
         pcapng::{
             self,
             code::{
-                EPB_DROPCOUNT, EPB_FLAGS, EPB_QUEUE, IF_NAME, OPT_ENDOFOPT, SHB_OS, SHB_USERAPPL,
+                EPB_DROPCOUNT, EPB_FLAGS, EPB_QUEUE, IF_NAME, OPT_COMMENT, OPT_ENDOFOPT, SHB_OS,
+                SHB_USERAPPL,
             },
             enhanced_packet, interface_description, interface_statistics, option, recode_options,
-            section_header,
+            section_header, simple_packet,
         },
         secrets::Secrets,
     },
@@ -26,6 +27,8 @@ use std::{
 /// Maximum length of a record in the merged file that readers accept, for nearly every link type:
 /// libpcap's MAXIMUM_SNAPLEN, and Wireshark's limit.
 const MOST_BYTES: usize = 262_144;
+/// Maximum number of bytes of the section comments in the merged file.
+const MOST_COMMENTS: usize = 1 << 20;
 /// Record options that reveal neither persons nor places, and are kept in anonymized output.
 const ANONYMOUS_OPTIONS: [u16; 3] = [EPB_FLAGS, EPB_QUEUE, EPB_DROPCOUNT];
 /// Length in bytes from which on the merge writes its buffered output.
@@ -34,6 +37,7 @@ const PIECE: usize = 1 << 20;
 pub(super) struct MergeOutput {
     target: MergeTarget,
     format: FileFormat,
+    /// Link type of a pcap output.
     link_type: u32,
     snaplen: u32,
     /// Set when the merged file omits texts written by people or machines.
@@ -50,6 +54,8 @@ pub(super) struct MergeOutput {
     cut: u64,
     options_left_out: u64,
     texts_left_out: u64,
+    /// Number of records without a timestamp that were written with that of the previous record.
+    stamped: u64,
     /// Hashes of the decryption secrets written to the merged file: the files of several queues
     /// contain the same secrets.
     secrets: HashSet<u64>,
@@ -81,27 +87,45 @@ impl MergeOutput {
             cut: 0,
             options_left_out: 0,
             texts_left_out: 0,
+            stamped: 0,
             secrets: HashSet::new(),
             secrets_left_out: 0,
             reader_left: false,
         }
     }
 
-    /// Writes the header of the merged file with these capture ports.
-    pub(super) fn begin(&mut self, ports: &[OutputPort]) {
+    /// Writes the header of the merged file with these capture ports and section comments.
+    pub(super) fn begin(&mut self, ports: &[OutputPort], comments: &[String]) {
         match self.format {
             FileFormat::Pcap => {
                 if self.snaplen == 0 {
                     self.snaplen = pcap::NO_LIMIT;
                 }
-                let fcs_len = ports.first().and_then(|port| port.fcs_len);
+                let fcs_len = ports.first().and_then(|port| port.link.fcs_len);
                 let header = encode_header(self.snaplen, self.link_type, fcs_len);
                 self.piece.extend(header);
                 self.snaplen_offsets.push(pcap::SNAPLEN_OFFSET);
                 self.interfaces = 1;
             }
             FileFormat::Pcapng => {
+                let comments = if self.anonymous {
+                    self.texts_left_out += comments.len() as u64;
+                    &[]
+                } else {
+                    comments
+                };
+                let mut room = MOST_COMMENTS;
                 section_header(&mut self.piece, |out| {
+                    for comment in comments {
+                        match room.checked_sub(comment.len()) {
+                            Some(left) => room = left,
+                            None => {
+                                self.texts_left_out += 1;
+                                continue;
+                            }
+                        }
+                        option(out, OPT_COMMENT, comment.as_bytes());
+                    }
                     option(out, SHB_OS, std::env::consts::OS.as_bytes());
                     option(out, SHB_USERAPPL, MERGE_PROGRAM.as_bytes());
                 });
@@ -114,23 +138,23 @@ impl MergeOutput {
     pub(super) fn interface(&mut self, port: &OutputPort) {
         let block = self.written + self.piece.len() as u64;
         self.snaplen_offsets.push(block + pcapng::SNAPLEN_OFFSET);
-        let link_type = u16::try_from(self.link_type).unwrap_or(u16::MAX);
+        let link_type = u16::try_from(port.link.link_type).unwrap_or(u16::MAX);
         let number = format!("port {}", self.interfaces);
-        let (name, texts) = if self.anonymous {
-            self.texts_left_out += 1 + port.texts.len() as u64;
+        let (name, options) = if self.anonymous {
+            self.texts_left_out += 1 + port.options.len() as u64;
             (&number, &[][..])
         } else {
-            (&port.name, &port.texts[..])
+            (&port.name, &port.options[..])
         };
         interface_description(
             &mut self.piece,
             link_type,
             self.snaplen,
-            port.fcs_len,
+            port.link.fcs_len,
             |out| {
                 option(out, IF_NAME, name.as_bytes());
-                for (code, text) in texts {
-                    option(out, *code, text.as_bytes());
+                for (code, value) in options {
+                    option(out, *code, value);
                 }
             },
         );
@@ -155,11 +179,22 @@ impl MergeOutput {
         let (out, anonymous) = (&mut self.piece, self.anonymous);
         match self.format {
             FileFormat::Pcap => {
+                self.stamped += u64::from(!packet.stamped);
                 let header = encode_record_header(packet.ns, caplen, packet.len);
                 out.extend_from_slice(&header);
                 out.extend_from_slice(bytes);
             }
+            FileFormat::Pcapng
+                if !packet.stamped
+                    && port == 0
+                    && queue.is_none()
+                    && packet.len == caplen
+                    && (self.snaplen == 0 || caplen <= self.snaplen) =>
+            {
+                simple_packet(out, bytes, packet.len);
+            }
             FileFormat::Pcapng => {
+                self.stamped += u64::from(!packet.stamped);
                 let port = u32::try_from(port).unwrap_or(0);
                 enhanced_packet(out, port, packet.ns, bytes, packet.len, |out| {
                     if packet.options.is_empty() {
@@ -218,6 +253,10 @@ impl MergeOutput {
             (
                 self.cut,
                 "records are cut to 262144 bytes, the limit of readers",
+            ),
+            (
+                self.stamped,
+                "records without a stamp are written with the stamp of the previous record",
             ),
             (
                 self.options_left_out,

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
+    link::link_type_name,
     name::FileName,
-    read::{FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
+    read::{FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
     sealed::SecretKey,
 };
 use std::{
@@ -30,7 +31,14 @@ pub struct MergePlan {
     pub(super) streams: Vec<StreamPlan>,
     pub(super) ports: Ports,
     pub(super) format: FileFormat,
+    /// Only link type whose frames the output can have; `None`: the frames of all link types.
+    pub(super) only: Option<u32>,
+    /// Link type of the first record, otherwise of the first interface.
     pub(super) link_type: u32,
+    /// Set when `link_type` is that of a record.
+    has_record: bool,
+    /// Comments of the inputs' sections, each once.
+    pub(super) comments: Vec<String>,
     /// Snapshot length of the merged file in bytes; 0: no limit.
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
@@ -125,6 +133,21 @@ impl MergePlan {
         Self::from_ranges(files, notes, out, true)
     }
 
+    /// Plans the reading of capture files in time order for [`super::visit`], without an output. A
+    /// folder stands for the capture files in it. `key` opens sealed inputs.
+    ///
+    /// # Errors
+    /// An input is missing, not a capture file, or given twice.
+    pub fn for_reading(inputs: &[PathBuf], key: Option<&SecretKey>) -> Result<Self, MergeError> {
+        // pcapng has all link types.
+        Self::new(inputs, key, Path::new("none.pcapng"))
+    }
+
+    /// Returns the names of the capture ports that are known before the inputs are read.
+    pub fn port_names(&self) -> impl Iterator<Item = &str> {
+        self.ports.list.iter().map(|port| port.name.as_str())
+    }
+
     /// Plans a merge of ranges of capture files. `notes` are notes on the files that are known
     /// already. `statistics` is set when the files' own statistics apply to the ranges.
     pub(crate) fn from_ranges(
@@ -138,7 +161,10 @@ impl MergePlan {
             streams: Vec::new(),
             ports: Ports::default(),
             format: FileFormat::Pcap,
-            link_type: 0,
+            only: None,
+            link_type: ETHERNET,
+            has_record: false,
+            comments: Vec::new(),
             snaplen: 1,
             inputs: Vec::new(),
             notes,
@@ -151,10 +177,26 @@ impl MergePlan {
         };
         let here = files.iter().filter(|it| !it.is_remote());
         let folders: HashSet<_> = here.filter_map(|it| it.found_in.clone()).collect();
-        let mut first = None;
         let mut streams: HashMap<(PathBuf, QueueName), usize> = HashMap::new();
+        let replaced = fs::metadata(out).ok().map(|it| (it.dev(), it.ino()));
         for ranges in files {
-            let Some(file) = plan.add_file(ranges, &mut first)? else {
+            // OUT of an earlier run, which only its content shows to be a capture file.
+            let is_replaced = || {
+                let file = fs::metadata(&ranges.path).ok();
+                file.is_some_and(|it| Some((it.dev(), it.ino())) == replaced)
+            };
+            if ranges.found_in.is_some()
+                && !ranges.is_remote()
+                && !FileName::has_capture_ending(&ranges.path)
+                && is_replaced()
+            {
+                plan.notes.push(format!(
+                    "{}: the file is left out, because the output replaces it",
+                    ranges.shown()
+                ));
+                continue;
+            }
+            let Some(file) = plan.add_file(ranges)? else {
                 continue;
             };
             let stream = file.queue.clone().map(|queue| {
@@ -185,7 +227,13 @@ impl MergePlan {
             stream.files.make_contiguous().sort_by(by_time);
         }
         let inputs_are = plan.format;
-        plan.format = wanted.unwrap_or(inputs_are);
+        // Only pcapng can have several link types.
+        let own = if plan.has_one_link_type() {
+            inputs_are
+        } else {
+            FileFormat::Pcapng
+        };
+        plan.format = wanted.unwrap_or(own);
         if plan.format == FileFormat::Pcap {
             plan.settle_pcap(inputs_are)?;
             plan.notes.extend(pcap_within(out, &folders));
@@ -211,26 +259,44 @@ impl MergePlan {
     /// stamp is less than `window_ns` earlier. Bytes in `ignored` fields are not compared.
     ///
     /// # Errors
-    /// The link type is not Ethernet.
+    /// No input has the link type Ethernet.
     pub fn leave_out_repetitions(
         &mut self,
         window_ns: u64,
         ignored: IgnoredFields,
     ) -> Result<(), MergeError> {
-        if self.link_type != ETHERNET {
+        if !self.has_ethernet() {
             return Err(MergeError::Refused(format!(
                 "cannot detect repeated frames: the inputs have link type {}, and only Ethernet is supported",
                 self.link_type
             )));
+        }
+        if !self.has_one_link_type() {
+            self.notes
+                .push("repetitions are only detected among Ethernet frames".into());
         }
         self.repetitions = Some(DedupWindow::new(window_ns, ignored));
         Ok(())
     }
 
     /// Leaves out of the merged file names, descriptions, comments, secrets and all options that
-    /// may identify persons or places.
+    /// may identify persons or places, and all frames of other link types than Ethernet.
     pub(crate) fn make_anonymous(&mut self) {
         self.anonymous = true;
+        self.only = Some(ETHERNET);
+        self.link_type = ETHERNET;
+        self.ports.keep_only(ETHERNET);
+    }
+
+    /// Returns `true` if an interface of the inputs has the link type Ethernet.
+    pub(crate) fn has_ethernet(&self) -> bool {
+        let mut ports = self.ports.list.iter();
+        ports.any(|port| port.link.link_type == ETHERNET)
+    }
+
+    fn has_one_link_type(&self) -> bool {
+        let mut ports = self.ports.list.iter();
+        ports.all(|port| port.link.link_type == self.link_type)
     }
 
     /// Returns the number of bytes of all inputs of the merge, if all are files.
@@ -239,7 +305,7 @@ impl MergePlan {
         self.bytes
     }
 
-    /// Returns the LINKTYPE of all inputs of the merge.
+    /// Returns the LINKTYPE of the first record of the merge, otherwise of the first interface.
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type
     }
@@ -249,13 +315,9 @@ impl MergePlan {
         self.identities.contains(&(metadata.dev(), metadata.ino()))
     }
 
-    /// Reads header and first record of an input file. `None`: the file was deleted after it was
-    /// listed.
-    fn add_file(
-        &mut self,
-        ranges: FileRanges,
-        first: &mut Option<(String, u32)>,
-    ) -> Result<Option<FilePlan>, MergeError> {
+    /// Reads header and first record of an input file. `None`: nothing can be read of the file,
+    /// which does not prevent the merge of the others.
+    fn add_file(&mut self, ranges: FileRanges) -> Result<Option<FilePlan>, MergeError> {
         let path = &ranges.path;
         let shown = ranges.shown();
         let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
@@ -270,6 +332,12 @@ impl MergePlan {
             };
             regular = metadata.is_file();
             if !self.identities.insert((metadata.dev(), metadata.ino())) {
+                if ranges.found_in.is_some() {
+                    self.notes.push(format!(
+                        "{shown}: the file has another name and is read once"
+                    ));
+                    return Ok(None);
+                }
                 return refused("the file is given twice; name it once".into());
             }
             self.bytes = self
@@ -291,32 +359,47 @@ impl MergePlan {
         // Damage is reported when the file is merged, so that the records before it are kept.
         let begun = reader.advance();
         let first_ns = reader.packet().map(|packet| packet.ns);
-        if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
-            return refused(e.to_string());
-        }
         if reader.interfaces().is_empty() {
             let problem = match begun {
                 Err(e) => e.to_string(),
-                Ok(_) => "the file describes no interface".into(),
+                Ok(_) => match reader.end() {
+                    Some(end @ FileEnd::Torn { .. }) => end.to_string(),
+                    _ => {
+                        self.notes.push(format!(
+                            "{shown}: the file describes no interface and has no frames"
+                        ));
+                        self.inputs.push(InputFacts {
+                            path: shown,
+                            ..InputFacts::default()
+                        });
+                        return Ok(None);
+                    }
+                },
             };
-            return match ranges.is_remote() {
+            return match ranges.may_be_lost() {
                 true => Ok(self.lose(&ranges, &problem)),
                 false => refused(problem),
             };
         }
+        if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
+            return refused(e.to_string());
+        }
         if reader.format() == FileFormat::Pcapng {
             self.format = FileFormat::Pcapng;
         }
-        for interface in reader.interfaces() {
-            let (other, link_type) =
-                first.get_or_insert_with(|| (shown.clone(), interface.link_type));
-            if *link_type != interface.link_type {
-                return refused(format!(
-                    "the file has link type {}, and {other} has link type {link_type}: programs refuse a capture file with both; merge the two files separately",
-                    interface.link_type
-                ));
+        if !self.has_record {
+            let first = reader.packet().map_or(0, |packet| packet.interface);
+            self.has_record = first_ns.is_some();
+            if self.has_record || self.ports.list.is_empty() {
+                self.link_type = reader.interfaces()[first].link_type;
             }
-            self.link_type = interface.link_type;
+        }
+        for comment in reader.section_comments() {
+            if !self.comments.contains(comment) {
+                self.comments.push(comment.clone());
+            }
+        }
+        for interface in reader.interfaces() {
             self.snaplen = match (self.snaplen, interface.snaplen) {
                 (0, _) | (_, 0) => 0,
                 (a, b) => a.max(b),
@@ -343,8 +426,8 @@ impl MergePlan {
         }))
     }
 
-    /// Handles an input file that cannot be opened. A deleted file is noted; an unreadable remote
-    /// file is recorded as lost; any other file is an error.
+    /// Handles an input file that cannot be opened. A deleted file is noted; an unreadable file of a
+    /// folder or a store is recorded as lost; a file that the user named is an error.
     fn unreadable(
         &mut self,
         ranges: &FileRanges,
@@ -355,13 +438,14 @@ impl MergePlan {
             return Ok(None);
         }
         let shown = ranges.shown();
-        if ranges.is_remote() {
-            return Ok(self.lose(ranges, &e.to_string()));
+        let problem = match e {
+            ReadError::Io { source, .. } => source.to_string(),
+            e => e.to_string(),
+        };
+        match ranges.may_be_lost() {
+            true => Ok(self.lose(ranges, &problem)),
+            false => Err(MergeError::Refused(format!("{shown}: {problem}"))),
         }
-        Err(MergeError::Refused(match e {
-            ReadError::Io { source, .. } => format!("{shown}: {source}"),
-            e => format!("{shown}: {e}"),
-        }))
     }
 
     /// Records an input file of which nothing is read.
@@ -380,8 +464,11 @@ impl MergePlan {
         let lost = lost.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
         let lost: Vec<_> = lost.take(MOST_LOSSES).collect();
         match self.inputs.len().saturating_sub(lost.len()) {
-            _ if lost.is_empty() => {
+            0 if lost.is_empty() => {
                 MergeError::Refused("all input files were deleted before they could be read".into())
+            }
+            _ if lost.is_empty() => {
+                MergeError::Refused("the inputs describe no interface and have no frames".into())
             }
             0 => MergeError::Failed(lost.join("; ")),
             more => MergeError::Failed(format!("{}; {more} more", lost.join("; "))),
@@ -390,7 +477,16 @@ impl MergePlan {
 
     /// Checks that the inputs of the merge fit into pcap, which has one interface and no options.
     fn settle_pcap(&mut self, inputs_are: FileFormat) -> Result<(), MergeError> {
-        let mut fcs = self.ports.list.iter().map(|port| port.fcs_len.unwrap_or(0));
+        if !self.has_one_link_type() {
+            self.notes.push(format!(
+                "a pcap file has one link type: only frames of {} are written; write pcapng to keep all frames",
+                link_type_name(self.link_type)
+            ));
+        }
+        self.only = Some(self.link_type);
+        self.ports.keep_only(self.link_type);
+        let fcs = self.ports.list.iter();
+        let mut fcs = fcs.map(|port| port.link.fcs_len.unwrap_or(0));
         let one = fcs.next().unwrap_or(0);
         if fcs.any(|other| other != one) {
             return Err(MergeError::Refused(

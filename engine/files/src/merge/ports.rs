@@ -3,7 +3,10 @@
 use crate::{
     format::{
         Interface,
-        pcapng::{TextBudget, code::IF_DESCRIPTION},
+        pcapng::{
+            TextBudget,
+            code::{IF_DESCRIPTION, IF_FILTER},
+        },
     },
     name::FileName,
     read::{FileRanges, MOST_INTERFACES},
@@ -13,16 +16,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Form of the frames of a capture port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PortLink {
+    /// Link type of the port's frames (LINKTYPE_ value).
+    pub(crate) link_type: u32,
+    /// Length in bytes of the frame check sequence at the end of each frame, if it is declared.
+    pub(crate) fcs_len: Option<u8>,
+}
+
+impl PortLink {
+    pub(super) fn new(interface: &Interface) -> Self {
+        Self {
+            link_type: interface.link_type,
+            fcs_len: interface.fcs_len,
+        }
+    }
+}
+
 /// Capture port: an interface of the output.
 #[derive(Clone, Debug)]
 pub(super) struct OutputPort {
     pub(super) name: String,
-    pub(super) texts: Vec<(u16, String)>,
-    pub(super) fcs_len: Option<u8>,
+    /// Options of the port's description, without the name.
+    pub(super) options: Vec<(u16, Vec<u8>)>,
+    pub(super) link: PortLink,
 }
 
-/// Key of a capture port: folder, machine and name.
-type PortKey = (PathBuf, Option<String>, Option<String>);
+/// Key of a capture port: folder, machine, name, and form of the frames.
+type PortKey = (PathBuf, Option<String>, Option<String>, PortLink);
 
 /// Capture ports found so far in the inputs of a merge.
 #[derive(Default)]
@@ -30,15 +52,33 @@ pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,
     numbers: HashMap<PortKey, usize>,
     names: HashSet<String>,
-    /// Memory budget for the interface texts of all capture ports.
+    /// Memory budget for the interface options of all capture ports.
     pub(super) texts: TextBudget,
+    /// Number of interfaces with another capture filter than their port, whose filter is left out.
+    pub(super) other_filters: u64,
     /// Set when the inputs have more interfaces than the maximum number of capture ports.
     pub(super) overfull: bool,
 }
 
 impl Ports {
-    /// Returns the capture port of a file's interface. Interfaces with the same name and machine in
-    /// a folder and its subfolders are one port: the queues of one capture. Without a name, files
+    /// Forgets the capture ports with other link types than `link_type`.
+    pub(super) fn keep_only(&mut self, link_type: u32) {
+        let is_kept = |port: &OutputPort| port.link.link_type == link_type;
+        let numbers = self.list.iter().scan(0, |next, port| {
+            let number = *next;
+            *next += usize::from(is_kept(port));
+            Some(number)
+        });
+        let numbers: Vec<_> = numbers.collect();
+        self.numbers.retain(|key, number| {
+            *number = numbers[*number];
+            key.3.link_type == link_type
+        });
+        self.list.retain(is_kept);
+    }
+
+    /// Returns the capture port of a file's interface. Interfaces with the same name, machine and
+    /// link type in a folder and its subfolders are one port: the queues of one capture. Without a name, files
     /// of queues in the same folder are one port, and any other file is a separate port. `None`:
     /// the maximum number of interfaces is reached.
     pub(super) fn number(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
@@ -51,9 +91,22 @@ impl Ports {
             (None, None) => (path.as_path(), path.file_stem()),
         };
         let host = interface.host.clone();
-        let key = (place.to_owned(), host.clone(), name.map(str::to_owned));
-        if let Some(number) = self.numbers.get(&key) {
-            return Some(*number);
+        let link = PortLink::new(interface);
+        let key = (
+            place.to_owned(),
+            host.clone(),
+            name.map(str::to_owned),
+            link,
+        );
+        if let Some(&number) = self.numbers.get(&key) {
+            let filter = |of: &[(u16, Vec<u8>)]| of.iter().position(|it| it.0 == IF_FILTER);
+            let (kept, other) = (&self.list[number].options, &interface.options);
+            let differs = match (filter(kept), filter(other)) {
+                (Some(a), Some(b)) => kept[a] != other[b],
+                (a, b) => a != b,
+            };
+            self.other_filters += u64::from(differs);
+            return Some(number);
         }
         if self.list.len() == MOST_INTERFACES {
             self.overfull = true;
@@ -67,17 +120,18 @@ impl Ports {
         if !self.texts.take(&shown) {
             shown = "port".into();
         }
-        let mut texts = interface.texts.clone();
-        texts.retain(|(_, text)| self.texts.take(text));
+        let mut options = interface.options.clone();
+        options.retain(|(_, value)| self.texts.take(value));
         let taken = !self.names.insert(shown.clone());
-        if taken && !texts.iter().any(|(code, _)| *code == IF_DESCRIPTION) {
+        if taken && !options.iter().any(|(code, _)| *code == IF_DESCRIPTION) {
             let host = host.map(|it| format!("{it}: ")).unwrap_or_default();
-            texts.push((IF_DESCRIPTION, format!("{host}{}", place.display())));
+            let description = format!("{host}{}", place.display());
+            options.push((IF_DESCRIPTION, description.into_bytes()));
         }
         self.list.push(OutputPort {
             name: shown,
-            texts,
-            fcs_len: interface.fcs_len,
+            options,
+            link,
         });
         let number = self.list.len() - 1;
         self.numbers.insert(key, number);
@@ -119,9 +173,10 @@ mod tests {
 
     #[test]
     fn ports_differ_by_folder_and_name() {
-        let named = |name: &str| Interface {
-            name: Some(name.into()),
-            ..Interface::default()
+        let named = |name: &str| {
+            let mut it = Interface::default();
+            it.name = Some(name.into());
+            it
         };
         let mut ports = Ports::default();
         let mut number = |path: &str, it: &Interface| {
@@ -131,10 +186,8 @@ mod tests {
         assert_eq!(number("/a/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 0);
         assert_eq!(number("/a/wqcap-q01-1.pcapng", &named("mlx5_0 queue 1")), 0);
         assert_eq!(number("/b/wqcap-q00-1.pcapng", &named("mlx5_0 queue 0")), 1);
-        let other = Interface {
-            host: Some("tap2".into()),
-            ..named("mlx5_0 queue 0")
-        };
+        let mut other = named("mlx5_0 queue 0");
+        other.host = Some("tap2".into());
         assert_eq!(number("/a/wqcap-q00-1.pcap", &Interface::default()), 2);
         assert_eq!(number("/a/wqcap-q01-2.pcap", &Interface::default()), 2);
         assert_eq!(number("/a/left.pcap", &Interface::default()), 3);
@@ -151,7 +204,14 @@ mod tests {
         }
         let names: Vec<_> = ports.list.iter().map(|port| port.name.as_str()).collect();
         assert_eq!(names, ["mlx5_0", "mlx5_0", "a", "left", "right", "mlx5_0"]);
-        assert_eq!(ports.list[1].texts, [(3, "/b".to_owned())]);
-        assert_eq!(ports.list[5].texts, [(3, "tap2: /a".to_owned())]);
+        assert_eq!(ports.list[1].options, [(3, b"/b".to_vec())]);
+        assert_eq!(ports.list[5].options, [(3, b"tap2: /a".to_vec())]);
+        // A file with another link type, or with an FCS, has another port.
+        for (link_type, fcs_len, want) in [(0, None, 0), (101, None, 6), (0, Some(4), 7)] {
+            let mut other = named("mlx5_0 queue 1");
+            (other.link_type, other.fcs_len) = (link_type, fcs_len);
+            let file = FileRanges::whole("/a/wqcap-q01-1.pcapng".into());
+            assert_eq!(ports.number(&file, &other), Some(want));
+        }
     }
 }

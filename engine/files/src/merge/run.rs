@@ -4,11 +4,15 @@ use super::{
     gaps::Gaps,
     output::MergeOutput,
     plan::MergePlan,
+    ports::PortLink,
     stream::{MergeLedger, MergeStream},
     summary::{InterfaceFacts, Lateness, MergeError, MergeSummary},
     target::MergeTarget,
 };
-use crate::{format::FileFormat, read::Packet};
+use crate::{
+    format::{ETHERNET, FileFormat},
+    read::Packet,
+};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, binary_heap::PeekMut},
@@ -36,15 +40,78 @@ pub fn run(
 /// Selection of the records that a merge writes; it may replace their bytes.
 pub(crate) trait RecordSelection {
     /// Returns the record to write to the merged file, with at most as many bytes as the input
-    /// record. `None`: the record is left out.
-    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>>;
+    /// record. `link` is the form of the frame. `None`: the record is left out.
+    fn select<'a>(&'a mut self, packet: Packet<'a>, link: PortLink) -> Option<Packet<'a>>;
+
+    /// Selects a record of the port with this number.
+    fn select_of_port<'a>(
+        &'a mut self,
+        packet: Packet<'a>,
+        link: PortLink,
+        _port: usize,
+    ) -> Option<Packet<'a>> {
+        self.select(packet, link)
+    }
+}
+
+/// Record of the inputs of a merge plan, on its way to a visitor.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct VisitedRecord<'a> {
+    /// Packet record as the input file has it.
+    pub packet: Packet<'a>,
+    /// Number of the capture port in [`MergePlan::port_names`]; higher numbers are ports that the
+    /// inputs describe later.
+    pub port: usize,
+    /// Link type of the record's frame (LINKTYPE_ value).
+    pub link_type: u32,
+    /// Length in bytes of the frame check sequence at the end of the record's frame, if declared.
+    pub fcs_len: Option<u8>,
+}
+
+/// Selection of no records, which passes each one to a function.
+struct Visitor<F>(F);
+
+impl<F: FnMut(&VisitedRecord<'_>)> RecordSelection for Visitor<F> {
+    fn select<'a>(&'a mut self, _: Packet<'a>, _: PortLink) -> Option<Packet<'a>> {
+        None
+    }
+
+    #[inline]
+    fn select_of_port<'a>(
+        &'a mut self,
+        packet: Packet<'a>,
+        link: PortLink,
+        port: usize,
+    ) -> Option<Packet<'a>> {
+        (self.0)(&VisitedRecord {
+            packet,
+            port,
+            link_type: link.link_type,
+            fcs_len: link.fcs_len,
+        });
+        None
+    }
+}
+
+/// Reads the inputs of a merge plan and passes each record to `visit`, in time order, instead of
+/// writing it. `watch` is called as by [`run`]. The summary counts no output.
+///
+/// # Errors
+/// `watch` stopped the merge. Problems of single inputs are in the summary.
+pub fn visit(
+    plan: MergePlan,
+    visit: impl FnMut(&VisitedRecord<'_>),
+    watch: impl FnMut(u64) -> bool,
+) -> Result<MergeSummary, MergeError> {
+    run_selected(plan, MergeTarget::none(), &mut Visitor(visit), watch)
 }
 
 /// Selection of all input records, unchanged.
 struct AllRecords;
 
 impl RecordSelection for AllRecords {
-    fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
+    fn select<'a>(&'a mut self, packet: Packet<'a>, _: PortLink) -> Option<Packet<'a>> {
         Some(packet)
     }
 }
@@ -58,16 +125,18 @@ pub(crate) fn run_selected(
 ) -> Result<MergeSummary, MergeError> {
     let begun = Instant::now();
     let out = target.shown.clone();
-    let (format, link_type) = (plan.format, plan.link_type);
+    let format = plan.format;
     let anonymous = plan.anonymous;
-    let mut output = MergeOutput::new(target, format, link_type, plan.snaplen, anonymous);
-    output.begin(&plan.ports.list);
+    let mut output = MergeOutput::new(target, format, plan.link_type, plan.snaplen, anonymous);
+    output.begin(&plan.ports.list, &plan.comments);
     let mut ledger = MergeLedger {
         inputs: plan.inputs,
         ports: plan.ports,
         statistics: Vec::new(),
         sums: plan.statistics,
-        link_type,
+        only: plan.only,
+        comments: plan.comments,
+        later_comments: 0,
         bytes_read: 0,
         notes: plan.notes,
         unread: 0,
@@ -103,8 +172,9 @@ pub(crate) fn run_selected(
             None => stream.open(&mut ledger),
             Some((packet, port)) => {
                 if let Some(port) = port
-                    && let Some(packet) = selection.select(packet)
-                    && !state.repeats(&mut repetitions, &packet)
+                    && let Some(link) = ledger.ports.list.get(port).map(|it| it.link)
+                    && let Some(packet) = selection.select_of_port(packet, link, port)
+                    && !state.repeats(&mut repetitions, &packet, link)
                 {
                     while format == FileFormat::Pcapng && output.interfaces <= port {
                         let Some(port) = ledger.ports.list.get(output.interfaces) else {
@@ -165,6 +235,22 @@ pub(crate) fn run_selected(
             ledger.unread
         ));
     }
+    if !anonymous && format == FileFormat::Pcapng {
+        for (n, what) in [
+            (
+                ledger.ports.other_filters,
+                "interfaces have another capture filter than the first one of their port, and their filter is left out",
+            ),
+            (
+                ledger.later_comments,
+                "comments of sections that follow the first frame of their file are left out",
+            ),
+        ] {
+            if n > 0 {
+                notes.push(format!("{n} {what}"));
+            }
+        }
+    }
     let (bytes, more) = output.finish()?;
     notes.extend(more);
     if ledger.ports.texts.left_out > 0 {
@@ -217,8 +303,13 @@ struct MergeProgress {
 impl MergeProgress {
     /// Returns `true` if a record repeats an earlier merged record, and counts it.
     #[inline]
-    fn repeats(&mut self, of: &mut Option<DedupWindow>, packet: &Packet<'_>) -> bool {
-        let window = of.as_mut();
+    fn repeats(
+        &mut self,
+        of: &mut Option<DedupWindow>,
+        packet: &Packet<'_>,
+        link: PortLink,
+    ) -> bool {
+        let window = of.as_mut().filter(|_| link.link_type == ETHERNET);
         let repeats =
             window.is_some_and(|it| it.check_and_record(packet.bytes, packet.len, packet.ns));
         self.deduplicated += u64::from(repeats);

@@ -43,7 +43,12 @@ pub(super) struct MergeLedger {
     pub(super) statistics: Vec<InterfaceStatistics>,
     /// Set when the interface statistics of the input files are summed up.
     pub(super) sums: bool,
-    pub(super) link_type: u32,
+    /// Only link type whose frames the output can have.
+    pub(super) only: Option<u32>,
+    /// Comments of sections in the output.
+    pub(super) comments: Vec<String>,
+    /// Number of comments of sections that are not in the output: they follow the first record.
+    pub(super) later_comments: u64,
     pub(super) bytes_read: u64,
     /// Notes for the user on the whole merge.
     pub(super) notes: Vec<String>,
@@ -57,7 +62,7 @@ pub(super) struct MergeLedger {
 impl MergeLedger {
     /// Returns the capture port of an input's interface, if the output can hold it.
     fn port(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
-        let fits = interface.link_type == self.link_type;
+        let fits = self.only.is_none_or(|it| it == interface.link_type);
         fits.then(|| self.ports.number(file, interface)).flatten()
     }
 
@@ -251,6 +256,9 @@ impl MergeStream {
         if !losses.is_empty() {
             facts.loss = Some(losses.join("; "));
         }
+        let comments = open.reader.section_comments().iter();
+        let later = comments.filter(|it| !ledger.comments.contains(it));
+        ledger.later_comments += later.count() as u64;
         let odd = open.reader.anomalies();
         ledger.unread += odd.other_blocks + odd.section_options;
         for (n, what) in [
@@ -268,11 +276,15 @@ impl MergeStream {
             ),
             (
                 odd.unstamped,
-                "records have no stamp, and get the stamp of the previous record",
+                "records have no stamp, and are ordered by the stamp of the previous record",
             ),
             (
                 odd.other_blocks,
                 "blocks are neither frames, interfaces, statistics nor secrets, and are left out",
+            ),
+            (
+                odd.interface_options,
+                "options of interfaces are unknown or malformed, and are left out",
             ),
             (
                 odd.texts_left_out,

@@ -19,6 +19,8 @@ pub struct MergeTarget {
 }
 
 enum MergeDestination {
+    /// No destination: the output is discarded.
+    Nothing,
     Stdout,
     /// Output device or pipe, written directly.
     Direct(File),
@@ -27,6 +29,14 @@ enum MergeDestination {
 }
 
 impl MergeTarget {
+    /// Creates a destination that discards the output.
+    pub(super) fn none() -> Self {
+        Self {
+            place: MergeDestination::Nothing,
+            shown: String::new(),
+        }
+    }
+
     /// Opens the output `out` of a merge; `-` is standard output.
     ///
     /// # Errors
@@ -68,6 +78,7 @@ impl MergeTarget {
     /// the pipe has closed it.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let result = match &mut self.place {
+            MergeDestination::Nothing => Ok(()),
             MergeDestination::Stdout => {
                 let mut stdout = io::stdout().lock();
                 stdout.write_all(bytes).and_then(|()| stdout.flush())

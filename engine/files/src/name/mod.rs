@@ -8,6 +8,7 @@
 mod template;
 
 pub use template::{NameTemplate, TemplateError};
+pub use wqcap_pcap::name::{natural_order, resembles_capture};
 
 use std::{fmt, path::Path};
 

@@ -16,20 +16,14 @@
 //! not returned, and [`PacketReader::end`] reports it. A packet's `len` is never below the number
 //! of its bytes.
 
-mod cursor;
-mod decompress;
 mod open;
 pub mod origin;
-mod pcap;
-mod pcapng;
-mod reader;
-mod window;
 
-pub use cursor::{Anomalies, FileEnd, MAX_FRAME, MOST_INTERFACES, ReadError};
-pub use decompress::{Decompressor, first_frame_len};
 pub use open::{FileRanges, FileReader, ReadMeter, RemoteContent, open};
-pub use pcapng::MAX_BLOCK;
-pub use reader::{Packet, PacketReader};
+pub use wqcap_pcap::read::{
+    Anomalies, Decompressor, FileEnd, MAX_BLOCK, MAX_FRAME, MOST_INTERFACES, Packet, PacketReader,
+    ReadError, first_frame_len, is_capture_start,
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,6 @@
 //! Opening of capture files, whole or in part, compressed or not.
 
-use super::{
-    cursor::ReadError,
-    decompress::Decompressor,
-    reader::PacketReader,
-    window::{BEGINNING, WHOLE_FILE},
-};
+use super::{Decompressor, PacketReader, ReadError};
 use crate::sealed::{Content, SecretKey};
 use std::{
     fmt::Debug,
@@ -18,6 +13,7 @@ use std::{
     },
     vec,
 };
+use wqcap_pcap::read::{BEGINNING, WHOLE_FILE};
 
 /// Reader of a capture file, of selected ranges of it, or of standard input, compressed or not.
 pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
@@ -162,6 +158,13 @@ impl FileRanges {
     /// Returns `true` if the content of the capture file is not local.
     pub(crate) fn is_remote(&self) -> bool {
         self.remote.is_some()
+    }
+
+    /// Returns `true` if the capture file was found in a folder or a store: if it cannot be read, the
+    /// others are read without it.
+    #[must_use]
+    pub fn may_be_lost(&self) -> bool {
+        self.found_in.is_some()
     }
 
     /// Returns the capture file's name for messages.

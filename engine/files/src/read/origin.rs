@@ -11,7 +11,7 @@ use crate::{
         pcap::is_marked_as_capture,
         pcapng::{EMPTY_BLOCK_LEN, Options, SECTION_HEADER, code::SHB_USERAPPL, section_order},
     },
-    read::Decompressor,
+    read::{Decompressor, is_capture_start},
 };
 use std::io::Read;
 
@@ -41,8 +41,33 @@ pub fn is_capture_section(head: &[u8]) -> bool {
     program(head).is_some_and(is_version)
 }
 
+/// Kind of a file in a folder of captures, by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// The file is a capture of any program, or cannot be read.
+    Capture,
+    /// The file was written by `wqcap merge` or `extract`.
+    Merged,
+    /// The file is not a capture.
+    Foreign,
+}
+
+/// Returns the kind of a file by its first bytes. The file may be compressed.
+pub fn kind_of(file: impl Read) -> FileKind {
+    let Ok(mut content) = Decompressor::new(file) else {
+        return FileKind::Capture;
+    };
+    let mut head = Vec::new();
+    let begun = (&mut content).take(4).read_to_end(&mut head);
+    match begun {
+        Ok(_) if !is_capture_start(&head) => FileKind::Foreign,
+        Ok(_) if is_merged(head.chain(content)) => FileKind::Merged,
+        _ => FileKind::Capture,
+    }
+}
+
 /// Returns `true` if a file begins with the section header of `wqcap merge` or `extract`, of any
-/// version. Reads only the section header.
+/// version. Reads only the section header of a file that is not compressed.
 pub fn is_merged(mut file: impl Read) -> bool {
     let mut head = vec![0; EMPTY_BLOCK_LEN];
     let begun = file.read_exact(&mut head).is_ok();
@@ -115,6 +140,16 @@ mod tests {
         let whole = section_of(MERGE_PROGRAM);
         for cut in 0..whole.len() {
             assert!(!is_merged(&whole[..cut]), "{cut}");
+        }
+        assert_eq!(kind_of(&whole[..]), FileKind::Merged);
+        for (bytes, kind) in [
+            (&section_of(PROGRAM)[..], FileKind::Capture),
+            (&whole[..4], FileKind::Capture),
+            (&whole[..3], FileKind::Foreign),
+            (b"a text", FileKind::Foreign),
+            (b"", FileKind::Foreign),
+        ] {
+            assert_eq!(kind_of(bytes), kind);
         }
         let whole = section_of(PROGRAM);
         for cut in 0..whole.len() {

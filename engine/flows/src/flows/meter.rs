@@ -48,6 +48,8 @@ pub(super) struct MeterChannels {
     pub(super) empty: Receiver<Vec<FlowRecord>>,
     pub(super) full: Sender<Vec<FlowRecord>>,
     pub(super) samples: Option<SampleChannels>,
+    /// Set when the meter waits for free memory: its frames can be delayed.
+    pub(super) waits: bool,
 }
 
 /// Flow meter of one queue: adds the queue's frames to flows.
@@ -393,7 +395,10 @@ impl Meter {
     /// Returns `true` if a batch has room for one more flow record.
     fn has_room(&mut self) -> bool {
         if self.batch.is_none() {
-            self.batch = self.exchange.empty.try_recv().ok();
+            self.batch = match self.exchange.waits {
+                true => self.exchange.empty.recv().ok(),
+                false => self.exchange.empty.try_recv().ok(),
+            };
         }
         self.batch.is_some()
     }

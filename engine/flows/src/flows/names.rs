@@ -116,6 +116,7 @@ pub(super) fn start(
             empty,
             unused: empty_in,
             full,
+            waits: false,
         },
         named,
         messages,

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::flow_table::{Key, Table};
 use crossbeam_channel::{Receiver, Sender};
+use std::time::Duration;
 use wqcap_frame::{FiveTuple, Headers, protocol};
 use wqcap_names::{MAX_PAYLOAD, PayloadKind};
 
@@ -81,6 +82,22 @@ pub(super) struct SampleChannels {
     /// Channel for the memory of payload copies that are not sent.
     pub(super) unused: Sender<Vec<u8>>,
     pub(super) full: Sender<Sample>,
+    /// Set when the sampler waits for free memory: its frames can be delayed.
+    pub(super) waits: bool,
+}
+
+impl SampleChannels {
+    /// Longest wait for the memory of a payload copy, in case that all memory is in copies that wait
+    /// for their next segments.
+    const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+    /// Takes free memory for a payload copy; `None`: there is none.
+    fn take_free(&self) -> Option<Vec<u8>> {
+        match self.waits {
+            true => self.empty.recv_timeout(Self::LONGEST_WAIT).ok(),
+            false => self.empty.try_recv().ok(),
+        }
+    }
 }
 
 /// Payload copy whose frame is not yet added to its flow.
@@ -193,7 +210,7 @@ impl PayloadSampler {
     /// Returns a free copy buffer; if there is none, the payload is missed.
     fn buffer(&mut self) -> Option<Vec<u8>> {
         let spare = self.spare.take();
-        let buffer = spare.or_else(|| self.channels.empty.try_recv().ok());
+        let buffer = spare.or_else(|| self.channels.take_free());
         self.missed += u64::from(buffer.is_none());
         buffer
     }

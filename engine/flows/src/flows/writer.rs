@@ -98,10 +98,24 @@ impl FlowWriter {
                 empty,
                 full: full_in,
                 samples,
+                waits: false,
             }),
             totals: (0..meters).map(|_| Arc::default()).collect(),
             plan: plan.clone(),
         })
+    }
+
+    /// Makes the meters that are created from now on wait for the writer and for the names thread
+    /// instead of missing frames and names. For stored captures, whose frames can be delayed.
+    #[must_use]
+    pub fn with_waiting_meters(mut self) -> Self {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.waits = true;
+            if let Some(samples) = &mut exchange.samples {
+                samples.waits = true;
+            }
+        }
+        self
     }
 
     /// Returns a function that creates flow meter number `at` for `queue`, whose frames come from

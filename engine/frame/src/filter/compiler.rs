@@ -17,6 +17,8 @@ use std::{
     time::Instant,
 };
 
+/// Link type of Ethernet: LINKTYPE_ETHERNET.
+const ETHERNET: u32 = 1;
 /// Stack size of the filter thread in bytes, without the share that grows with the expression.
 const STACK: usize = 2 << 20;
 /// Stack size of the filter thread in bytes per byte of an expression. `port 1 and 2 and 3...`
@@ -35,6 +37,15 @@ impl Filter {
     /// are not in a frame.
     pub fn compile(expression: &str) -> Result<Self, FilterError> {
         FilterCompiler::default().compile(expression)
+    }
+
+    /// Compiles the expression of this filter for frames of another link type (LINKTYPE_ value). The
+    /// expression then has the meaning that it has for tcpdump reading a file of that link type.
+    ///
+    /// # Errors
+    /// See [`FilterCompiler::compile_for`].
+    pub fn for_link_type(&self, link_type: u32) -> Result<Self, FilterError> {
+        FilterCompiler::default().compile_for(self.expression(), link_type)
     }
 }
 
@@ -56,8 +67,8 @@ struct SharedCompiler {
 struct CompilerState {
     /// Set while a filter expression is being compiled.
     is_busy: bool,
-    /// Cached filter programs by expression, the latest first.
-    kept: VecDeque<(String, Program)>,
+    /// Cached filter programs by expression and link type, the latest first.
+    kept: VecDeque<((String, u32), Program)>,
 }
 
 impl FilterCompiler {
@@ -68,19 +79,31 @@ impl FilterCompiler {
     /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
     /// are not in a frame.
     pub fn compile(&self, expression: &str) -> Result<Filter, FilterError> {
+        self.compile_for(expression, ETHERNET)
+    }
+
+    /// Returns the filter of an expression for frames of a link type (LINKTYPE_ value), as
+    /// [`FilterCompiler::compile`] does for Ethernet frames.
+    ///
+    /// # Errors
+    /// Those of [`FilterCompiler::compile`]; or the expression tests properties that frames of this
+    /// link type do not have.
+    pub fn compile_for(&self, expression: &str, link_type: u32) -> Result<Filter, FilterError> {
         let program = match expression.trim() {
             "" => None,
-            trimmed => Some(self.program(trimmed)?),
+            trimmed => Some(self.program(trimmed, link_type)?),
         };
         Ok(Filter::new(expression, program))
     }
 
-    fn program(&self, expression: &str) -> Result<Program, FilterError> {
+    fn program(&self, expression: &str, link_type: u32) -> Result<Program, FilterError> {
         libpcap::check_limits(expression)?;
         let deadline = Instant::now() + LONGEST_COMPILATION;
         let mut state = self.0.state();
         loop {
-            if let Some((_, program)) = state.kept.iter().find(|it| it.0 == expression) {
+            let is_wanted =
+                |it: &&((String, u32), Program)| it.0.0 == expression && it.0.1 == link_type;
+            if let Some((_, program)) = state.kept.iter().find(is_wanted) {
                 return Ok(program.clone());
             }
             if !state.is_busy {
@@ -99,9 +122,9 @@ impl FilterCompiler {
         let (sender, result) = sync_channel(1);
         let text = expression.to_owned();
         let work = move || {
-            let compiled = libpcap::compile(&text);
+            let compiled = libpcap::compile(&text, link_type);
             if let Ok(program) = &compiled {
-                turn.0.keep(text, program.clone());
+                turn.0.keep((text, link_type), program.clone());
             }
             drop(turn);
             // The receiver is gone if the compilation took too long.
@@ -124,10 +147,10 @@ impl SharedCompiler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, expression: String, program: Program) {
+    fn keep(&self, of: (String, u32), program: Program) {
         let mut state = self.state();
         state.kept.truncate(KEPT - 1);
-        state.kept.push_front((expression, program));
+        state.kept.push_front((of, program));
     }
 }
 

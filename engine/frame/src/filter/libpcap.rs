@@ -40,21 +40,39 @@ fn nesting(expression: &str) -> usize {
     most
 }
 
-/// Compiles a filter expression with libpcap in the current thread, which needs a large stack.
-pub(super) fn compile(expression: &str) -> Result<Program, FilterError> {
-    let mut code = instructions(expression, false)?;
+/// Compiles a filter expression for frames of a link type with libpcap in the current thread, which
+/// needs a large stack.
+pub(super) fn compile(expression: &str, link_type: u32) -> Result<Program, FilterError> {
+    let mut code = instructions(expression, link_type, false)?;
     if code.len() <= MOST_OPTIMISED {
-        code = instructions(expression, true)?;
+        code = instructions(expression, link_type, true)?;
     }
     Ok(Program::new(&code)?)
 }
 
-fn instructions(expression: &str, optimise: bool) -> Result<Vec<Instruction>, FilterError> {
+/// Returns the number that libpcap uses in programs on Linux for a link type of capture files: its
+/// `pcap-common.c` maps those whose numbers differ between platforms.
+fn data_link(link_type: u32) -> pcap::Linktype {
+    pcap::Linktype(match link_type {
+        14 | 101 => 12,
+        100 => 11,
+        102 => 15,
+        103 => 16,
+        106 => 19,
+        other => i32::try_from(other).unwrap_or(i32::MAX),
+    })
+}
+
+fn instructions(
+    expression: &str,
+    link_type: u32,
+    optimise: bool,
+) -> Result<Vec<Instruction>, FilterError> {
     let words = |e: pcap::Error| match e {
         pcap::Error::PcapError(words) => FilterError::Libpcap(words),
         other => FilterError::Libpcap(other.to_string()),
     };
-    let dead = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(words)?;
+    let dead = pcap::Capture::dead(data_link(link_type)).map_err(words)?;
     let compiled = dead.compile(expression, optimise).map_err(words)?;
     let read = |instruction: &pcap::BpfInstruction| {
         // The pcap crate exposes an instruction only as text.

@@ -1,6 +1,6 @@
 //! Wire that plays a capture file, or all capture files of a folder.
 //!
-//! The file is read into memory when the wire is opened, and its frames are borrowed from there.
+//! The frames are read into memory when the wire is opened, and are borrowed from there.
 //! Opening a file of several GB takes that much memory and the time to read it; playing it costs
 //! almost nothing. The captured bytes (caplen) go over the wire, without the FCS if the file
 //! declares one, because wires carry none.
@@ -10,7 +10,6 @@
 
 mod index;
 mod source;
-mod unpack;
 
 use super::delivery::{Delivery, Receiver, WireDirection, WireState};
 use super::error::WireError;
@@ -21,7 +20,7 @@ use index::PcapRecord;
 
 /// Open `pcap` wire, which plays capture files.
 pub(super) struct PcapWire {
-    /// Content of the capture file.
+    /// Bytes of the frames.
     data: Vec<u8>,
     records: Vec<PcapRecord>,
     /// Index of the next frame that the `pcap` wire plays.
@@ -45,7 +44,7 @@ enum Playback {
 
 impl PcapWire {
     pub(super) fn open(wire: &WireSpec, spec: &PcapSpec) -> Result<PcapWire, WireError> {
-        let (data, mut index) = source::read(wire, &spec.file)?;
+        let mut index = source::read(wire, &spec.file)?;
         let pace = match spec.pace {
             PcapPace::Unpaced => Playback::Unpaced,
             PcapPace::Pps(pps) => Playback::Pace(FramePace::new(pps)),
@@ -67,7 +66,7 @@ impl PcapWire {
             pace,
             skipped: index.skipped,
             notes: index.notes,
-            data,
+            data: index.data,
         })
     }
 

@@ -74,6 +74,8 @@ pub struct Anomalies {
     /// Number of names, comments and descriptions of interfaces beyond the limit
     /// [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS), which were not kept.
     pub texts_left_out: u64,
+    /// Number of options of interfaces that are unknown, malformed, or must not be copied.
+    pub interface_options: u64,
 }
 
 /// Reason why a capture file cannot be read, or cannot be read further.
@@ -148,6 +150,8 @@ pub(super) struct RecordHead {
     pub(super) len: u32,
     /// Range of the record's frame in the reader's window.
     pub(super) data: Range<usize>,
+    /// Set when the record has a timestamp of its own.
+    pub(super) stamped: bool,
     /// Range of the record's options in the reader's window.
     pub(super) options: Range<usize>,
     /// Length of the whole record in the capture file, in bytes.
@@ -168,6 +172,8 @@ pub(super) struct Cursor<R> {
     pub(super) texts: TextBudget,
     /// Host name of the current pcapng section.
     pub(super) host: Option<String>,
+    /// Comments of the pcapng sections so far, without the host names.
+    pub(super) comments: Vec<String>,
     /// Decryption secrets read since the last call of `take_secrets`; `None` if they are not
     /// collected.
     pub(super) secrets: Option<Vec<Secrets>>,
@@ -184,6 +190,7 @@ impl<R: Read> Cursor<R> {
             anomalies: Anomalies::default(),
             texts: TextBudget::default(),
             host: None,
+            comments: Vec::new(),
             secrets: None,
             sound_end: 0,
         }

@@ -9,7 +9,7 @@ use super::{
 use crate::format::{
     ByteOrder, FileFormat, FormatViolation, Interface,
     pcap::{HEADER_LEN, RecordLayout},
-    pcapng::SECTION_HEADER,
+    pcapng::{Options, SECTION_HEADER, code::EPB_FLAGS},
     secrets::Secrets,
 };
 use std::{io::Read, mem};
@@ -27,12 +27,45 @@ pub struct Packet<'a> {
     pub len: u32,
     /// Captured bytes of the packet's frame.
     pub bytes: &'a [u8],
+    /// `true` if the packet record has a timestamp of its own.
+    pub stamped: bool,
     /// Raw options of the packet record in the byte order `order`; empty in pcap.
     pub options: &'a [u8],
     /// Byte order of the file section that holds the packet.
     pub order: ByteOrder,
     /// Offset of the packet record in the capture file.
     pub offset: u64,
+}
+
+impl<'a> Packet<'a> {
+    /// Returns the packet with other captured bytes of its frame.
+    #[must_use]
+    pub fn with_bytes(self, bytes: &'a [u8]) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// Returns the packet's bytes and its length on the wire without the frame check sequence, of
+    /// which `fcs_len` bytes are declared for the packet's interface. The flags of a pcapng packet
+    /// may declare another length.
+    #[inline]
+    #[must_use]
+    pub fn without_fcs(&self, fcs_len: Option<u8>) -> (&'a [u8], u32) {
+        let fcs_len = match self.options {
+            [] => fcs_len,
+            options => fcs_in_flags(options, self.order).or(fcs_len),
+        };
+        let len = self.len.saturating_sub(fcs_len.unwrap_or(0).into());
+        let kept = self.bytes.len().min(len as usize);
+        (&self.bytes[..kept], len)
+    }
+}
+
+/// Returns the length of the frame check sequence in the flags of a pcapng packet, if they have it.
+fn fcs_in_flags(options: &[u8], order: ByteOrder) -> Option<u8> {
+    let mut options = Options::new(options, order);
+    let (_, flags) = options.find(|(code, value)| *code == EPB_FLAGS && value.len() == 4)?;
+    let len = (order.u32(flags, 0) >> 5 & 0xf) as u8;
+    (len > 0).then_some(len)
 }
 
 /// Reader of the packets of a capture file.
@@ -79,7 +112,7 @@ impl<R: Read> PacketReader<R> {
     }
 
     /// Opens a capture file with a reader window of initially `window` bytes.
-    pub(super) fn with_window(source: R, window: usize) -> Result<Self, ReadError> {
+    pub fn with_window(source: R, window: usize) -> Result<Self, ReadError> {
         let mut cursor = Cursor::new(source, window);
         let enough = cursor.ensure(4)?;
         let start = cursor.window.held();
@@ -93,7 +126,7 @@ impl<R: Read> PacketReader<R> {
             // The section header is decoded like other blocks.
             FileLayout::Pcapng(None)
         } else {
-            let layout = RecordLayout::from_magic(start).ok_or_else(|| unknown(start))?;
+            let mut layout = RecordLayout::from_magic(start).ok_or_else(|| unknown(start))?;
             if !cursor.ensure(HEADER_LEN)? {
                 return Err(cursor.damaged(FormatViolation::TornHeader));
             }
@@ -127,6 +160,12 @@ impl<R: Read> PacketReader<R> {
     #[must_use]
     pub fn interfaces(&self) -> &[Interface] {
         &self.cursor.interfaces
+    }
+
+    /// Returns the comments of the file's pcapng sections so far, each once, without host names.
+    #[must_use]
+    pub fn section_comments(&self) -> &[String] {
+        &self.cursor.comments
     }
 
     /// Returns the next packet record; `None` at the end of the capture file.
@@ -188,6 +227,7 @@ impl<R: Read> PacketReader<R> {
             ns: head.ns,
             len: head.len,
             bytes: bytes.get(head.data.clone())?,
+            stamped: head.stamped,
             options: bytes.get(head.options.clone())?,
             order: match &self.layout {
                 FileLayout::Pcap(layout) => layout.order,
@@ -199,14 +239,14 @@ impl<R: Read> PacketReader<R> {
 
     /// Enables the collection of decryption secrets for [`PacketReader::take_secrets`].
     #[must_use]
-    pub(crate) fn with_secrets(mut self) -> Self {
+    pub fn with_secrets(mut self) -> Self {
         self.cursor.secrets.get_or_insert_default();
         self
     }
 
     /// Takes the collected decryption secrets that precede the current record.
     #[inline]
-    pub(crate) fn take_secrets(&mut self) -> Vec<Secrets> {
+    pub fn take_secrets(&mut self) -> Vec<Secrets> {
         self.cursor
             .secrets
             .as_mut()
@@ -239,7 +279,7 @@ impl<R: Read> PacketReader<R> {
     }
 
     /// Returns the source from which the packet reader reads.
-    pub(crate) fn source_mut(&mut self) -> &mut R {
+    pub fn source_mut(&mut self) -> &mut R {
         &mut self.cursor.window.source
     }
 
@@ -254,6 +294,12 @@ impl<R: Read> PacketReader<R> {
     pub fn anomalies(&self) -> Anomalies {
         self.cursor.anomalies
     }
+}
+
+/// Returns `true` if the content of a file begins with the magic number of a supported format.
+#[must_use]
+pub fn is_capture_start(start: &[u8]) -> bool {
+    start.starts_with(&SECTION_HEADER.to_ne_bytes()) || RecordLayout::from_magic(start).is_some()
 }
 
 /// Returns the error for a file with an unsupported magic number. Known compression formats get the

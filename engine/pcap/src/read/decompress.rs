@@ -1,15 +1,15 @@
-//! Decompression of zstd and LZ4 files, frame by frame.
+//! Decompression of gzip, zstd and LZ4 files, frame by frame.
 //!
-//! Sources: RFC 8878 and the LZ4 frame format, version 1.6.4. Both formats are sequences of
-//! compressed frames with optional skippable frames between them. Skippable frames have the same
-//! magic numbers in both.
+//! Sources: RFC 1952 (gzip), RFC 8878 (zstd) and the LZ4 frame format, version 1.6.4. The formats
+//! are sequences of compressed frames, which gzip calls members. zstd and LZ4 have optional
+//! skippable frames between them, with the same magic numbers in both.
 //!
-//! Invariants: memory is bounded by the maximum that a frame header can request: 8 MiB for LZ4
-//! blocks, 128 MiB for the zstd window (limit of [`zstd_safe`]). No input causes a panic. A
+//! Invariants: memory is bounded by the maximum that a frame header can request: 32 KiB for gzip,
+//! 8 MiB for LZ4 blocks, 128 MiB for the zstd window (limit of [`zstd_safe`]). No input causes a panic. A
 //! truncated frame or a frame with a wrong checksum is an error, after the content of the frames
 //! before it has been returned.
 
-use super::window::Window;
+use super::{gzip::GzipMember, window::Window};
 use crate::format::ByteOrder;
 use lz4_flex::frame::FrameDecoder;
 use std::{
@@ -26,6 +26,11 @@ const ZSTD: u32 = 0xfd2f_b528;
 const SKIPPABLE: u32 = 0x184d_2a50;
 /// Size in bytes of the decompressor's buffer for compressed input.
 const PIECE: usize = 64 << 10;
+
+/// First three bytes of a gzip member with the only method that is defined, deflate.
+const GZIP: u32 = 0x08_8b1f;
+/// Mask of the first three bytes of a file in its first word.
+const THREE_BYTES: u32 = 0xff_ffff;
 
 /// Reader of the content of a capture file, compressed or not.
 pub struct Decompressor<R: Read> {
@@ -48,6 +53,8 @@ enum Codec<R: Read> {
     Plain(Window<R>),
     /// LZ4 decoder with its input.
     Lz4(Box<FrameDecoder<Window<R>>>),
+    /// gzip decoder with its input.
+    Gzip(Box<(GzipMember, Window<R>)>),
     /// zstd decoder with its input.
     Zstd(Box<(DCtx<'static>, Window<R>)>),
 }
@@ -68,6 +75,10 @@ impl<R: Read> Decompressor<R> {
                 input.grow(PIECE);
                 let context = DCtx::try_create().ok_or(ErrorKind::OutOfMemory)?;
                 Codec::Zstd(Box::new((context, input)))
+            }
+            Some(start) if start & THREE_BYTES == GZIP => {
+                input.grow(PIECE);
+                Codec::Gzip(Box::new((GzipMember::new(), input)))
             }
             _ => Codec::Plain(input),
         };
@@ -116,6 +127,7 @@ impl<R: Read> Decompressor<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,
             Codec::Lz4(decoder) => decoder.get_mut(),
+            Codec::Gzip(both) => &mut both.1,
             Codec::Zstd(both) => &mut both.1,
         }
     }
@@ -129,9 +141,31 @@ impl<R: Read> Decompressor<R> {
         )
     }
 
+    /// Returns the error for a file that ends within a compressed frame.
+    fn torn(&self) -> io::Error {
+        self.damaged("the file ends within the frame", ErrorKind::UnexpectedEof)
+    }
+
+    /// Returns the error for other data after a compressed frame.
+    fn foreign(&self) -> io::Error {
+        self.damaged("another kind of data begins here", ErrorKind::InvalidData)
+    }
+
     /// Advances to the next compressed frame and skips skippable zstd or LZ4 frames. Returns
     /// `false` at the end of the file.
     fn begin_frame(&mut self) -> io::Result<bool> {
+        if let Codec::Gzip(both) = &mut self.codec {
+            let (member, input) = &mut **both;
+            return match magic(input)? {
+                Some(start) if start & THREE_BYTES == GZIP => match member.begin(input)? {
+                    true => Ok(true),
+                    false => Err(self.torn()),
+                },
+                // gzip ignores zeros after the last member, as tapes have them.
+                _ if input.skip_zeros()? => Ok(false),
+                _ => Err(self.foreign()),
+            };
+        }
         let mine = match self.codec {
             Codec::Lz4(_) => LZ4,
             _ => ZSTD,
@@ -144,16 +178,11 @@ impl<R: Read> Decompressor<R> {
                 Some(found) if found == mine => return Ok(true),
                 Some(found) if found & !0xf == SKIPPABLE => {
                     if !skip_frame(input)? {
-                        return Err(self
-                            .damaged("the file ends within the frame", ErrorKind::UnexpectedEof));
+                        return Err(self.torn());
                     }
                     self.sound = (self.input().offset(), produced);
                 }
-                _ => {
-                    return Err(
-                        self.damaged("another kind of data begins here", ErrorKind::InvalidData)
-                    );
-                }
+                _ => return Err(self.foreign()),
             }
         }
     }
@@ -168,6 +197,12 @@ impl<R: Read> Decompressor<R> {
                 Ok(0) if decoder.get_ref().has_ended() => Err(ErrorKind::UnexpectedEof.into()),
                 other => other,
             },
+            Codec::Gzip(both) => {
+                let (member, input) = &mut **both;
+                let got = member.read(input, out)?;
+                self.in_frame = !member.has_ended();
+                Ok(got)
+            }
             Codec::Zstd(both) => {
                 let (context, input) = &mut **both;
                 loop {
@@ -212,13 +247,11 @@ impl<R: Read> Read for Decompressor<R> {
                 ErrorKind::Interrupted => e,
                 // An error of the system: the source failed, independent of its content.
                 _ if e.raw_os_error().is_some() => e,
-                ErrorKind::UnexpectedEof => {
-                    self.damaged("the file ends within the frame", e.kind())
-                }
+                ErrorKind::UnexpectedEof => self.torn(),
                 _ => self.damaged(&e, ErrorKind::InvalidData),
             })?;
             self.produced += got as u64;
-            // The LZ4 decoder ends a frame with a read of 0 bytes, zstd with its last bytes.
+            // The LZ4 decoder ends a frame with a read of 0 bytes, the others with its last bytes.
             if got == 0 || !self.in_frame {
                 self.in_frame = false;
                 self.sound = (self.input().offset(), self.produced);
@@ -296,6 +329,55 @@ mod tests {
         let len = context.compress2(&mut out[..], raw).expect("packs");
         out.truncate(len);
         out
+    }
+
+    fn gzip(raw: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::GzBuilder::new()
+            .filename("a.pcap")
+            .comment("a comment")
+            .extra([7; 30])
+            .write(Vec::new(), flate2::Compression::default());
+        encoder.write_all(raw).expect("packs");
+        encoder.finish().expect("packs")
+    }
+
+    #[test]
+    fn members_of_a_gzip_file_are_returned_up_to_the_damage() {
+        let texts = [300u32, 0, 70_000, 40].map(|n| {
+            let bytes = (0..n).map(|i| (i * i % 251) as u8);
+            bytes.collect::<Vec<_>>()
+        });
+        let (mut file, mut raw, mut ends) = (Vec::new(), Vec::new(), vec![(0, 0)]);
+        for text in &texts {
+            file.extend(gzip(text));
+            raw.extend(text);
+            ends.push((file.len() as u64, raw.len() as u64));
+        }
+        for cut in 4..=file.len() {
+            let (got, sound, e) = unpack(&file[..cut]);
+            let want = *ends.iter().rfind(|end| end.0 <= cut as u64).expect("one");
+            assert_eq!(sound, want, "{cut}");
+            assert_eq!(e.is_some(), sound.0 != cut as u64, "{cut}: {e:?}");
+            assert!(raw.starts_with(&got) && got.len() as u64 >= sound.1);
+        }
+        // Only the trailer is missing: the content is whole.
+        let (got, _, e) = unpack(&file[..file.len() - 8]);
+        assert!(got == raw && e.is_some());
+        for (tail, is_sound) in [([0; 5000], true), ([7; 5000], false)] {
+            let (got, sound, e) = unpack(&[&file[..], &tail].concat());
+            assert_eq!((got == raw, sound), (true, *ends.last().expect("one")));
+            assert_eq!(e.is_none(), is_sound, "{e:?}");
+        }
+        // The checksum, the length, and the data of the third member.
+        let third = usize::try_from(ends[3].0).expect("short");
+        for at in [third - 8, third - 4, third - 100] {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1;
+            let (_, sound, e) = unpack(&damaged);
+            let e = e.expect("an error").to_string();
+            let said = e.contains(&format!("byte {}", ends[2].0));
+            assert!(sound == ends[2] && said, "{e}");
+        }
     }
 
     fn skippable(len: u32) -> Vec<u8> {
@@ -393,8 +475,9 @@ mod tests {
             }
         }
         let raw: Vec<u8> = (0..3000u32).map(|i| (i % 7) as u8).collect();
-        for file in [lz4(&raw), zstd(&raw)] {
-            let file = [&file[..], &skippable(0), &file].concat();
+        let gzipped = [gzip(&raw), gzip(&raw)].concat();
+        let files = [lz4(&raw), zstd(&raw)].map(|it| [&it[..], &skippable(0), &it].concat());
+        for file in files.into_iter().chain([gzipped]) {
             let mut got = Vec::new();
             Decompressor::new(Drip(&file))
                 .expect("known")
@@ -410,7 +493,7 @@ mod tests {
             &b""[..],
             b"abc",
             b"\x0a\x0d\x0d\x0a",
-            b"\x1f\x8b\x08\x00...",
+            b"\x1f\x8b\x07\x00...",
         ] {
             let mut source = Decompressor::new(start).expect("opens");
             let mut content = Vec::new();

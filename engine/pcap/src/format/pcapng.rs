@@ -42,13 +42,21 @@ pub mod code {
     pub const SHB_USERAPPL: u16 = 4;
     pub const IF_NAME: u16 = 2;
     pub const IF_DESCRIPTION: u16 = 3;
+    pub const IF_IPV4ADDR: u16 = 4;
+    pub const IF_IPV6ADDR: u16 = 5;
+    pub const IF_MACADDR: u16 = 6;
+    pub const IF_EUIADDR: u16 = 7;
     pub const IF_SPEED: u16 = 8;
     pub const IF_TSRESOL: u16 = 9;
+    pub const IF_TZONE: u16 = 10;
     pub const IF_FILTER: u16 = 11;
     pub const IF_OS: u16 = 12;
     pub const IF_FCSLEN: u16 = 13;
     pub const IF_TSOFFSET: u16 = 14;
     pub const IF_HARDWARE: u16 = 15;
+    pub const IF_TXSPEED: u16 = 16;
+    pub const IF_RXSPEED: u16 = 17;
+    pub const IF_IANA_TZNAME: u16 = 18;
     pub const EPB_FLAGS: u16 = 2;
     pub const EPB_HASH: u16 = 3;
     pub const EPB_DROPCOUNT: u16 = 4;
@@ -63,16 +71,22 @@ pub mod code {
 use code::*;
 
 /// Codes of pcapng interface options with text, besides the name.
-const IF_TEXTS: [u16; 4] = [OPT_COMMENT, IF_DESCRIPTION, IF_OS, IF_HARDWARE];
-/// Maximum number of bytes kept of all interface texts of a pcapng file. One interface gets at most
-/// half of this, so that its block stays below the limit of readers.
+const IF_TEXTS: [u16; 5] = [
+    OPT_COMMENT,
+    IF_DESCRIPTION,
+    IF_OS,
+    IF_HARDWARE,
+    IF_IANA_TZNAME,
+];
+/// Maximum number of bytes kept of all interface options of a pcapng file. One interface gets at
+/// most half of this, so that its block stays below the limit of readers.
 pub const MOST_TEXTS: usize = 16 << 20;
 /// Maximum length of a pcapng option value in bytes.
 const MOST_VALUE: usize = u16::MAX as usize;
 /// Maximum length in bytes of the options that are written for a pcapng record.
 pub const MOST_OPTIONS: usize = 1 << 20;
-/// Codes of custom pcapng options, whose value begins with an enterprise number: text and bytes,
-/// each in a variant to copy and a variant not to copy.
+/// Codes of custom pcapng options, whose value begins with an enterprise number: text and bytes to
+/// copy, then text and bytes not to copy.
 const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
 
 /// Prefix of the pcapng section header comment that contains the host name.
@@ -82,6 +96,15 @@ pub const HOST_COMMENT: &str = "host: ";
 #[must_use]
 pub fn section_order(block: &[u8]) -> Option<ByteOrder> {
     ByteOrder::from_magic(BYTE_ORDER_MAGIC, block.get(8..)?)
+}
+
+/// Returns the comments in the body of a pcapng section header block, without the host name.
+pub fn section_comments(body: &[u8], order: ByteOrder) -> impl Iterator<Item = String> {
+    let options = Options::new(body.get(16..).unwrap_or_default(), order);
+    let comments = options.filter(|(code, value)| {
+        *code == OPT_COMMENT && !value.starts_with(HOST_COMMENT.as_bytes())
+    });
+    comments.map(|(_, value)| text(value))
 }
 
 /// Returns the host name in the body of a pcapng section header block.
@@ -138,16 +161,16 @@ fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct PacketFields {
     /// Index of the packet's interface in its pcapng section.
-    pub(crate) interface: usize,
+    pub interface: usize,
     /// Timestamp of the packet in units of the interface; `None` for a simple packet block.
-    pub(crate) ticks: Option<u64>,
+    pub ticks: Option<u64>,
     /// Captured length of the packet in bytes. A simple packet block has no such field, and the
     /// length is at most the interface's snapshot length.
-    pub(crate) caplen: u32,
+    pub caplen: u32,
     /// Length of the packet's frame on the wire in bytes.
-    pub(crate) len: u32,
+    pub len: u32,
     /// Offset of the frame in the pcapng packet block.
-    pub(crate) data: usize,
+    pub data: usize,
 }
 
 impl PacketFields {
@@ -181,14 +204,14 @@ impl PacketFields {
     }
 }
 
-/// Remaining memory for the interface texts of a file. The limit prevents a malicious file from
+/// Remaining memory for the interface options of a file. The limit prevents a malicious file from
 /// exhausting the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct TextBudget {
-    /// Remaining bytes of the budget for interface texts.
+    /// Remaining bytes of the budget for interface options.
     bytes: usize,
-    /// Number of interface texts that were not kept, because the budget was too small.
-    pub(crate) left_out: u64,
+    /// Number of interface options that were not kept, because the budget was too small.
+    pub left_out: u64,
 }
 
 impl Default for TextBudget {
@@ -201,10 +224,11 @@ impl Default for TextBudget {
 }
 
 impl TextBudget {
-    /// Takes the memory for an interface text from the budget. Returns `false` and counts the text
-    /// if the budget is too small.
-    pub fn take(&mut self, text: &str) -> bool {
-        let left = self.bytes.checked_sub(text.len() + size_of::<String>());
+    /// Takes the memory for an interface option from the budget. Returns `false` and counts the
+    /// option if the budget is too small.
+    pub fn take(&mut self, value: impl AsRef<[u8]>) -> bool {
+        let value = value.as_ref();
+        let left = self.bytes.checked_sub(value.len() + size_of::<Vec<u8>>());
         match left {
             Some(left) => self.bytes = left,
             None => self.left_out += 1,
@@ -214,7 +238,7 @@ impl TextBudget {
 }
 
 impl Interface {
-    /// Decodes the body of a pcapng interface description block. Texts beyond the budget are left
+    /// Decodes the body of a pcapng interface description block. Options beyond the budget are left
     /// out.
     #[must_use]
     pub fn decode(body: &[u8], order: ByteOrder, budget: &mut TextBudget) -> Self {
@@ -232,25 +256,20 @@ impl Interface {
         for (code, value) in Options::new(body.get(8..).unwrap_or_default(), order) {
             match code {
                 IF_TSRESOL => resolution = value.first().copied(),
-                IF_FCSLEN => interface.fcs_len = value.first().copied(),
-                IF_TSOFFSET => offset_s = order.u64(value, 0).cast_signed(),
-                code if code == IF_NAME || IF_TEXTS.contains(&code) => {
-                    // A value longer than the budget is not decoded at all.
-                    if value.len() > texts.bytes {
-                        texts.left_out += 1;
-                        continue;
-                    }
-                    let text = String::from_utf8_lossy(value);
-                    let text = text.trim_end_matches('\0');
-                    let text = &text[..text.floor_char_boundary(MOST_VALUE)];
-                    if !texts.take(text) {
-                    } else if code == IF_NAME {
-                        interface.name = Some(text.to_owned());
-                    } else {
-                        interface.texts.push((code, text.to_owned()));
-                    }
+                // The draft counts in bytes; its earlier versions and some writers count in bits.
+                IF_FCSLEN => {
+                    let len = value.first().map(|it| if *it < 16 { *it } else { *it / 8 });
+                    interface.fcs_len = len;
                 }
-                _ => {}
+                IF_TSOFFSET => offset_s = order.u64(value, 0).cast_signed(),
+                // A value longer than the budget is not decoded at all.
+                _ if value.len() > texts.bytes => texts.left_out += 1,
+                IF_NAME => interface.name = Some(text(value)).filter(|it| texts.take(it)),
+                code => match interface_value(code, value, order) {
+                    Some(value) if texts.take(&value) => interface.options.push((code, value)),
+                    Some(_) => {}
+                    None => interface.options_left_out += 1,
+                },
             }
         }
         budget.bytes -= before - texts.bytes;
@@ -258,6 +277,36 @@ impl Interface {
         interface.time_base = TimeBase::new(resolution, offset_s);
         interface
     }
+}
+
+/// Returns the text of a pcapng option, as far as it fits into an option again.
+fn text(value: &[u8]) -> String {
+    let text = String::from_utf8_lossy(value);
+    let text = text.trim_end_matches('\0');
+    text[..text.floor_char_boundary(MOST_VALUE)].to_owned()
+}
+
+/// Returns the value of a pcapng interface option for a copy of the option, with numbers in this
+/// machine's byte order; `None` if the option is unknown or malformed, or must not be copied.
+fn interface_value(code: u16, value: &[u8], order: ByteOrder) -> Option<Vec<u8>> {
+    let is_sound = match code {
+        IF_IPV4ADDR | IF_EUIADDR => value.len() == 8,
+        IF_IPV6ADDR => value.len() == 17,
+        IF_MACADDR => value.len() == 6,
+        // The kind of the filter, and the filter.
+        IF_FILTER => value.len() > 1,
+        IF_SPEED | IF_TXSPEED | IF_RXSPEED if value.len() == 8 => {
+            return Some(order.u64(value, 0).to_ne_bytes().to_vec());
+        }
+        IF_TZONE if value.len() == 4 => return Some(order.u32(value, 0).to_ne_bytes().to_vec()),
+        code if IF_TEXTS.contains(&code) => return Some(text(value).into_bytes()),
+        code if CUSTOM[..2].contains(&code) && value.len() >= 4 => {
+            let number = order.u32(value, 0).to_ne_bytes();
+            return Some([&number, &value[4..]].concat());
+        }
+        _ => false,
+    };
+    is_sound.then(|| value.to_vec())
 }
 
 impl InterfaceStatistics {
@@ -389,7 +438,7 @@ pub fn recode_options(
 }
 
 /// Appends a pcapng block; `body` appends its body.
-pub(crate) fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+pub fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend([kind, 0].map(u32::to_ne_bytes).as_flattened());
     body(out);
@@ -454,6 +503,16 @@ pub fn encode_packet_header(
     let mut header = [0; PACKET_HEADER_LEN];
     put_words(&mut header, &words);
     header
+}
+
+/// Appends a pcapng simple packet block, which has neither a timestamp nor an interface: the frame
+/// belongs to the section's first interface.
+pub fn simple_packet(out: &mut Vec<u8>, bytes: &[u8], len: u32) {
+    block(out, SIMPLE_PACKET, |out| {
+        out.extend(len.to_ne_bytes());
+        out.extend_from_slice(bytes);
+        out.resize(out.len() + bytes.len().next_multiple_of(4) - bytes.len(), 0);
+    });
 }
 
 /// Appends a pcapng enhanced packet block; `options` appends its options, including the end option.

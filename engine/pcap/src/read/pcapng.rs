@@ -9,7 +9,8 @@ use crate::format::{
     ByteOrder, FormatViolation, Interface, InterfaceStatistics,
     pcapng::{
         BLOCK_TRAILER_LEN, DECRYPTION_SECRETS, EMPTY_BLOCK_LEN, INTERFACE_DESCRIPTION,
-        INTERFACE_STATISTICS, Options, PacketFields, SECTION_HEADER, section_host, section_order,
+        INTERFACE_STATISTICS, Options, PacketFields, SECTION_HEADER, section_comments,
+        section_host, section_order,
     },
     secrets::Secrets,
 };
@@ -120,6 +121,12 @@ fn other_block<R: Read>(
             let options = Options::new(body.get(16..).unwrap_or_default(), section.order);
             cursor.anomalies.section_options += options.count() as u64;
             cursor.host = section_host(body, section.order).filter(|it| it.len() <= MOST_HOST);
+            for comment in section_comments(body, section.order) {
+                if !cursor.comments.contains(&comment) && cursor.texts.take(&comment) {
+                    cursor.comments.push(comment);
+                }
+            }
+            cursor.anomalies.texts_left_out = cursor.texts.left_out;
         }
         INTERFACE_DESCRIPTION if body.len() >= 8 => {
             if cursor.interfaces.len() == MOST_INTERFACES {
@@ -129,6 +136,7 @@ fn other_block<R: Read>(
             let mut interface = Interface::decode(body, section.order, &mut cursor.texts);
             interface.host = cursor.host.clone();
             interface.host.take_if(|it| !cursor.texts.take(it));
+            cursor.anomalies.interface_options += interface.options_left_out;
             cursor.interfaces.push(interface);
             cursor.anomalies.texts_left_out = cursor.texts.left_out;
         }
@@ -180,6 +188,7 @@ fn packet_block<R: Read>(
         interface: index,
         ns,
         len: packet.len.max(caplen),
+        stamped: packet.ticks.is_some(),
         options: match packet.ticks {
             Some(_) => data.end.next_multiple_of(4).min(end)..end,
             // A simple packet block has no options; bytes after the frame are beyond the snapshot

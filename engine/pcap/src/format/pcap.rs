@@ -1,6 +1,7 @@
 //! Format pcap: a file header, then records, each with a record header.
 //!
-//! Source: draft-ietf-opsawg-pcap, and libpcap's `savefile` for the variant with longer record headers.
+//! Source: draft-ietf-opsawg-pcap, and libpcap's `sf-pcap.c` for the variant with longer record
+//! headers and for old versions.
 
 use super::{ByteOrder, FormatViolation, Interface, SECOND, put_words};
 
@@ -75,19 +76,34 @@ pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] 
     header
 }
 
+/// Order of the two lengths in the record headers of a pcap file. Writers of version 2.4 put the
+/// captured length first, writers of earlier versions the original length (libpcap, `sf-pcap.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LengthOrder {
+    /// The captured length is first.
+    CapturedFirst,
+    /// The original length is first.
+    OriginalFirst,
+    /// The smaller length is the captured one: writers of version 2.3 used either order.
+    SmallerIsCaptured,
+}
+
 /// Layout of the records of a pcap file.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLayout {
     /// Byte order of the pcap file.
-    pub(crate) order: ByteOrder,
+    pub order: ByteOrder,
     /// Nanoseconds per unit of the fraction in a pcap timestamp.
-    pub(crate) unit: u64,
+    pub unit: u64,
     /// Length in bytes of the pcap file's record headers.
-    pub(crate) header_len: usize,
+    pub header_len: usize,
+    /// Order of the two lengths in the pcap file's record headers.
+    pub lengths: LengthOrder,
 }
 
 impl RecordLayout {
-    /// Returns the record layout for the magic number of a file; `None` if it is not a pcap file.
+    /// Returns the record layout for the magic number of a file of the current version; `None` if it
+    /// is not a pcap file.
     #[must_use]
     pub fn from_magic(start: &[u8]) -> Option<Self> {
         let variants = [
@@ -100,19 +116,25 @@ impl RecordLayout {
                 order: ByteOrder::from_magic(magic, start)?,
                 unit,
                 header_len,
+                lengths: LengthOrder::CapturedFirst,
             })
         })
     }
 
-    /// Decodes the interface in a complete pcap file header.
+    /// Decodes the interface in a complete pcap file header, and sets the layout to that of the
+    /// file's version.
     ///
     /// # Errors
-    /// The format version is not 2.
-    pub fn interface(&self, header: &[u8]) -> Result<Interface, FormatViolation> {
+    /// The format version is unknown.
+    pub fn interface(&mut self, header: &[u8]) -> Result<Interface, FormatViolation> {
         let [major, minor] = [4, 6].map(|at| self.order.u16(header, at));
-        if major != 2 {
-            return Err(FormatViolation::PcapVersion { major, minor });
-        }
+        self.lengths = match (major, minor) {
+            // DG/UX tcpdump wrote 543.0.
+            (2, ..=2) | (543, 0) => LengthOrder::OriginalFirst,
+            (2, 3) => LengthOrder::SmallerIsCaptured,
+            (2, _) => LengthOrder::CapturedFirst,
+            _ => return Err(FormatViolation::PcapVersion { major, minor }),
+        };
         let link = self.order.u32(header, 20);
         Ok(Interface {
             link_type: link & LINK_TYPE,
@@ -127,7 +149,14 @@ impl RecordLayout {
     #[inline]
     #[must_use]
     pub fn record(&self, bytes: &[u8]) -> [u32; 4] {
-        [0, 4, 8, 12].map(|at| self.order.u32(bytes, at))
+        let [seconds, fraction, a, b] = [0, 4, 8, 12].map(|at| self.order.u32(bytes, at));
+        let is_swapped = match self.lengths {
+            LengthOrder::CapturedFirst => false,
+            LengthOrder::OriginalFirst => true,
+            LengthOrder::SmallerIsCaptured => a > b,
+        };
+        let [caplen, len] = if is_swapped { [b, a] } else { [a, b] };
+        [seconds, fraction, caplen, len]
     }
 }
 
@@ -142,7 +171,7 @@ mod tests {
             assert!(!is_marked_as_capture(&header));
             let header = marked_as_capture(header);
             assert!(is_marked_as_capture(&header) && !is_marked_as_capture(&header[..23]));
-            let layout = RecordLayout::from_magic(&header).expect("pcap");
+            let mut layout = RecordLayout::from_magic(&header).expect("pcap");
             assert_eq!((layout.order, layout.unit), (ByteOrder::NATIVE, 1));
             let interface = layout.interface(&header).expect("version 2");
             let want = Interface {
@@ -155,6 +184,25 @@ mod tests {
             let record = encode_record_header(1_700_000_000_123_456_789, 60, 1500);
             let want = [1_700_000_000, 123_456_789, 60, 1500];
             assert_eq!(layout.record(&record), want);
+        }
+        for (version, [caplen, len]) in [
+            ([2, 4], [62, 40]),
+            ([2, 3], [40, 62]),
+            ([2, 2], [40, 62]),
+            ([2, 0], [40, 62]),
+            ([543, 0], [40, 62]),
+        ] {
+            let mut header = encode_header(96, 1, None);
+            header[4..8].copy_from_slice(version.map(u16::to_ne_bytes).as_flattened());
+            let mut layout = RecordLayout::from_magic(&header).expect("pcap");
+            layout.interface(&header).expect("a known version");
+            let record = layout.record(&encode_record_header(0, 62, 40));
+            assert_eq!(record, [0, 0, caplen, len], "{version:?}");
+            // Only version 2.3 has either order.
+            let record = layout.record(&encode_record_header(0, 40, 62));
+            let is_23 = version == [2, 3];
+            let want = if is_23 { [40, 62] } else { [len, caplen] };
+            assert_eq!(record[2..], want, "{version:?}");
         }
         let late = encode_record_header(u64::MAX, 0, 0);
         assert_eq!(

@@ -7,9 +7,9 @@
 use std::io::{self, ErrorKind, Read};
 
 /// Initial capacity in bytes of a reader's window for a whole file.
-pub(super) const WHOLE_FILE: usize = 256 << 10;
+pub const WHOLE_FILE: usize = 256 << 10;
 /// Initial capacity in bytes of a reader's window for only the beginning of a file.
-pub(super) const BEGINNING: usize = 4096;
+pub const BEGINNING: usize = 4096;
 /// Minimum number of bytes by which a reader's window grows.
 const STEP: usize = 64 << 10;
 
@@ -82,6 +82,18 @@ impl<R: Read> Window<R> {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
+        }
+        Ok(true)
+    }
+
+    /// Skips zeros. Returns `true` if they lead to the end of the source.
+    pub(super) fn skip_zeros(&mut self) -> io::Result<bool> {
+        while self.ensure(1)? {
+            let zeros = self.held().iter().take_while(|byte| **byte == 0).count();
+            if zeros == 0 {
+                return Ok(false);
+            }
+            self.skip(zeros);
         }
         Ok(true)
     }

@@ -45,7 +45,7 @@ pub enum KeyLogError {
 impl Secrets {
     /// Decodes the body of a decryption secrets block; `None` if it is shorter than its length
     /// field.
-    pub(crate) fn decode(body: &[u8], order: ByteOrder) -> Option<Self> {
+    pub fn decode(body: &[u8], order: ByteOrder) -> Option<Self> {
         const HEADER: usize = 8;
         if body.len() < HEADER {
             return None;
@@ -68,7 +68,7 @@ impl Secrets {
     }
 
     /// Appends the decryption secrets as a pcapng block.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut Vec<u8>) {
         let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         block(out, DECRYPTION_SECRETS, |out| {
             out.extend([self.kind, len].map(u32::to_ne_bytes).as_flattened());
@@ -79,7 +79,7 @@ impl Secrets {
     }
 
     /// Returns the length of decryption secrets and options in bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.bytes.len() + self.options.len()
     }
 

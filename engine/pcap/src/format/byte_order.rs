@@ -19,7 +19,7 @@ impl ByteOrder {
 
     /// Returns the byte order in which the first four bytes of a file equal `magic`.
     #[must_use]
-    pub(crate) fn from_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
+    pub fn from_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
         [Self::Little, Self::Big]
             .into_iter()
             .find(|order| order.u32(bytes, 0) == magic)

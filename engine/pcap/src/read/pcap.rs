@@ -47,6 +47,7 @@ pub(super) fn next_record<R: Read>(
         interface: 0,
         ns: u64::from(seconds) * SECOND + fraction,
         len: len.max(caplen),
+        stamped: true,
         data: layout.header_len..total,
         options: 0..0,
         total,

@@ -61,8 +61,11 @@ pub struct Interface {
     pub name: Option<String>,
     /// Host name in the pcapng section header, if a capture of wqcap wrote the section.
     pub host: Option<String>,
-    /// Text options of the interface with their option codes, without the name.
-    pub texts: Vec<(u16, String)>,
+    /// Options of the interface with their codes, for a copy of its description: comments, text,
+    /// addresses, speed and filter. Numbers are in this machine's byte order.
+    pub options: Vec<(u16, Vec<u8>)>,
+    /// Number of options of the interface that are not kept: unknown, malformed, or not to be copied.
+    pub options_left_out: u64,
     /// Last statistics of the interface in the capture file.
     pub statistics: InterfaceStatistics,
     /// Conversion of the interface's timestamps to nanoseconds.

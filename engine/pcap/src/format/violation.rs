@@ -7,8 +7,8 @@ pub enum FormatViolation {
     /// The file ends within its pcap header.
     #[error("the file ends within its header")]
     TornHeader,
-    /// The major version in a pcap header is not 2.
-    #[error("pcap version {major}.{minor} is not supported; only 2.4 can be read")]
+    /// The version in a pcap header is unknown.
+    #[error("pcap version {major}.{minor} is not supported; only 2.0 to 2.4 and 543.0 can be read")]
     PcapVersion {
         /// Major version in the pcap header.
         major: u16,
