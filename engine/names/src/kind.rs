@@ -98,7 +98,7 @@ impl PayloadKind {
                 Protocol::Http
             }
             _ if ports.contains(&DNS_PORT) => return Some(Self::DnsOverTcp),
-            _ if matches!(head, TLS..=TLS_END) || is_text(head) => {
+            _ if matches!(head, TLS..=TLS_END) || is_text(head, payload) => {
                 return classify_rare(payload, ports);
             }
             _ => return None,
@@ -193,11 +193,17 @@ fn is_message(payload: &[u8]) -> bool {
     payload.starts_with(b"HTTP") || http::is_request(payload) == Some(true)
 }
 
-/// Returns `true` if the first four bytes of a payload may be text: a request line, or empty lines
-/// before one.
+/// Returns `true` if a payload with the first four bytes `head` may be text that begins with an HTTP
+/// method: a space or a line end is near. Loads the payload's start without a loop.
 #[inline]
-fn is_text(head: u32) -> bool {
-    head & 0x8080_8080 == 0 && matches!(head >> 24, 0x09..0x7f)
+fn is_text(head: u32, payload: &[u8]) -> bool {
+    let is_near = |start: &[u8; http::MOST_METHOD + 1]| {
+        let is_space = |found: bool, it: &u8| found | (*it <= b' ');
+        start.iter().fold(false, is_space)
+    };
+    head & 0x8080_8080 == 0
+        && matches!(head >> 24, 0x09..0x7f)
+        && payload.first_chunk().is_none_or(is_near)
 }
 
 /// Classifies the payload of a TCP segment whose first four bytes do not suffice: a hello in very
