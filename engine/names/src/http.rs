@@ -7,7 +7,7 @@ use crate::text::text;
 use std::borrow::Cow;
 
 /// Maximum length in bytes of an HTTP method; the longest registered one has 17.
-pub(crate) const MOST_METHOD: usize = 31;
+pub(crate) const MOST_METHOD: usize = 23;
 /// Length in bytes of the start of an HTTP response that certainly has the status.
 const MOST_STATUS: usize = 32;
 

@@ -198,8 +198,15 @@ fn is_message(payload: &[u8]) -> bool {
 #[inline]
 fn is_text(head: u32, payload: &[u8]) -> bool {
     let is_near = |start: &[u8; http::MOST_METHOD + 1]| {
-        let is_space = |found: bool, it: &u8| found | (*it <= b' ');
-        start.iter().fold(false, is_space)
+        let ([a, b, c], []) = start.as_chunks() else {
+            return true;
+        };
+        // The highest bit of a byte is set if the byte is at most a space, or follows such a byte.
+        let low = |it: &[u8; 8]| {
+            let it = u64::from_le_bytes(*it);
+            it.wrapping_sub(0x2121_2121_2121_2121) & !it
+        };
+        (low(a) | low(b) | low(c)) & 0x8080_8080_8080_8080 != 0
     };
     head & 0x8080_8080 == 0
         && matches!(head >> 24, 0x09..0x7f)
