@@ -7,7 +7,7 @@ use crate::text::text;
 use std::borrow::Cow;
 
 /// Maximum length in bytes of an HTTP method; the longest registered one has 17.
-const MOST_METHOD: usize = 32;
+pub(crate) const MOST_METHOD: usize = 23;
 /// Length in bytes of the start of an HTTP response that certainly has the status.
 const MOST_STATUS: usize = 32;
 
@@ -72,11 +72,13 @@ pub(crate) fn is_request(bytes: &[u8]) -> Option<bool> {
     let is_target = matches!(rest, [b'/' | b'*', ..])
         || !rest.is_empty() && scheme.eq_ignore_ascii_case(&b"http"[..scheme.len()])
         || method.eq_ignore_ascii_case(b"CONNECT");
-    if !is_target {
-        return Some(false);
+    match split_line(rest) {
+        Some((line, _)) => {
+            let has_target = target(line).is_some_and(|it| !it.is_empty());
+            Some(has_target && (is_target || is_capital(method)))
+        }
+        None => (!is_target).then_some(false),
     }
-    let (line, _) = split_line(rest)?;
-    Some(target(line).is_some_and(|it| !it.is_empty()))
 }
 
 /// Returns the status of an HTTP response.
@@ -329,6 +331,7 @@ mod tests {
             "connect a:1 HTTP/1.1\r\n",
             "\r\nGET\t/ HTTP/1.0\r\n",
             "x /x HTTP/1.1\r\n",
+            "SEARCH x HTTP/1.1\r\n",
         ] {
             assert_eq!(is_request(line.as_bytes()), Some(true), "{line}");
             let request = line.trim_start();

@@ -98,7 +98,7 @@ impl PayloadKind {
                 Protocol::Http
             }
             _ if ports.contains(&DNS_PORT) => return Some(Self::DnsOverTcp),
-            _ if matches!(head, TLS..=TLS_END) || is_text(head) => {
+            _ if matches!(head, TLS..=TLS_END) || is_text(head, payload) => {
                 return classify_rare(payload, ports);
             }
             _ => return None,
@@ -193,11 +193,24 @@ fn is_message(payload: &[u8]) -> bool {
     payload.starts_with(b"HTTP") || http::is_request(payload) == Some(true)
 }
 
-/// Returns `true` if the first four bytes of a payload may be text: a request line, or empty lines
-/// before one.
+/// Returns `true` if a payload with the first four bytes `head` may be text that begins with an HTTP
+/// method: a space or a line end is near. Loads the payload's start without a loop.
 #[inline]
-fn is_text(head: u32) -> bool {
-    head & 0x8080_8080 == 0 && matches!(head >> 24, 0x09..0x7f)
+fn is_text(head: u32, payload: &[u8]) -> bool {
+    let is_near = |start: &[u8; http::MOST_METHOD + 1]| {
+        let ([a, b, c], []) = start.as_chunks() else {
+            return true;
+        };
+        // The highest bit of a byte is set if the byte is at most a space, or follows such a byte.
+        let low = |it: &[u8; 8]| {
+            let it = u64::from_le_bytes(*it);
+            it.wrapping_sub(0x2121_2121_2121_2121) & !it
+        };
+        (low(a) | low(b) | low(c)) & 0x8080_8080_8080_8080 != 0
+    };
+    head & 0x8080_8080 == 0
+        && matches!(head >> 24, 0x09..0x7f)
+        && payload.first_chunk().is_none_or(is_near)
 }
 
 /// Classifies the payload of a TCP segment whose first four bytes do not suffice: a hello in very

@@ -259,7 +259,7 @@ fn names_of_generated_traffic() {
         );
         add(
             port + 400,
-            stream(port + 400, 2200, true, b"SSH-2.0-server\r\n", size),
+            stream(port + 400, 22_000, true, b"SSH-2.0-server\r\n", size),
             "SSH-2.0-server",
         );
         // Overlapping segments, and a repeated one.

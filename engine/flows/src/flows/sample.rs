@@ -219,13 +219,16 @@ impl PayloadSampler {
     /// one. Bytes that the copy already has are left out.
     #[inline(never)]
     fn continue_copy(&mut self, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) -> bool {
+        if payload.is_empty() {
+            return false;
+        }
         let place = &mut self.unfinished[place(&inner.tuple)];
         let Some(begun) = place.as_ref().filter(|it| it.ends == inner.tuple) else {
             return false;
         };
         let known = begun.next.wrapping_sub(sequence(frame, inner)) as usize;
         let Some(new) = payload.get(known..).filter(|it| !it.is_empty()) else {
-            return !payload.is_empty() && known <= begun.received;
+            return known <= begun.received;
         };
         if let Some(begun) = place.take() {
             self.begun -= 1;

@@ -103,7 +103,6 @@ const COMPARISONS: &[Comparison] = &[
     },
 ];
 
-const SSDP: &str = "HTTP over UDP is not read";
 const ENDLESS: &str = "tshark waits for the rest of a response that is not in the capture";
 const EDNS: &str = "tshark's response code lacks the upper bits, which are in the OPT record";
 const PORT: &str = "DNS on another port than 53: tshark recognizes it by its content";
@@ -113,7 +112,6 @@ const RELAYED: &str = "a relay's message that contains no message of a client or
 /// Expected deviations: values that only wqcap or only tshark has. Each is the kind of names, the
 /// value (with its flow if other flows may have the same value), and the reason.
 const KNOWN: &[(&str, &str, &str)] = &[
-    ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
     (
         "HTTP responses",
         "200 of 31.133.146.248 16433 - 66.228.43.12 80",
