@@ -290,6 +290,7 @@ impl<'p> Startup<'p> {
                 plan: port.clone(),
                 loops: LoopChannels::Device(Vec::new()),
                 source,
+                has_super_frames: false,
                 is_down: false,
                 is_gone: false,
             });
