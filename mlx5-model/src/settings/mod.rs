@@ -6,6 +6,7 @@
 
 mod device;
 mod draft;
+mod environment;
 mod error;
 pub mod fault;
 mod keys;
@@ -14,9 +15,9 @@ mod value;
 
 use std::sync::OnceLock;
 
-pub use device::{DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, NicCaps, PortSettings, Settings};
+pub use device::{DeviceSettings, GIDS, MAX_PORTS, NicCaps, PortSettings, Settings};
+pub use environment::{MAX_DEVICES, SET, WIRES};
 pub use error::ModelSettingsError;
-pub use parse::{SET, WIRES};
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();
 
