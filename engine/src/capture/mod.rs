@@ -390,7 +390,7 @@ impl Capture {
     /// Requests that the receive loops and the file writer end. A loop may wait for the writer, and
     /// the writer for free disk space.
     fn request_end(&self) {
-        self.shared.control.stop.store(true, Ordering::Release);
+        self.shared.control.stop();
         if let Some(writer) = &self.writer {
             writer.begin_shutdown();
         }
