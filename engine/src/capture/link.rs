@@ -13,24 +13,25 @@ pub(super) enum InterfaceChange {
     Gone,
 }
 
-/// Link state of a network interface, as it was at the last check.
+/// Link state of a network interface, as it was when the watch was created or last checked.
 pub(super) struct LinkWatch {
     interface: String,
-    /// `true` if the interface was up; `None` before the first check.
-    was_up: Option<bool>,
+    /// `true` if the interface was up with a carrier.
+    was_up: bool,
 }
 
 impl LinkWatch {
     pub(super) fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
-            was_up: None,
+            was_up: kernel::has_carrier(interface),
         }
     }
 
-    /// Returns `true` if the interface is up and has a carrier.
+    /// Returns `true` if the interface was up and had a carrier. [`LinkWatch::check`] returns each
+    /// change since then.
     pub(super) fn is_up(&self) -> bool {
-        kernel::has_carrier(&self.interface)
+        self.was_up
     }
 
     /// Returns what changed since the last call. `is_gone` is set if the interface was deleted.
@@ -38,10 +39,10 @@ impl LinkWatch {
         if is_gone {
             return Some(InterfaceChange::Gone);
         }
-        let is_up = self.is_up();
-        match (self.was_up.replace(is_up), is_up) {
-            (Some(true), false) => Some(InterfaceChange::Down),
-            (Some(false), true) => Some(InterfaceChange::Up),
+        let is_up = kernel::has_carrier(&self.interface);
+        match (std::mem::replace(&mut self.was_up, is_up), is_up) {
+            (true, false) => Some(InterfaceChange::Down),
+            (false, true) => Some(InterfaceChange::Up),
             _ => None,
         }
     }

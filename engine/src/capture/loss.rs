@@ -246,6 +246,9 @@ impl Capture {
         source.open(plan)?;
         let is_up = source.is_up()?;
         self.leave_rings(port);
+        if let Some(what) = self.sources.ports()[port].super_frames() {
+            self.shared.note(what);
+        }
         let it = &mut self.sources.ports_mut()[port];
         it.loops.send(rings, &source, &it.plan);
         it.source = source;

@@ -318,6 +318,9 @@ impl Capture {
         for what in self.sources.read_clocks() {
             self.shared.note(what);
         }
+        for port in self.sources.ports_mut() {
+            port.report_super_frames();
+        }
         self.respread_if_due();
         self.search_for_lost_ports();
         if self.shared.control.failed.take() {
@@ -412,7 +415,7 @@ impl Capture {
     /// Requests that the receive loops and the file writer end. A loop may wait for the writer, and
     /// the writer for free disk space.
     fn request_end(&self) {
-        self.shared.control.stop.store(true, Ordering::Release);
+        self.shared.control.stop();
         if let Some(writer) = &self.writer {
             writer.begin_shutdown();
         }
@@ -483,6 +486,8 @@ impl Capture {
             .map(|mut n| std::mem::take(&mut *n))
             .unwrap_or_default();
         notes.extend(finished.notes);
+        let ports = self.sources.ports().iter();
+        notes.extend(ports.filter_map(PortSource::super_frames));
         notes.extend(aside);
         let outages = self.shared.outages.get();
         let report = Report {

@@ -10,7 +10,13 @@ use crate::{
     plan::PortPlan,
     rx::{PacketQueue, Ring},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 use wqcap_sockets::packet::{PacketAttr, PacketSocket};
 
 /// Time after which the kernel passes on a block that is not full: the longest time that a frame
@@ -22,6 +28,8 @@ pub(super) struct PacketPort {
     link: LinkWatch,
     sockets: Vec<Arc<PacketSocket>>,
     drops: Arc<SocketDrops>,
+    /// Number of super-frames that each queue's loop has read.
+    super_frames: Vec<Arc<AtomicU64>>,
 }
 
 impl PacketPort {
@@ -40,6 +48,7 @@ impl PacketPort {
         };
         let mut sockets = Vec::with_capacity(queues);
         let mut rings = Vec::with_capacity(queues);
+        let mut super_frames = Vec::with_capacity(queues);
         let mut group = None;
         for _ in 0..queues {
             let (socket, ring) = PacketSocket::open(interface, &attr)?;
@@ -49,6 +58,7 @@ impl PacketPort {
                 Some(group) => socket.join_fanout(group)?,
             }
             let socket = Arc::new(socket);
+            super_frames.push(Arc::clone(ring.super_frames()));
             rings.push(Ring::from_socket(Arc::clone(&socket), ring)?);
             sockets.push(socket);
         }
@@ -56,8 +66,15 @@ impl PacketPort {
             link: LinkWatch::new(interface),
             drops: Arc::new(SocketDrops::of_packets(sockets.clone())),
             sockets,
+            super_frames,
         };
         Ok((port, rings))
+    }
+
+    /// Returns the number of super-frames of GRO, TSO and GSO that were received.
+    pub(super) fn super_frames(&self) -> u64 {
+        let counts = self.super_frames.iter();
+        counts.map(|it| it.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the counts of frames that the sockets dropped.

@@ -61,6 +61,8 @@ pub(super) struct PortSource {
     pub(super) source: Source,
     /// Channels to the port's receive loops for rings that replace those of a lost port.
     pub(super) loops: LoopChannels,
+    /// `true` after the log has named the port's super-frames.
+    pub(super) has_super_frames: bool,
     /// `true` while the port is known to be down.
     pub(super) is_down: bool,
     /// `true` after the port's device was lost or its interface was removed.
@@ -68,6 +70,31 @@ pub(super) struct PortSource {
 }
 
 impl PortSource {
+    /// Describes the super-frames that the port has received; `None`: there were none.
+    pub(super) fn super_frames(&self) -> Option<String> {
+        let Source::Packet(it) = &self.source else {
+            return None;
+        };
+        let (name, count) = (&self.plan.device.name, it.super_frames());
+        (count > 0).then(|| {
+            format!(
+                "{name}: {count} super-frames, which GRO has merged or TSO and GSO have not cut yet, are recorded as the \
+                 kernel has them; for frames as on the link use `ethtool -K {name} gro off lro off tso off gso off`, also \
+                 on a sender in the same kernel"
+            )
+        })
+    }
+
+    /// Logs the first super-frames of the port.
+    pub(super) fn report_super_frames(&mut self) {
+        if !self.has_super_frames
+            && let Some(what) = self.super_frames()
+        {
+            self.has_super_frames = true;
+            tracing::warn!("{what}");
+        }
+    }
+
     /// Returns `true` if nothing can arrive on the port.
     pub(super) fn is_missing(&self) -> bool {
         self.is_down || self.is_gone

@@ -214,7 +214,7 @@ impl<'p> Startup<'p> {
 
     fn with_files<E: Encoder>(mut self, encoder: &E) -> Result<Capture, Error> {
         let plan = self.plan;
-        if plan.merge() != Merge::Nothing {
+        if plan.has_steps_in_order() {
             self.in_order = true;
             let more = (0..plan.observers()).map(|_| Arc::default());
             self.stages.extend(more);
@@ -290,6 +290,7 @@ impl<'p> Startup<'p> {
                 plan: port.clone(),
                 loops: LoopChannels::Device(Vec::new()),
                 source,
+                has_super_frames: false,
                 is_down: false,
                 is_gone: false,
             });

@@ -74,11 +74,11 @@ pub struct NicReader {
 
 /// Readers of the loss counters of all captured ports, at least one.
 #[derive(Debug)]
-pub struct NicReaders(Vec<PortCounters>);
+pub struct NicReaders(Vec<PortLossCounters>);
 
 /// Loss counters of one port.
 #[derive(Debug)]
-struct PortCounters {
+struct PortLossCounters {
     label: String,
     /// Growth up to the last loss of the port, and the reader since then; `None` while it is lost.
     state: Mutex<(NicCounters, Option<NicReader>)>,
@@ -88,7 +88,7 @@ impl NicReaders {
     /// Creates the readers of ports from their names and readers.
     #[must_use]
     pub fn new(ports: Vec<(String, NicReader)>) -> Self {
-        let port = |(label, reader)| PortCounters {
+        let port = |(label, reader)| PortLossCounters {
             label,
             state: Mutex::new((NicCounters::default(), Some(reader))),
         };
@@ -120,7 +120,7 @@ impl NicReaders {
     }
 
     fn each(&self, growth: impl Fn(&NicReader) -> NicCounters) -> NicCounters {
-        let of_port = |it: &PortCounters| it.growth(&growth);
+        let of_port = |it: &PortLossCounters| it.growth(&growth);
         match self.0.as_slice() {
             [only] => of_port(only),
             several => several
@@ -134,7 +134,7 @@ impl NicReaders {
     }
 }
 
-impl PortCounters {
+impl PortLossCounters {
     /// Returns the growth since the start of the capture; `growth` reads the port's reader.
     fn growth(&self, growth: impl Fn(&NicReader) -> NicCounters) -> NicCounters {
         let state = self.lock();

@@ -106,6 +106,19 @@ impl Plan {
         merges(&self.output, ports, self.reduction.dedup_ns)
     }
 
+    /// Returns `true` if frames pass steps after the merge in time order. Without such steps, queues
+    /// relay only the bytes that are written.
+    #[must_use]
+    pub fn has_steps_in_order(&self) -> bool {
+        match self.merge() {
+            Merge::Nothing => false,
+            Merge::Queues => true,
+            Merge::Ports => {
+                self.parses() || self.reduction.sample > 1 || self.reduction.dedup_ns > 0
+            }
+        }
+    }
+
     /// Returns the number of stages that observe frames for statistics and flow records.
     #[must_use]
     pub fn observers(&self) -> usize {

@@ -2,11 +2,11 @@
 //! snapshots, and the queue of commands for its owner.
 
 use super::{
-    CurrentPlan, HostError, commands,
+    CurrentPlan, HostError,
     compilations::Compilations,
     failed,
-    machine::Occurrence,
     mark::{Mark, mark},
+    order::Occurrence,
     present::SupervisorState,
     replaced, same,
     transitions::{self, Event},
@@ -514,7 +514,7 @@ impl Backend for CaptureBackend {
     }
 
     fn change(&self, command: &Command, reply: ChangeReply) {
-        commands::route(self, command.clone(), reply);
+        self.route(command.clone(), reply);
     }
 }
 

@@ -1,12 +1,12 @@
-//! Control commands that change something: [`route`] lists every command, and says what carries it
+//! Control commands that change something: [`CaptureBackend::route`] lists every command, and says what carries it
 //! out. Changes of the capture are executed by its owner.
 
 use super::{
     Supervisor,
     backend::CaptureBackend,
     changed, failed,
-    machine::{Occurrence, Outcome},
     mark::Mark,
+    order::{Occurrence, Outcome},
     replaced, same,
     transitions::Event,
 };
@@ -24,69 +24,64 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Change that an order carries. The capture's owner executes it, with the capture and its plan if
-/// there is one.
-pub(super) type Work =
-    Box<dyn FnOnce(&mut Supervisor, Option<(&mut Capture, &Plan)>) -> Outcome + Send>;
-
-/// Carries out a command, or queues it for the capture's owner.
-pub(super) fn route(backend: &CaptureBackend, command: Command, reply: ChangeReply) {
-    match command {
-        Command::Start => backend.order(Event::Start, reply),
-        Command::Stop => backend.order(Event::Stop, reply),
-        Command::Drain => backend.order(Event::Drain, reply),
-        Command::Reload => backend.order(Event::Reload, reply),
-        Command::Shutdown => backend.order(Event::Shutdown, reply),
-        Command::Rotate => order_change(backend, reply, |_, capture, _| rotate(capture)),
-        Command::WqFlags {
-            cvlan_stripping,
-            scatter_fcs,
-        } => order_change(backend, reply, move |_, capture, plan| {
-            wq_flags(capture, plan, cvlan_stripping, scatter_fcs)
-        }),
-        Command::Respread { weights } => {
-            order_change(backend, reply, move |supervisor, capture, _| {
-                respread(capture, &weights).inspect(|_| {
-                    if !weights.is_empty() {
-                        supervisor.backend.set_weights(&weights);
-                    }
-                })
-            });
-        }
-        Command::RuleAdd { rule } => {
-            order_change(backend, reply, move |_, capture, _| {
-                add_rule(capture, &rule)
-            });
-        }
-        Command::RuleRemove { rule } => {
-            order_change(backend, reply, move |_, capture, _| {
-                remove_rule(capture, &rule)
-            });
-        }
-        Command::Log { level } => reply.send(backend.set_log_level(level)),
-        Command::Filter { expression } => backend.change_filter(expression, reply),
-        Command::Mark {
-            text,
-            before_ms,
-            after_ms,
-            filter,
-        } => {
-            let mark = Mark {
+impl CaptureBackend {
+    /// Carries out a command, or queues it for the capture's owner.
+    pub(super) fn route(&self, command: Command, reply: ChangeReply) {
+        match command {
+            Command::Start => self.order(Event::Start, reply),
+            Command::Stop => self.order(Event::Stop, reply),
+            Command::Drain => self.order(Event::Drain, reply),
+            Command::Reload => self.order(Event::Reload, reply),
+            Command::Shutdown => self.order(Event::Shutdown, reply),
+            Command::Rotate => order_change(self, reply, |_, capture, _| rotate(capture)),
+            Command::WqFlags {
+                cvlan_stripping,
+                scatter_fcs,
+            } => order_change(self, reply, move |_, capture, plan| {
+                wq_flags(capture, plan, cvlan_stripping, scatter_fcs)
+            }),
+            Command::Respread { weights } => {
+                order_change(self, reply, move |supervisor, capture, _| {
+                    respread(capture, &weights).inspect(|_| {
+                        if !weights.is_empty() {
+                            supervisor.backend.set_weights(&weights);
+                        }
+                    })
+                });
+            }
+            Command::RuleAdd { rule } => {
+                order_change(self, reply, move |_, capture, _| add_rule(capture, &rule));
+            }
+            Command::RuleRemove { rule } => {
+                order_change(self, reply, move |_, capture, _| {
+                    remove_rule(capture, &rule)
+                });
+            }
+            Command::Log { level } => reply.send(self.set_log_level(level)),
+            Command::Filter { expression } => self.change_filter(expression, reply),
+            Command::Mark {
                 text,
-                now: system_ns(),
                 before_ms,
                 after_ms,
                 filter,
-            };
-            backend.mark(mark, reply);
-        }
-        // The control service answers queries itself.
-        Command::Status
-        | Command::Stats
-        | Command::Devices
-        | Command::Plan
-        | Command::Subscribe { .. } => {
-            reply.send(Err(failed("internal error: unroutable command".into())));
+            } => {
+                let mark = Mark {
+                    text,
+                    now: system_ns(),
+                    before_ms,
+                    after_ms,
+                    filter,
+                };
+                self.mark(mark, reply);
+            }
+            // The control service answers queries itself.
+            Command::Status
+            | Command::Stats
+            | Command::Devices
+            | Command::Plan
+            | Command::Subscribe { .. } => {
+                reply.send(Err(failed("internal error: unroutable command".into())));
+            }
         }
     }
 }

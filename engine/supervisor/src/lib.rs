@@ -16,11 +16,14 @@ mod backend;
 mod commands;
 mod compilations;
 mod device_recovery;
+mod flushing;
 mod machine;
 mod mark;
 mod occurrences;
+mod order;
 mod present;
 mod reload;
+mod run;
 mod signals;
 mod snapshot_timer;
 mod transitions;
@@ -31,7 +34,8 @@ pub use signals::Signals;
 pub use snapshot_timer::Interval;
 pub use transitions::Event;
 
-use machine::{Occurrence, Phase};
+use machine::Phase;
+use order::Occurrence;
 use std::{
     sync::{
         Arc,

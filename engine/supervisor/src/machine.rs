@@ -8,49 +8,24 @@
 
 use super::{
     Host, Supervisor,
-    commands::Work,
-    device_recovery::{Backoff, DeviceSearch, continue_capture},
-    failed, replaced, same,
-    signals::Flushing,
+    device_recovery::{DeviceSearch, continue_capture},
+    failed,
+    order::{Occurrence, Outcome, Work},
+    replaced,
+    run::{Backoff, LiveCapture, Run},
+    same,
     snapshot_timer::SnapshotTimer,
     transitions::{Action, Event, transition},
 };
-use std::time::Instant;
-use wqcap_control::{
-    protocol::{CaptureState, Changed, Refusal, RefusalCode},
-    server::ChangeReply,
-};
+use wqcap_control::protocol::{CaptureState, Refusal, RefusalCode};
 use wqcap_engine::{
     Error,
     capture::{Capture, End, Report},
     plan::Plan,
 };
 
-/// Answer to a control command.
-pub(super) type Outcome = Result<Changed, Refusal>;
-
 /// Phase that follows an action, and the answer to the order; `None`: there is none now.
 type Step = (Phase, Option<Outcome>);
-
-/// Event that a supervisor handles, with what its sender gave.
-pub(super) struct Occurrence {
-    pub(super) event: Event,
-    /// Change that the order carries, for [`Action::Change`].
-    pub(super) work: Option<Work>,
-    /// Reply to the order; `None`: the event is not an order.
-    pub(super) reply: Option<ChangeReply>,
-}
-
-impl From<Event> for Occurrence {
-    /// Creates an event that is not an order.
-    fn from(event: Event) -> Self {
-        Self {
-            event,
-            work: None,
-            reply: None,
-        }
-    }
-}
 
 /// Phase of the supervisor, with the objects that exist in it.
 pub(super) enum Phase {
@@ -85,26 +60,6 @@ impl Phase {
             Self::Lost(_) | Self::Stopped(_) | Self::Ended(_) => None,
         }
     }
-}
-
-/// Capture that is running or drained.
-pub(super) struct LiveCapture {
-    pub(super) capture: Capture,
-    pub(super) run: Run,
-    pub(super) timer: SnapshotTimer,
-    pub(super) flushing: Option<Flushing>,
-}
-
-/// Capture run from a start to the next stop, including all losses of the device in between.
-pub(super) struct Run {
-    pub(super) plan: Plan,
-    /// Time at which the first WQ of the capture run was ready.
-    pub(super) began: Instant,
-    /// Time at which the first WQ of the present capture was ready.
-    pub(super) ready: Instant,
-    pub(super) backoff: Backoff,
-    /// Combined report of the capture runs before this one.
-    before: Option<Report>,
 }
 
 /// Reports of all capture runs so far.

@@ -3,11 +3,8 @@
 //! Requests of signals that no state depends on (flush, continued) are handled while waiting.
 
 use super::{
-    Host, Supervisor,
-    device_recovery::DeviceSearch,
-    machine::{LiveCapture, Occurrence},
-    signals::Flushing,
-    transitions::Event,
+    Host, Supervisor, device_recovery::DeviceSearch, flushing::Flushing, order::Occurrence,
+    run::LiveCapture, transitions::Event,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_control::{

@@ -8,8 +8,6 @@ use crate::wire::WireSpec;
 
 use super::fault::Fault;
 
-/// Maximum number of modelled devices; the shared memory of the counters has room for this number.
-pub const MAX_DEVICES: usize = 32;
 /// Maximum number of ports of a modelled device.
 pub const MAX_PORTS: usize = 2;
 /// Entries of a port's GID table outside switchdev mode: two of the link-local address and two of

@@ -1,9 +1,6 @@
 //! Errors of the model's settings.
 
-use super::device::MAX_DEVICES;
-use super::fault::FaultSyntaxError;
-use super::keys::table;
-use super::parse::{SET, WIRES};
+use super::environment::{MAX_DEVICES, SET, WIRES};
 use crate::wire::SpecError;
 
 /// Invalid setting of the model.
@@ -18,11 +15,11 @@ pub enum ModelSettingsError {
     TooManyWires(usize),
     #[error("\"{0}\" in {SET} is not an assignment; write key=value")]
     NotAnAssignment(String),
+    /// Key that no setting has; `keys` is the table of all keys.
     #[error(
-        "unknown key \"{0}\" in {SET}; write <key> for all devices, mlx5_0.<key> for one device or mlx5_0.port1.<key> for one port, with one of these keys:{keys}",
-        keys = table()
+        "unknown key \"{key}\" in {SET}; write <key> for all devices, mlx5_0.<key> for one device or mlx5_0.port1.<key> for one port, with one of these keys:{keys}"
     )]
-    UnknownKey(String),
+    UnknownKey { key: String, keys: String },
     #[error(
         "{path}: mlx5_{device} does not exist; {WIRES} has {devices} wire(s); add wires or name a lower device"
     )]
@@ -98,4 +95,36 @@ pub enum ModelValueError {
     NotARate(u32),
     #[error(transparent)]
     Fault(#[from] FaultSyntaxError),
+}
+
+/// Invalid text of a fault; it quotes the wrong part and states what is valid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultSyntaxError {
+    #[error("the fault \"{0}\" has no trigger; append @frames=N, @ms=N or @file=PATH")]
+    NoTrigger(String),
+    #[error("\"@{0}\" is not a trigger; write @frames=N, @ms=N or @file=PATH")]
+    NotATrigger(String),
+    #[error(
+        "\"{0}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, pci_overflow, clock_jump and clock_busy"
+    )]
+    NotAFault(String),
+    /// Number out of its range; the limits are in text, because their types differ.
+    #[error("{name}={text} is not a number from {low} to {high}")]
+    OutOfRange {
+        name: &'static str,
+        text: String,
+        low: String,
+        high: String,
+    },
+    #[error("\"{option}\" of {kind} is not an option of a fault; write the option as NAME=VALUE")]
+    NotAnOption { option: String, kind: String },
+    #[error("{kind} requires {name}=N")]
+    Missing { kind: String, name: &'static str },
+    #[error("the fault {0} takes the option for or the option until, but not both")]
+    TwoEnds(String),
+    #[error(
+        "{kind} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, pci_overflow takes count, clock_jump takes ns, and all take port"
+    )]
+    UnknownOption { kind: String, name: String },
 }

@@ -6,39 +6,8 @@ use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
 
+use super::error::FaultSyntaxError;
 use super::value::within;
-
-/// Invalid text of a fault; it quotes the wrong part and states what is valid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FaultSyntaxError {
-    #[error("the fault \"{0}\" has no trigger; append @frames=N, @ms=N or @file=PATH")]
-    NoTrigger(String),
-    #[error("\"@{0}\" is not a trigger; write @frames=N, @ms=N or @file=PATH")]
-    NotATrigger(String),
-    #[error(
-        "\"{0}\" is not a fault; the faults are wq_fatal, bad_lkey, bad_fcs, cq_overrun, port_down, device_fatal, slow_pci, pci_overflow, clock_jump and clock_busy"
-    )]
-    NotAFault(String),
-    /// Number out of its range; the limits are in text, because their types differ.
-    #[error("{name}={text} is not a number from {low} to {high}")]
-    OutOfRange {
-        name: &'static str,
-        text: String,
-        low: String,
-        high: String,
-    },
-    #[error("\"{option}\" of {kind} is not an option of a fault; write the option as NAME=VALUE")]
-    NotAnOption { option: String, kind: String },
-    #[error("{kind} requires {name}=N")]
-    Missing { kind: String, name: &'static str },
-    #[error("the fault {0} takes the option for or the option until, but not both")]
-    TwoEnds(String),
-    #[error(
-        "{kind} does not take {name}, or takes it once; wq_fatal, bad_lkey, bad_fcs and cq_overrun take queue, port_down and device_fatal take for or until, clock_busy takes for, slow_pci takes ns and for, pci_overflow takes count, clock_jump takes ns, and all take port"
-    )]
-    UnknownOption { kind: String, name: String },
-}
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Longest duration of a fault and latest time of its trigger, in milliseconds: one day. A larger

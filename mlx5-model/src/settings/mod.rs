@@ -6,6 +6,7 @@
 
 mod device;
 mod draft;
+mod environment;
 mod error;
 pub mod fault;
 mod keys;
@@ -15,10 +16,10 @@ mod value;
 use std::sync::OnceLock;
 
 pub use device::{
-    DeviceSettings, GIDS, MAX_DEVICES, MAX_PORTS, NicCaps, PortSettings, Settings, WrongCqeField,
+    DeviceSettings, GIDS, MAX_PORTS, NicCaps, PortSettings, Settings, WrongCqeField,
 };
+pub use environment::{MAX_DEVICES, SET, WIRES};
 pub use error::ModelSettingsError;
-pub use parse::{SET, WIRES};
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();
 

@@ -3,15 +3,11 @@
 use std::cmp::Ordering;
 use std::env::{self, VarError};
 
-use super::device::{MAX_DEVICES, Settings};
+use super::device::Settings;
 use super::draft::{DeviceDraft, PortDraft};
+use super::environment::{MAX_DEVICES, SET, WIRES};
 use super::error::{ModelSettingsError, ModelValueError};
-use super::keys::{KEYS, KeyScope, SettingKey, default_device};
-
-/// Environment variable with the wires, one per line: the Nth is port 1 of device `mlx5_<N-1>`.
-pub const WIRES: &str = "MLX5_MODEL_WIRES";
-/// Environment variable with the model's settings, one `key=value` per line.
-pub const SET: &str = "MLX5_MODEL_SET";
+use super::keys::{KEYS, KeyScope, SettingKey, default_device, table};
 
 /// Part of the model that a setting key's prefix selects: all devices, one device, or one port.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -118,7 +114,10 @@ impl<'a> Assignment<'a> {
             .split_once('=')
             .ok_or_else(|| ModelSettingsError::NotAnAssignment(line.to_owned()))?;
         let (path, value) = (path.trim(), value.trim());
-        let unknown = || ModelSettingsError::UnknownKey(path.to_owned());
+        let unknown = || ModelSettingsError::UnknownKey {
+            key: path.to_owned(),
+            keys: table(),
+        };
         let (prefix, name) = split_prefix(path).ok_or_else(unknown)?;
         let key = KEYS
             .iter()

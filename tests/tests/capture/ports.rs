@@ -114,10 +114,15 @@ impl<'p> Capture<'p> {
 
     /// Sends the frames of a file over the cables in turn.
     fn send(&self, file: &Path, cables: &[[&str; 2]]) {
+        let _ = self.sender(file, cables).run().expect(0);
+    }
+
+    /// Returns the program that sends the frames of a file over the cables in turn.
+    fn sender(&self, file: &Path, cables: &[[&str; 2]]) -> Program {
         let peers = cables.iter().map(|[_, peer]| *peer);
         let file = file.to_str().expect("a plain path");
         let args: Vec<_> = ["-c", SEND, file].into_iter().chain(peers).collect();
-        let _ = self.pair.near.program("python3", &args).run().expect(0);
+        self.pair.near.program("python3", &args)
     }
 
     /// Waits until the capture has received `count` frames.
@@ -469,11 +474,10 @@ fn a_lost_rdma_device_does_not_stop_the_other_port() {
 }
 
 /// A killed run leaves a file whose whole records are the first frames that were sent, from both
-/// ports, with none missing in between.
-#[test]
-fn a_killed_capture_of_two_ports_loses_only_its_end() {
+/// ports, with none missing in between. The run is killed while it captures more.
+fn killed_captures_lose_only_their_end(rounds: u64) {
     let pair = need!(tap());
-    for _ in 0..3 {
+    for round in 0..rounds {
         let dir = Dir::new();
         let input = dir.join("input.pcap");
         let sent = conversations();
@@ -487,9 +491,13 @@ fn a_killed_capture_of_two_ports_loses_only_its_end() {
             let read = Program::new("tcpdump").args(["-n", "-r"]).arg(&part);
             read.arg("udp").run().stdout.lines().count() == sent.len()
         });
-        capture.send(&input, &CABLES);
+        let sending = capture.sender(&input, &CABLES).start();
+        let more = u64::from(FRAMES) * (round + 1) / rounds;
+        let Capture { run, ctl, .. } = &mut capture;
+        ctl.until_counted(run, "received", u64::from(FRAMES) + more);
         capture.run.signal(Signal::KILL);
         let _ = capture.run.wait();
+        let _ = sending.wait();
         let _ = wqcap(["recover"]).arg(dir.path()).run().expect(0);
         let found = files::read(&dir.join("tap.pcap"));
         let found: Vec<_> = found.into_iter().map(|it| it.bytes).collect();
@@ -497,6 +505,17 @@ fn a_killed_capture_of_two_ports_loses_only_its_end() {
         assert!(found.len() >= sent.len(), "{} frames", found.len());
         assert_same("frames", &found, &twice[..found.len()]);
     }
+}
+
+#[test]
+fn a_killed_capture_of_two_ports_loses_only_its_end() {
+    killed_captures_lose_only_their_end(3);
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/soak runs it"]
+fn a_hundred_killed_captures_of_two_ports_lose_only_their_ends() {
+    killed_captures_lose_only_their_end(100);
 }
 
 /// A frame that both ports of an aggregated link deliver is kept once.

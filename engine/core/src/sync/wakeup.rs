@@ -48,6 +48,15 @@ impl Wakeup {
         (self.0.as_ref()).is_some_and(|fd| io::read(fd, &mut count).is_ok())
     }
 
+    /// Waits until `fd` is readable or the thread is woken. Returns `false` on a timeout or a signal.
+    pub fn wait_readable(&self, fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+        let poll = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        match &self.0 {
+            Some(own) => wait_for(&mut [poll(fd), poll(own.as_fd())], timeout),
+            None => wait_readable(fd, timeout),
+        }
+    }
+
     /// Waits until the capture's owner is woken or one of `fds` is readable. Returns `false` on a
     /// timeout or a signal.
     pub fn wait<'f>(

@@ -25,7 +25,7 @@ use std::{
 use wqcap_core::{
     settings,
     stats::{Budget, QueueCounters, ReceivedCounts},
-    sync::wakeup::{Alarm, Wakeup, wait_readable},
+    sync::wakeup::{Alarm, Wakeup},
     text::iso_8601,
     time::{coarse_ns, system_ns},
 };
@@ -151,6 +151,8 @@ pub struct Replacement<Q> {
 pub struct Control {
     /// Set to make the receive loops drain their rings and end.
     pub stop: AtomicBool,
+    /// Wakeup of sleeping receive loops after `stop` is set. It stays pending, for all loops.
+    stopping: Wakeup,
     /// Alarm raised by a receive loop that failed.
     pub failed: Alarm,
     /// Numbers of the queues whose loops failed since the alarm was last cleared.
@@ -172,8 +174,16 @@ impl Control {
         Self {
             failed: Alarm::new(owner),
             owner: owner.clone(),
+            // Without a descriptor, a loop notices the flag after its sleep.
+            stopping: Wakeup::new().unwrap_or_default(),
             ..Self::default()
         }
+    }
+
+    /// Makes the receive loops drain their rings and end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.stopping.wake();
     }
 
     /// Records the failure of a queue's receive loop and raises the alarm.
@@ -194,7 +204,7 @@ const EMPTY_POLLS: u32 = 1024;
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Longest delay of a WQ's error event after the loop has recovered the WQ.
 const LATE: Duration = Duration::from_secs(1);
-/// Longest sleep of a receive loop, so that it checks the stop flag.
+/// Longest sleep of a receive loop, so that it checks its requests.
 const SLEEP: Duration = Duration::from_millis(50);
 
 /// Receive loop of one queue, ready to run on its thread.
@@ -648,7 +658,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             return std::thread::yield_now();
         }
         let fd = self.ring.event_fd();
-        if fd.is_some_and(|fd| wait_readable(fd, SLEEP)) {
+        if fd.is_some_and(|fd| self.control.stopping.wait_readable(fd, SLEEP)) {
             self.ring.take_event();
             quiet.polls = 0;
         } else {

@@ -10,7 +10,7 @@ use std::{
     ptr::{self, NonNull},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -166,6 +166,7 @@ impl PacketCursor {
 #[derive(Debug)]
 pub struct BlockRing {
     memory: Arc<BlockMemory>,
+    super_frames: Arc<AtomicU64>,
 }
 
 /// Bytes of the two MAC addresses in front of a VLAN tag (IEEE 802.3).
@@ -174,6 +175,11 @@ const MACS: usize = 12;
 const TAG: u32 = 4;
 /// TPID of a VLAN tag whose TPID the kernel does not report (IEEE 802.1Q).
 const CVLAN: u16 = 0x8100;
+/// Status of a super-frame: TCP segments that GRO has merged, or that a sender leaves to be cut by
+/// hardware (`TP_STATUS_GSO_TCP` of linux/if_packet.h, since Linux 6.3).
+const GSO_TCP: u32 = 1 << 8;
+/// Statuses of frames that need more than their header: one test for each frame.
+const SPECIAL: u32 = libc::TP_STATUS_VLAN_VALID | GSO_TCP;
 /// Offset of the `struct sockaddr_ll` behind a frame's header: the header's size, aligned as by
 /// TPACKET_ALIGN.
 const ADDRESS: u32 = (size_of::<libc::tpacket3_hdr>() as u32).next_multiple_of(16);
@@ -184,7 +190,15 @@ impl BlockRing {
     pub(super) fn new(memory: BlockMemory) -> Self {
         Self {
             memory: Arc::new(memory),
+            super_frames: Arc::default(),
         }
+    }
+
+    /// Returns the number of super-frames that were read from the ring. Kernels before Linux 6.3 mark
+    /// none.
+    #[must_use]
+    pub fn super_frames(&self) -> &Arc<AtomicU64> {
+        &self.super_frames
     }
 
     /// Returns the memory of the ring's blocks.
@@ -264,16 +278,28 @@ impl BlockRing {
             stamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             outgoing: u32::from(kind) == OUTGOING,
         };
-        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && frame.len as usize >= MACS {
-            // The kernel has stored the tag in `hv1`, as the status says.
-            self.put_tag_back(block, &mut frame, &header);
+        if header.tp_status & SPECIAL != 0 {
+            self.finish_special(block, &mut frame, &header);
         }
         Ok(Some(frame))
     }
 
+    /// Counts a super-frame, and puts back the VLAN tag of a frame that has one.
+    #[inline(never)]
+    fn finish_special(&mut self, block: u32, frame: &mut BlockFrame, header: &libc::tpacket3_hdr) {
+        if header.tp_status & GSO_TCP != 0 {
+            // There is one writer, so a load and a store suffice.
+            let count = self.super_frames.load(Ordering::Relaxed);
+            self.super_frames.store(count + 1, Ordering::Relaxed);
+        }
+        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && frame.len as usize >= MACS {
+            // The kernel has stored the tag in `hv1`, as the status says.
+            self.put_tag_back(block, frame, header);
+        }
+    }
+
     /// Puts a VLAN tag back into a frame by moving the MAC addresses four bytes towards the front,
     /// over the address that the kernel stored there and that has been read.
-    #[inline(never)]
     fn put_tag_back(&mut self, block: u32, frame: &mut BlockFrame, header: &libc::tpacket3_hdr) {
         let tag = header.hv1;
         let tpid = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {

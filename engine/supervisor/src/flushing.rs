@@ -1,0 +1,58 @@
+//! Flush of received frames to the capture files, which SIGUSR2 requests, and its lines in the audit
+//! trail.
+
+use super::changed;
+use std::time::{Duration, Instant};
+use wqcap_control::{
+    audit::{self, Peer},
+    protocol::{Changed, Refusal, RefusalCode},
+};
+use wqcap_engine::capture::Capture;
+
+/// Interval at which the end of a flush of capture files is checked.
+const FLUSH_CHECK: Duration = Duration::from_millis(20);
+/// Name of a flush by SIGUSR2 in the audit trail.
+const FLUSH: &str = "SIGUSR2: flush";
+
+/// Flush of received frames to the capture files that is in progress.
+pub(super) struct Flushing {
+    pub(super) who: Peer,
+    pub(super) number: u64,
+    pub(super) since: Instant,
+}
+
+impl Flushing {
+    /// Returns the time of the owner's next check: `other`, or earlier while a flush is in
+    /// progress.
+    pub(super) fn due(flushing: Option<&Self>, other: Instant) -> Instant {
+        flushing.map_or(other, |_| other.min(Instant::now() + FLUSH_CHECK))
+    }
+
+    /// Writes to the audit trail that the run ended before the flush was complete.
+    pub(super) fn report_run_ended(self) {
+        let why = "the run ends, which completes the files";
+        let refusal = Refusal::new(RefusalCode::State, why);
+        audit::log_outcome(&self.who, FLUSH, &Err(refusal));
+    }
+
+    /// Returns `true` if the flush is complete, and then writes its result to the audit trail.
+    pub(super) fn report_if_over(&self, capture: &Capture) -> bool {
+        let is_over = capture.has_flushed(self.number);
+        if is_over {
+            audit::log_outcome(&self.who, FLUSH, &Ok(self.outcome()));
+        }
+        is_over
+    }
+
+    fn outcome(&self) -> Changed {
+        changed(&format!(
+            "all frames received before the signal are in the files; this took {} ms",
+            self.since.elapsed().as_millis()
+        ))
+    }
+}
+
+/// Writes to the audit trail that a flush is refused.
+pub(super) fn refuse_flush(who: &Peer, why: &str) {
+    audit::log_outcome(who, FLUSH, &Err(Refusal::new(RefusalCode::State, why)));
+}

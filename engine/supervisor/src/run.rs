@@ -1,0 +1,82 @@
+//! Capture run: its plan, the capture that runs or is drained, and the delays between attempts to find
+//! a lost device.
+
+use super::{flushing::Flushing, snapshot_timer::SnapshotTimer};
+use std::time::{Duration, Instant};
+use wqcap_engine::{
+    capture::{Capture, Report},
+    plan::Plan,
+};
+
+/// Delay before the first attempt to find a lost device; each further delay is twice as long, up to
+/// the longest.
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+/// Duration of a capture after which the delays for a lost device start again at the shortest.
+const STABLE: Duration = Duration::from_secs(30);
+
+/// Delays between attempts to find a lost device.
+#[derive(Debug)]
+pub(super) struct Backoff(Duration);
+
+impl Backoff {
+    /// Creates the delays for a lost device, starting with the shortest.
+    pub(super) fn new() -> Self {
+        Self(FIRST)
+    }
+
+    /// Returns the delay before the next attempt to find a lost device and doubles it, up to the
+    /// longest.
+    pub(super) fn next(&mut self) -> Duration {
+        let wait = self.0;
+        self.0 = (wait * 2).min(LONGEST);
+        wait
+    }
+
+    /// Resets the delay between attempts if a capture ran for a stable `time`. A device that is
+    /// lost repeatedly after a short time keeps long delays, which limits the CPU load.
+    pub(super) fn record_run(&mut self, time: Duration) {
+        if time >= STABLE {
+            self.0 = FIRST;
+        }
+    }
+}
+
+/// Capture that is running or drained.
+pub(super) struct LiveCapture {
+    pub(super) capture: Capture,
+    pub(super) run: Run,
+    pub(super) timer: SnapshotTimer,
+    pub(super) flushing: Option<Flushing>,
+}
+
+/// Capture run from a start to the next stop, including all losses of the device in between.
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    /// Time at which the first WQ of the capture run was ready.
+    pub(super) began: Instant,
+    /// Time at which the first WQ of the present capture was ready.
+    pub(super) ready: Instant,
+    pub(super) backoff: Backoff,
+    /// Combined report of the capture runs before this one.
+    pub(super) before: Option<Report>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_up_to_a_limit_and_are_reset_after_a_stable_run() {
+        let mut backoff = Backoff::new();
+        let waits: Vec<_> = (0..9).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(
+            waits,
+            [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
+        );
+        backoff.record_run(STABLE / 2);
+        assert_eq!(backoff.next(), LONGEST);
+        backoff.record_run(STABLE);
+        assert_eq!(backoff.next(), FIRST);
+    }
+}
