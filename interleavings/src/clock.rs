@@ -16,7 +16,7 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// Stand-in for the conversion of UTC stamps, near `around_ns` nanoseconds since 1970.
+    /// Stand-in for the conversion of stamps in UTC, which no model uses.
     pub(crate) fn utc(around_ns: u64) -> Self {
         Self {
             form: StampForm,
