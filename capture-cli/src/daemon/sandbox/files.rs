@@ -63,8 +63,12 @@ const NAMED_TO_CONNECT: &[&str] = &[
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
 ];
-/// Device files that a capture opens.
-const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
+/// Device files that a capture opens, besides those of RDMA devices.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero"];
+/// Folder of the device files of RDMA devices.
+const RDMA_DEVICES: &str = "/dev/infiniband";
+/// Empty file that keeps [`RDMA_DEVICES`] while it has no device files.
+const KEEPER: &str = ".wqcap";
 
 /// Files and ports that one capture may use.
 pub struct AllowedPaths {
@@ -73,6 +77,8 @@ pub struct AllowedPaths {
     /// Files that the capture may write, and folders in which files may be created, written and
     /// removed.
     write: Vec<PathBuf>,
+    /// Device files that the capture may use, and folders of such files.
+    devices: Vec<PathBuf>,
     /// TCP ports on which the capture may listen.
     listen: Vec<u16>,
     /// `true` if the sandbox allows TCP connections to any address.
@@ -106,10 +112,15 @@ impl AllowedPaths {
             read.push("/".into());
             write.extend(model_base());
         }
+        let mut devices = plain_devices();
+        if plan.ports().any(|it| it.device.kernel.is_none()) && !on_model {
+            devices.push(lasting_folder(Path::new(RDMA_DEVICES)));
+        }
         let listen = settings.metrics.iter().map(|it| it.listen.port).collect();
         Self {
             read,
             write,
+            devices,
             listen,
             connects: false,
         }
@@ -133,6 +144,7 @@ impl AllowedPaths {
         Self {
             read,
             write,
+            devices: plain_devices(),
             listen: listen.into_iter().collect(),
             connects: true,
         }
@@ -163,10 +175,29 @@ impl AllowedPaths {
             .create()?
             .add_rules(path_beneath_rules(&self.read, reading()))?
             .add_rules(path_beneath_rules(&self.write, writing()))?
-            .add_rules(path_beneath_rules(DEVICES, reading() | using()))?
+            .add_rules(path_beneath_rules(&self.devices, reading() | using()))?
             .add_rules(ports)?
             .restrict_self()?;
         Ok(status.ruleset)
+    }
+}
+
+fn plain_devices() -> Vec<PathBuf> {
+    DEVICES.iter().map(PathBuf::from).collect()
+}
+
+/// Returns the folder for a rule that still holds after a restart of the RDMA driver.
+///
+/// A rule belongs to the folder and not to its name. The kernel removes its folder together with the
+/// last device file, and creates another one (`delete_path` of drivers/base/devtmpfs.c). A file that
+/// the kernel has not created keeps the folder; without the right to create it, the rule is for the
+/// parent, where the rights of the user still decide.
+fn lasting_folder(folder: &Path) -> PathBuf {
+    let keeper = folder.join(KEEPER);
+    let kept = keeper.exists() || fs::File::create_new(&keeper).is_ok();
+    match folder.parent() {
+        Some(parent) if !kept && folder.exists() => parent.to_owned(),
+        _ => folder.to_owned(),
     }
 }
 
@@ -236,7 +267,7 @@ pub fn model_base() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::ErrorKind, net::TcpListener, os::unix::fs::symlink, thread};
+    use std::{io::ErrorKind, net::TcpListener, os::unix::fs::symlink, sync::mpsc, thread};
     use wqcap_testkit::skip;
 
     #[test]
@@ -248,6 +279,7 @@ mod tests {
         let domain = AllowedPaths {
             read: Vec::new(),
             write: vec![own.path().to_owned()],
+            devices: Vec::new(),
             listen: vec![0],
             connects: false,
         };
@@ -279,6 +311,69 @@ mod tests {
             Err(reason) => skip!("not enforced here: {reason}"),
         }
         assert!(other.path().join("secret").exists());
+    }
+
+    /// Removes a device file and, as the kernel does, its folder if that is empty. Then creates the
+    /// file again.
+    fn restart_driver(device: &Path) {
+        let folder = folder_of(device);
+        fs::remove_file(device).unwrap();
+        let _ = fs::remove_dir(folder);
+        fs::create_dir_all(folder).unwrap();
+        fs::write(device, "").unwrap();
+    }
+
+    /// Returns the result of opening `device` in a sandbox with a rule for `allowed`, after a restart
+    /// of the driver; `None` if landlock is not enforced.
+    fn open_after_restart(device: &Path, allowed: PathBuf) -> Option<Result<(), ErrorKind>> {
+        let domain = AllowedPaths {
+            read: Vec::new(),
+            write: Vec::new(),
+            devices: vec![allowed],
+            listen: Vec::new(),
+            connects: false,
+        };
+        let device = device.to_owned();
+        // This thread is not restricted, and is the kernel.
+        let (ready, is_ready) = mpsc::channel();
+        let (go, goes) = mpsc::channel();
+        let path = device.clone();
+        let open = thread::spawn(move || {
+            let restricted = domain.restrict();
+            ready.send(()).unwrap();
+            goes.recv().unwrap();
+            let opened = fs::File::options().read(true).write(true).open(path);
+            restricted.ok()?;
+            Some(opened.map(drop).map_err(|e| e.kind()))
+        });
+        is_ready.recv().unwrap();
+        restart_driver(&device);
+        go.send(()).unwrap();
+        open.join().unwrap()
+    }
+
+    #[test]
+    fn device_files_can_be_opened_after_a_restart_of_the_driver() {
+        let dev = tempfile::tempdir().unwrap();
+        let folder = dev.path().join("infiniband");
+        let device = folder.join("uverbs0");
+        let keeper = folder.join(KEEPER);
+        fs::create_dir(&folder).unwrap();
+        fs::write(&device, "").unwrap();
+        let Some(by_name) = open_after_restart(&device, folder.clone()) else {
+            skip!("landlock is not enforced here");
+        };
+        assert_eq!(by_name, Err(ErrorKind::PermissionDenied), "another folder");
+        // The name of the keeper is taken by a link to nowhere: root may create every file.
+        symlink("/nonexistent/file", &keeper).unwrap();
+        let parent = lasting_folder(&folder);
+        fs::remove_file(&keeper).unwrap();
+        assert_eq!(parent, dev.path());
+        assert_eq!(open_after_restart(&device, parent), Some(Ok(())));
+        assert_eq!(lasting_folder(&folder), folder);
+        assert!(keeper.exists());
+        let kept = open_after_restart(&device, lasting_folder(&folder));
+        assert_eq!(kept, Some(Ok(())));
     }
 
     #[test]
