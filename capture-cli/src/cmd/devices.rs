@@ -245,6 +245,7 @@ pub mod tests {
                 rate_gbps: 100.0,
                 netdev: Some("ens1f0np0".into()),
                 mtu: Some(1500),
+                roce: None,
                 place: PortTopology::default(),
             }],
             delay_drop: None,

@@ -31,13 +31,20 @@ const PORT_IF_THERE: [&str; 4] = [
     "wire_dropped_ring",
     "wire_dropped_size",
 ];
-/// Loss counters of the network interface: frames that the port refused or lost, under the mlx5
-/// driver's names.
+/// Loss counters of the network interface: frames that the port refused or lost, and frames that the
+/// device lost behind it, under the mlx5 driver's names
+/// (drivers/net/ethernet/mellanox/mlx5/core/en_stats.c).
 ///
 /// The port refuses frames with a wrong FCS or length, unless `ethtool -K IFACE rx-all on` is set
-/// (`mlx5_set_port_fcs`).
-const NETDEV: [&str; 6] = [
+/// (`mlx5_set_port_fcs`). Behind it, the PCIe bus does not take a frame
+/// (`outbound_pci_buffer_overflow`, `pcie_perf_stats_desc64`), a frame is longer than the WQE of its
+/// queue (`rx_oversize_pkts_buffer`, `vnic_env_stats_drop_desc`), or no rule matches it
+/// (`rx_steer_missed_packets`, `vnic_env_stats_steer_desc`).
+const NETDEV: [&str; 9] = [
     "rx_discards_phy",
+    "outbound_pci_buffer_overflow",
+    "rx_oversize_pkts_buffer",
+    "rx_steer_missed_packets",
     "rx_crc_errors_phy",
     "rx_in_range_len_errors_phy",
     "rx_oversize_pkts_phy",

@@ -37,10 +37,16 @@ impl DelayDrop {
 /// Returns the driver's debugfs directory of delay drop, or `None` if the device has no PCI
 /// address.
 pub(crate) fn folder(sysfs: &Path, device: &str) -> Option<PathBuf> {
+    Some(debug_folder(sysfs, device)?.join("delay_drop"))
+}
+
+/// Returns the mlx5 driver's debugfs directory of an RDMA device, or `None` if the device has no PCI
+/// address.
+pub(super) fn debug_folder(sysfs: &Path, device: &str) -> Option<PathBuf> {
     let function = sysfs.join(format!("class/infiniband/{device}/device"));
     let function = function.canonicalize().ok()?;
     let mlx5 = Path::new("kernel/debug/mlx5").join(function.file_name()?);
-    Some(sysfs.join(mlx5).join("delay_drop"))
+    Some(sysfs.join(mlx5))
 }
 
 #[cfg(test)]

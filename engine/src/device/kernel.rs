@@ -73,6 +73,7 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
             rate_gbps: speed.filter(|it| *it > 0).map_or(0.0, |it| it as f64 / 1e3),
             netdev: Some(name.to_owned()),
             mtu: read_number(sys.join("mtu")),
+            roce: None,
             place: PortTopology::from_interface(&sys),
         }],
         access: RingAccess::Verbs,

@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod management;
 mod netlink;
 pub mod port_topology;
+mod provider;
 mod wq_limit;
 
 use crate::{
@@ -127,6 +128,9 @@ pub struct PortFacts {
     pub netdev: Option<String>,
     /// MTU of the port's network interface, in bytes.
     pub mtu: Option<u32>,
+    /// `true` if RoCE is enabled on the port, `false` if it is disabled (`enable_roce` of devlink);
+    /// `None` if unknown.
+    pub roce: Option<bool>,
     /// Functions, e-switch and bond that the port shares its hardware with.
     pub place: PortTopology,
 }
@@ -209,7 +213,8 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         real_time: context.stamps_real_time(),
         ..DeviceCaps::from_attr(&attr)
     };
-    let missing = caps.missing();
+    let mut missing = caps.missing();
+    missing.extend(provider::lacks(Path::new("/sys"), name).map(str::to_owned));
     let caps = DeviceCaps {
         max_wq_wr: if missing.is_empty() {
             largest_wq(context)
@@ -306,6 +311,13 @@ fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
     let attr = context.query_port(number)?;
     let name = context.name();
     let netdev = netdev(name, number, ports);
+    let place = PortTopology::read(Path::new("/sys"), name, netdev.as_deref());
+    // The driver leaves the GID table empty in switchdev mode and without RoCE
+    // (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c).
+    let roce = match attr.gid_tbl_len {
+        0 if netdev.is_none() || place.switchdev => None,
+        entries => Some(entries > 0),
+    };
     Ok(PortFacts {
         number,
         state: STATES
@@ -320,7 +332,8 @@ fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
         mtu: netdev
             .as_ref()
             .and_then(|n| read_number(format!("/sys/class/net/{n}/mtu"))),
-        place: PortTopology::read(Path::new("/sys"), name, netdev.as_deref()),
+        roce,
+        place,
         netdev,
     })
 }

@@ -9,10 +9,14 @@
 //! The kernel reports an interface only in the caller's network namespace.
 #![allow(unsafe_code)]
 
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    RecvFlags, SendFlags, recv, send,
+    sockopt::{Timeout, set_socket_timeout},
+};
 use std::{
     io,
     os::fd::{FromRawFd, OwnedFd},
+    time::Duration,
 };
 
 /// Returns the type of an RDMA netlink message: `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command)`.
@@ -45,6 +49,9 @@ const TYPE_MASK: u16 = 0x3fff;
 /// Maximum bytes of a netlink datagram that the kernel fills (`netlink_recvmsg` of
 /// net/netlink/af_netlink.c).
 const MOST: usize = 32 << 10;
+/// Maximum wait for an answer. The kernel answers within `send`; the software NIC answers from
+/// another thread.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Number of objects that a netlink request is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,12 +99,14 @@ fn open() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the descriptor is new, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    Ok(socket)
 }
 
 /// Sends a netlink request and returns the first value that `wanted` finds in the answers.
 ///
-/// The kernel answers within `send`, so a missing answer is an error and not a wait.
+/// A missing answer is an error after [`PATIENCE`].
 fn exchange<T>(
     socket: &OwnedFd,
     scope: Scope,
@@ -108,7 +117,7 @@ fn exchange<T>(
     let mut found = None;
     let mut buffer = vec![0; MOST];
     loop {
-        let (_, len) = recv(socket, &mut buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
+        let (_, len) = recv(socket, &mut buffer, RecvFlags::TRUNC)?;
         let bytes = buffer
             .get(..len)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EMSGSIZE))?;

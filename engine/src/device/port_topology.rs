@@ -7,7 +7,7 @@
 //! Sources: `Documentation/ABI/testing/sysfs-bus-pci` (`physfn`, `sriov_numvfs`), `sysfs-class-net`
 //! (`phys_switch_id`, `phys_port_name`), `Documentation/networking/switchdev.rst` (names of uplinks and representors).
 
-use super::{read, read_number};
+use super::{delay_drop::debug_folder, read, read_number};
 use serde::Serialize;
 use std::{fs, path::Path};
 
@@ -37,14 +37,34 @@ impl PortTopology {
     pub fn read(sysfs: &Path, device: &str, netdev: Option<&str>) -> Self {
         let function = sysfs.join(format!("class/infiniband/{device}/device"));
         let mut place = Self {
-            // The driver's name for the device over a bond (mlx5_ib_stage_init_init).
-            is_lag: device.starts_with("mlx5_bond_"),
+            // The driver's name for the device over a bond (mlx5_ib_stage_init_init), which
+            // persistent naming replaces.
+            is_lag: device.starts_with("mlx5_bond_") || has_active_lag(sysfs, device),
             ..Self::from_function(&function)
         };
         if let Some(netdev) = netdev {
-            place.read_interface(&sysfs.join(format!("class/net/{netdev}")));
+            let interface = sysfs.join(format!("class/net/{netdev}"));
+            place.read_interface(&interface);
+            place.is_lag |= covers_bond(&interface);
         }
         place
+    }
+
+    /// Returns what a virtual function cannot do, one sentence each, for reports; empty for any
+    /// other port.
+    #[must_use]
+    pub fn limits(&self) -> &'static [&'static str] {
+        // mlx5_core of the host: `esw_update_vport_rx_mode` for promiscuous mode. That the firmware
+        // gives tables for sniffer rules to physical functions only is inferred.
+        if self.is_vf {
+            &[
+                "a virtual function that the host does not trust is not in promiscuous mode: unicast frames to other MACs do not arrive",
+                "a virtual function has no sniffer rules: ibv_create_flow fails with EOPNOTSUPP",
+                "the port's counters (rx_*_phy) and its MTU, FCS and pause settings belong to the host",
+            ]
+        } else {
+            &[]
+        }
     }
 
     /// Reads the topology of an ordinary network interface from its directory in sysfs.
@@ -77,6 +97,38 @@ impl PortTopology {
                 .and_then(|to| Some(to.file_name()?.to_str()?.to_owned()));
         }
     }
+}
+
+/// Returns `true` if the driver reports an active LAG of the RDMA device in debugfs, which only root
+/// can read on most machines (`state_show` of mlx5/core/lag/debugfs.c).
+fn has_active_lag(sysfs: &Path, device: &str) -> bool {
+    let state = debug_folder(sysfs, device).and_then(|it| read(it.join("lag/state")));
+    state.is_some_and(|it| it == "active")
+}
+
+/// Returns `true` if the RDMA device of a network interface covers the bond that the interface is or
+/// belongs to: another member is a function of the same driver without an RDMA device
+/// (`mlx5_lag_add_devices` of mlx5/core/lag/lag.c gives the device to one function).
+fn covers_bond(interface: &Path) -> bool {
+    let master = interface.join("master");
+    let bond = [interface, &master]
+        .into_iter()
+        .find(|it| it.join("bonding").exists());
+    let driver = |function: &Path| {
+        fs::read_link(function.join("driver"))
+            .ok()?
+            .file_name()
+            .map(ToOwned::to_owned)
+    };
+    let members = bond.and_then(|bond| fs::read_dir(bond).ok());
+    let members = members.into_iter().flatten().flatten();
+    members
+        .filter(|it| it.file_name().to_string_lossy().starts_with("lower_"))
+        .map(|it| it.path().join("device"))
+        .any(|function| {
+            driver(&function).is_some_and(|it| it == "mlx5_core")
+                && !function.join("infiniband").exists()
+        })
 }
 
 /// Returns `true` if an e-switch port name is that of a physical port: `p0`, but not `pf0`,
@@ -163,5 +215,35 @@ mod tests {
         fs::create_dir(master.join("bonding")).expect("create directory");
         assert_eq!(topology(&root).bond.as_deref(), Some("bond0"));
         assert!(PortTopology::read(root.path(), "mlx5_bond_0", None).is_lag);
+    }
+
+    #[test]
+    fn a_lag_is_found_under_any_name_of_its_device() {
+        let root = tree();
+        let class = root.path().join("class/infiniband/rocep59s0f0");
+        let debug = root.path().join("kernel/debug/mlx5/0000:3b:00.0/lag");
+        let function = root.path().join("devices/0000:3b:00.0");
+        for folder in [&class, &debug, &function] {
+            fs::create_dir_all(folder).expect("create directory");
+        }
+        symlink(&function, class.join("device")).expect("create symlink");
+        let is_lag = || PortTopology::read(root.path(), "rocep59s0f0", None).is_lag;
+        for (state, active) in [("disabled", false), ("active", true)] {
+            fs::write(debug.join("state"), format!("{state}\n")).expect("write file");
+            assert_eq!(is_lag(), active, "{state}");
+        }
+        // Without debugfs: the second member of the bond has no RDMA device.
+        let bond = root.path().join("class/net/bond0");
+        fs::create_dir_all(bond.join("bonding")).expect("create directory");
+        symlink("../bond0", root.path().join("class/net/ens1/master")).expect("create symlink");
+        let members = ["ens1", "ens2"].map(|name| {
+            let function = bond.join(format!("lower_{name}/device"));
+            fs::create_dir_all(function.join("infiniband")).expect("create directory");
+            symlink("../drivers/mlx5_core", function.join("driver")).expect("create symlink");
+            function
+        });
+        assert!(!topology(&root).is_lag, "two devices");
+        fs::remove_dir(members[1].join("infiniband")).expect("remove directory");
+        assert!(topology(&root).is_lag, "one device for both");
     }
 }

@@ -19,6 +19,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         rate_gbps: 0.0,
         netdev: config.device.netdev.clone(),
         mtu: None,
+        roce: None,
         place: PortTopology::default(),
     };
     let is_interface = matches!(config.device.backend, Backend::AfPacket | Backend::AfXdp);

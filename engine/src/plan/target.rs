@@ -72,6 +72,13 @@ pub(super) fn stolen(
                 "mode \"sniffer\": frames that the host sends are captured too, including RoCE"
                     .into(),
             );
+            if port.place.is_vf {
+                notes.push(
+                    "mode \"sniffer\": the port is a virtual function, which has no sniffer rules: expect ibv_create_flow \
+                     to fail with EOPNOTSUPP; use mode \"steal\" or \"filtered\""
+                        .into(),
+                );
+            }
             return Ok(());
         }
         config::Mode::Filtered => {
@@ -81,6 +88,7 @@ pub(super) fn stolen(
                 ", including frames that the filter then rejects"
             };
             notes.push(format!("mode \"filtered\": the kernel does not receive frames that the rules take{refused}; fragments have no ports and match no rule with ports"));
+            notes.extend(transport(device, port));
             return Ok(());
         }
         config::Mode::Steal => {}
@@ -99,6 +107,7 @@ pub(super) fn stolen(
             "another port, mode \"filtered\" or \"sniffer\",",
         )
     };
+    notes.extend(transport(device, port).filter(|_| !is_xdp));
     let permitted = config.capture.steal_management;
     let refused = |problem: String| {
         let problem = format!("{problem}; use {instead} or set capture.steal_management = true");
@@ -137,6 +146,19 @@ pub(super) fn stolen(
         }
         None => Ok(()),
     }
+}
+
+/// Returns a note on RoCE frames that the NIC's transport takes before any rule, if RoCE is enabled.
+/// The software NIC has no transport.
+fn transport(device: &DeviceFacts, port: &PortFacts) -> Option<String> {
+    (port.roce == Some(true) && !device.software).then(|| {
+        let name = &device.name;
+        format!(
+            "RoCE frames to the addresses of {name} go to its transport and not to the capture; mode \"sniffer\" captures them, and \
+             every mode does after `devlink dev param set pci/ADDRESS name enable_roce value false cmode driverinit` and \
+             `devlink dev reload pci/ADDRESS`, which ends RDMA on the port"
+        )
+    })
 }
 
 /// Returns the backend that receives from the device, as `device.backend` and `capture.access` say.

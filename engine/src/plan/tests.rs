@@ -39,6 +39,7 @@ fn device() -> DeviceFacts {
             rate_gbps: 100.0,
             netdev: Some("ens1f0np0".into()),
             mtu: Some(1500),
+            roce: None,
             place: PortTopology::default(),
         }],
         access: RingAccess::Mlx5,
@@ -287,6 +288,38 @@ fn a_port_of_an_unknown_interface_is_stolen_only_with_permission() {
         ..real.clone()
     };
     plan(&model, "").expect("software NIC");
+}
+
+/// The NIC's transport takes RoCE frames before rules that are not sniffer rules.
+#[test]
+fn a_port_with_roce_and_a_virtual_function_have_notes() {
+    let plan = |roce, is_vf, text: &str| {
+        let mut device = device();
+        device.ports[0].roce = roce;
+        device.ports[0].place.is_vf = is_vf;
+        let config = config(&format!("[capture]\nqueues = 1\n{text}"));
+        Plan::new(&config, &[device])
+            .expect("a plan")
+            .notes
+            .join("\n")
+    };
+    let sniffer = "mode = \"sniffer\"";
+    for (roce, text, is_told) in [
+        (Some(true), "", true),
+        (Some(true), "mode = \"filtered\"\nfilter = \"udp\"", true),
+        (Some(true), sniffer, false),
+        (Some(false), "", false),
+        (None, "", false),
+    ] {
+        let notes = plan(roce, false, text);
+        assert_eq!(
+            notes.contains("go to its transport"),
+            is_told,
+            "{text}: {notes}"
+        );
+    }
+    assert!(plan(None, true, sniffer).contains("which has no sniffer rules"));
+    assert!(!plan(None, false, sniffer).contains("which has no sniffer rules"));
 }
 
 #[test]

@@ -7,8 +7,12 @@
 use crate::{config::Config, device::PortFacts, plan::steering::Steering};
 use wqcap_core::consumer::FCS_LEN;
 
-/// Bytes of an Ethernet header with two VLAN tags, which the MTU does not include.
-const HEADER: u64 = 22;
+/// Bytes of an Ethernet header with one VLAN tag, which the port admits beyond the MTU: the driver
+/// sets the port's MTU to the netdev's plus `MLX5E_ETH_HARD_MTU`, which has 4 more for the FCS
+/// (`mlx5e_set_mtu` of drivers/net/ethernet/mellanox/mlx5/core/en_main.c). Kernels with PSP add 40.
+const HEADER: u64 = 18;
+/// Bytes of a VLAN tag.
+const TAG: u64 = 4;
 
 /// Returns notes for the user, one for each reason why frames on the cable are not captured as
 /// sent. `of_kernel` is set for an ordinary interface, whose rings have other limits.
@@ -18,6 +22,8 @@ pub(crate) fn notes(config: &Config, port: &PortFacts, of_kernel: bool) -> Vec<S
     notes.extend(addresses(config, port));
     if !of_kernel {
         notes.extend(lengths(config, port));
+        notes.extend(tags(config, port));
+        notes.extend(roce(port));
     }
     notes.extend(damaged(config, port));
     notes
@@ -147,6 +153,36 @@ fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
     })
 }
 
+/// Returns a note on frames with two VLAN tags if the configuration is about VLANs.
+fn tags(config: &Config, port: &PortFacts) -> Option<String> {
+    let words = config
+        .capture
+        .filter
+        .split(|c: char| !c.is_ascii_alphanumeric());
+    let is_about_vlans = config.wq.cvlan_stripping
+        || config.rule.iter().any(|rule| rule.vlan.is_some())
+        || words.into_iter().any(|it| it == "vlan");
+    let mtu = u64::from(port.mtu.filter(|_| is_about_vlans)?);
+    let name = name(port);
+    Some(format!(
+        "{name}'s MTU of {mtu} admits frames of up to {} bytes, a full frame with one VLAN tag; if frames on the wire have two \
+         tags (QinQ), the port drops the longest and counts them in rx_oversize_pkts_phy: raise the MTU by {TAG} (ip link set \
+         {name} mtu {})",
+        mtu + HEADER,
+        mtu + TAG
+    ))
+}
+
+/// Returns a note that RoCE is disabled on the port.
+fn roce(port: &PortFacts) -> Option<String> {
+    (port.roce == Some(false)).then(|| {
+        format!(
+            "RoCE is disabled on {} (enable_roce of devlink): RoCE frames are ordinary Ethernet frames, and every mode captures them",
+            name(port)
+        )
+    })
+}
+
 /// Returns a note that the captured port drops frames with a bad FCS before `capture.verify_fcs`
 /// can find them.
 fn damaged(config: &Config, port: &PortFacts) -> Option<String> {
@@ -174,6 +210,7 @@ mod tests {
             rate_gbps: 100.0,
             netdev: Some("ens1".into()),
             mtu: Some(1500),
+            roce: None,
             place,
         }
     }
@@ -272,16 +309,16 @@ mod tests {
     #[test]
     fn buffers_are_compared_with_the_mtu() {
         for (settings, says) in [
-            (&[("capture.buffer", "1500")][..], Some("have up to 1522")),
-            (&[("capture.buffer", "1522")], None),
+            (&[("capture.buffer", "1500")][..], Some("have up to 1518")),
+            (&[("capture.buffer", "1518")], None),
             (
-                &[("capture.buffer", "1522"), ("wq.scatter_fcs", "true")],
-                Some("have up to 1526"),
+                &[("capture.buffer", "1518"), ("wq.scatter_fcs", "true")],
+                Some("have up to 1522"),
             ),
             (&[("capture.buffer", "2048")], None),
             (
                 &[("capture.max_sge", "5")],
-                Some("drops frames of more than 1522 bytes"),
+                Some("drops frames of more than 1518 bytes"),
             ),
         ] {
             let said = notes(&config(settings), &port(PortTopology::default()), false);
@@ -292,10 +329,44 @@ mod tests {
             );
         }
         let jumbo = PortFacts {
-            mtu: Some(10_218),
+            mtu: Some(10_222),
             ..port(PortTopology::default())
         };
         let said = notes(&config(&[("capture.max_sge", "5")]), &jumbo, false);
         assert_eq!(said, [""; 0]);
+    }
+
+    #[test]
+    fn a_second_tag_needs_a_larger_mtu() {
+        for (settings, is_told) in [
+            (&[("capture.filter", "vlan 7 and udp")][..], true),
+            (&[("wq.cvlan_stripping", "true")], true),
+            (&[("capture.filter", "udp")], false),
+        ] {
+            let said = notes(&config(settings), &port(PortTopology::default()), false);
+            assert_eq!(said.len(), usize::from(is_told), "{said:?}");
+            let words = ["frames of up to 1518 bytes", "ip link set ens1 mtu 1504"];
+            assert!(
+                said.iter()
+                    .all(|it| words.iter().all(|word| it.contains(word))),
+                "{said:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_port_without_roce_has_a_note() {
+        for (roce, count) in [(None, 0), (Some(true), 0), (Some(false), 1)] {
+            let port = PortFacts {
+                roce,
+                ..port(PortTopology::default())
+            };
+            let said = notes(&Config::default(), &port, false);
+            assert_eq!(said.len(), count, "{said:?}");
+            assert!(
+                said.iter()
+                    .all(|it| it.contains("ordinary Ethernet frames"))
+            );
+        }
     }
 }

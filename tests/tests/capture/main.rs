@@ -1,5 +1,6 @@
 //! Tests of capturing: frames on the wire against frames in the files and lines of the ledger.
 
+mod card_losses;
 mod device_loss;
 mod fanout;
 mod faults;

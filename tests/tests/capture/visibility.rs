@@ -59,6 +59,21 @@ fn notes_name_frames_that_a_port_cannot_see() {
         ("model.bond=bond7", &["mlx5_0p1 belongs to bond7"]),
         ("model.lag=true", &["mlx5_bond_0", "is a RoCE LAG device"]),
         (
+            "model.enable_roce=false",
+            &[
+                "(mlx5_0p1)",
+                "RoCE is disabled on mlx5_0p1",
+                "ordinary Ethernet frames",
+            ],
+        ),
+        (
+            "capture.filter=vlan 5",
+            &[
+                "frames of up to 1518 bytes",
+                "ip link set mlx5_0p1 mtu 1504",
+            ],
+        ),
+        (
             "capture.promiscuous=false",
             &["capture.promiscuous is off", "its own MAC addresses only"],
         ),
@@ -67,11 +82,37 @@ fn notes_name_frames_that_a_port_cannot_see() {
     }
 }
 
-/// With switchdev and virtual functions, sysfs does not name the port's interface.
+/// The device over a bond has the driver's name, or the one of persistent naming.
+#[test]
+fn a_lag_with_a_persistent_name_is_recognised() {
+    check(
+        &["model.lag=true", "model.persistent_name=true"],
+        &["roceP5555p1s0 port 1", "is a RoCE LAG device"],
+    );
+    check(
+        &["model.persistent_name=true", "capture.queues=1"],
+        &["roceP5555p1s0 port 1"],
+    );
+}
+
+/// With switchdev and virtual functions, sysfs does not name the port's interface, but RDMA netlink
+/// does.
+#[test]
+fn the_interface_of_a_port_in_switchdev_mode_is_known() {
+    check(
+        &["model.switchdev=true", "model.vfs=2"],
+        &["mlx5_0 port 1 (mlx5_0p1)", "mlx5_0p1 is the uplink"],
+    );
+}
+
 #[test]
 fn notes_name_the_effects_of_an_unknown_interface() {
     check(
-        &["model.switchdev=true", "model.vfs=2"],
+        &[
+            "model.switchdev=true",
+            "model.vfs=2",
+            "model.rdma_netlink=false",
+        ],
         &[
             "network interface of port 1 is unknown",
             "capture.promiscuous has no effect",
@@ -120,7 +161,7 @@ fn notes_name_frames_that_do_not_fit() {
         &small,
         &[
             "mlx5_0p1's MTU is 1500",
-            "drops frames of more than 1522 bytes",
+            "drops frames of more than 1518 bytes",
         ],
     );
     check(

@@ -63,8 +63,12 @@ const NAMED_TO_CONNECT: &[&str] = &[
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
 ];
-/// Device files that a capture opens.
-const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
+/// Device files that a capture opens, besides those of RDMA devices.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero"];
+/// Folder of the device files of RDMA devices.
+const RDMA_DEVICES: &str = "/dev/infiniband";
+/// Empty file that keeps [`RDMA_DEVICES`] while it has no device files.
+const KEEPER: &str = ".wqcap";
 
 /// Files and ports that one capture may use.
 pub struct AllowedPaths {
@@ -73,6 +77,8 @@ pub struct AllowedPaths {
     /// Files that the capture may write, and folders in which files may be created, written and
     /// removed.
     write: Vec<PathBuf>,
+    /// Device files that the capture may use, and folders of such files.
+    devices: Vec<PathBuf>,
     /// TCP ports on which the capture may listen.
     listen: Vec<u16>,
     /// `true` if the sandbox allows TCP connections to any address.
@@ -106,10 +112,15 @@ impl AllowedPaths {
             read.push("/".into());
             write.extend(model_base());
         }
+        let mut devices = plain_devices();
+        if plan.ports().any(|it| it.device.kernel.is_none()) && !on_model {
+            devices.push(lasting_folder(Path::new(RDMA_DEVICES)));
+        }
         let listen = settings.metrics.iter().map(|it| it.listen.port).collect();
         Self {
             read,
             write,
+            devices,
             listen,
             connects: false,
         }
@@ -133,6 +144,7 @@ impl AllowedPaths {
         Self {
             read,
             write,
+            devices: plain_devices(),
             listen: listen.into_iter().collect(),
             connects: true,
         }
@@ -163,10 +175,29 @@ impl AllowedPaths {
             .create()?
             .add_rules(path_beneath_rules(&self.read, reading()))?
             .add_rules(path_beneath_rules(&self.write, writing()))?
-            .add_rules(path_beneath_rules(DEVICES, reading() | using()))?
+            .add_rules(path_beneath_rules(&self.devices, reading() | using()))?
             .add_rules(ports)?
             .restrict_self()?;
         Ok(status.ruleset)
+    }
+}
+
+fn plain_devices() -> Vec<PathBuf> {
+    DEVICES.iter().map(PathBuf::from).collect()
+}
+
+/// Returns the folder for a rule that still holds after a restart of the RDMA driver.
+///
+/// A rule belongs to the folder and not to its name. The kernel removes its folder together with the
+/// last device file, and creates another one (`delete_path` of drivers/base/devtmpfs.c). A file that
+/// the kernel has not created keeps the folder; without the right to create it, the rule is for the
+/// parent, where the rights of the user still decide.
+fn lasting_folder(folder: &Path) -> PathBuf {
+    let keeper = folder.join(KEEPER);
+    let kept = keeper.exists() || fs::File::create_new(&keeper).is_ok();
+    match folder.parent() {
+        Some(parent) if !kept && folder.exists() => parent.to_owned(),
+        _ => folder.to_owned(),
     }
 }
 
@@ -248,6 +279,7 @@ mod tests {
         let domain = AllowedPaths {
             read: Vec::new(),
             write: vec![own.path().to_owned()],
+            devices: Vec::new(),
             listen: vec![0],
             connects: false,
         };
@@ -279,6 +311,63 @@ mod tests {
             Err(reason) => skip!("not enforced here: {reason}"),
         }
         assert!(other.path().join("secret").exists());
+    }
+
+    /// Removes a device file and, as the kernel does, its folder if that is empty. Then creates the
+    /// file again.
+    fn restart_driver(device: &Path) {
+        let folder = folder_of(device);
+        fs::remove_file(device).unwrap();
+        let _ = fs::remove_dir(folder);
+        fs::create_dir_all(folder).unwrap();
+        fs::write(device, "").unwrap();
+    }
+
+    #[test]
+    fn device_files_can_be_opened_after_a_restart_of_the_driver() {
+        for can_keep in [true, false] {
+            let dev = tempfile::tempdir().unwrap();
+            let folder = dev.path().join("infiniband");
+            let device = folder.join("uverbs0");
+            fs::create_dir(&folder).unwrap();
+            fs::write(&device, "").unwrap();
+            let lasting = match can_keep {
+                true => lasting_folder(&folder),
+                // The name of the keeper is taken by a link to nowhere: root has every right.
+                false => {
+                    symlink("/nonexistent/file", folder.join(KEEPER)).unwrap();
+                    let lasting = lasting_folder(&folder);
+                    fs::remove_file(folder.join(KEEPER)).unwrap();
+                    lasting
+                }
+            };
+            assert_eq!(lasting == folder, can_keep, "{}", lasting.display());
+            let domain = AllowedPaths {
+                read: Vec::new(),
+                write: Vec::new(),
+                devices: vec![lasting],
+                listen: Vec::new(),
+                connects: false,
+            };
+            let (restarts, restart) = std::sync::mpsc::channel();
+            let (enters, entered) = std::sync::mpsc::channel();
+            let to_open = device.clone();
+            let open = thread::spawn(move || {
+                let restricted = domain.restrict();
+                enters.send(()).unwrap();
+                restart.recv().unwrap();
+                restricted.map(|()| fs::File::options().read(true).write(true).open(to_open))
+            });
+            entered.recv().unwrap();
+            restart_driver(&device);
+            restarts.send(()).unwrap();
+            match open.join().unwrap() {
+                Ok(opened) => {
+                    opened.unwrap_or_else(|e| panic!("kept: {can_keep}: {e}"));
+                }
+                Err(reason) => skip!("not enforced here: {reason}"),
+            }
+        }
     }
 
     #[test]
