@@ -201,7 +201,8 @@ Examples:
   wqcap bench rx --frame 1500
   wqcap bench rx --receive frame,striding
   wqcap bench rx --timestamps software  with compressed CQEs
-  wqcap bench rx --device mlx5_0        with traffic on the wire")]
+  wqcap bench rx --device mlx5_0        with traffic on the wire
+  wqcap bench rx --device mlx5_0 --prefetch")]
 pub struct BenchRxArgs {
     /// Measure on this RDMA device instead of the software NIC
     #[arg(long, value_name = "NAME")]
@@ -222,6 +223,11 @@ pub struct BenchRxArgs {
     /// compresses the CQEs of the engine's loop if it can, but never those of the bare loops
     #[arg(long, value_name = "WHERE", default_value = "hardware", value_parser = timestamps)]
     pub timestamps: Timestamps,
+    /// Also measure the engine's loop with a consumer that reads the first cache line of each
+    /// frame, and with one that prefetches these lines for each batch. A NIC writes frames to
+    /// another cache than the software NIC
+    #[arg(long)]
+    pub prefetch: bool,
     /// Number of receive WRs in each ring of the engine. A striding ring has as much memory for
     /// frames
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = value_parser!(u32).range(1..=32768))]

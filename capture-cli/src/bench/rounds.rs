@@ -269,6 +269,13 @@ impl<C: Consumer> Consumer for QueueConsumer<C> {
     }
 
     #[inline]
+    fn prefetch<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+        if let Some(it) = &mut self.0 {
+            it.sink.prefetch(frames);
+        }
+    }
+
+    #[inline]
     fn end_batch(&mut self) {
         let Some(it) = &mut self.0 else { return };
         it.sink.end_batch();

@@ -12,7 +12,13 @@ use super::{
 };
 use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
 use std::hint::black_box;
-use wqcap_engine::{config::Timestamps, plan::Plan, sink::Count};
+use wqcap_engine::{
+    config::Timestamps,
+    memory::prefetch_line,
+    pipeline::{Consumer, Frame, Verdict},
+    plan::Plan,
+    sink::Count,
+};
 
 /// Runs the engine's receive loop and the bare loops in turn, and prints the ratios of their times.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
@@ -51,6 +57,7 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
 /// before it.
 fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure> {
     let mut engines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); plans.len()];
+    let mut lines = Vec::new();
     let mut poll_cq = Vec::new();
     let first = &plans[0];
     for _ in 0..args.common.repeats {
@@ -59,6 +66,13 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
             let sinks = plan.queues.iter().map(|_| Count).collect();
             let ours = drain(plan, args.frame, args.rounds, sinks)?;
             engine.push((ours.mean_ns(), least));
+        }
+        if args.prefetch {
+            let read = |ahead| {
+                let sinks = first.queues.iter().map(|_| FirstLine { ahead }).collect();
+                drain(first, args.frame, args.rounds, sinks).map(|it| it.mean_ns())
+            };
+            lines.push((read(true)?, read(false)?));
         }
         poll_cq.push((bare(first, args, Poll::PollCq)?, least));
     }
@@ -91,8 +105,32 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
             all.push(named("engine", mode(i), args.receive[i - 1].into(), &pairs));
         }
     }
+    if args.prefetch {
+        all.push(named("prefetched", mode(0), "first line", &lines));
+    }
     all.push(named("poll_cq", "", "cq_ex", &poll_cq));
     Ok(all)
+}
+
+/// Consumer that reads the first cache line of each frame.
+struct FirstLine {
+    /// `true` to prefetch the lines of a batch before the first frame is read.
+    ahead: bool,
+}
+
+impl Consumer for FirstLine {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
+        black_box(frame.bytes.first_chunk::<16>().copied());
+        Verdict::Captured
+    }
+
+    #[inline]
+    fn prefetch<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+        if self.ahead {
+            frames.for_each(|bytes| prefetch_line(bytes.as_ptr()));
+        }
+    }
 }
 
 /// Measures the time per frame of a bare receive loop in nanoseconds.

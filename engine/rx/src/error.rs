@@ -47,6 +47,19 @@ pub enum LoopError {
         /// Failure of the recovery.
         source: RxError,
     },
+    /// A striding WQ cannot be replaced by one with a WQE per frame.
+    #[error(
+        "queue {queue}: {mismatch}, and the queue cannot fall back to a WQE per frame: {source}; set capture.receive = \
+         \"frame\""
+    )]
+    FallBack {
+        /// Number of the receive queue.
+        queue: u16,
+        /// Completion that does not fit.
+        mismatch: StrideMismatch,
+        /// Failure of the change.
+        source: RxError,
+    },
     /// The outlet accepts no more frames, or lost slots; the text is its reason.
     #[error("{0}")]
     Outlet(String),
@@ -98,6 +111,15 @@ pub enum RingError {
          the frame"
     )]
     Strides(u32, u32),
+    /// A striding WQ's completion does not have the expected layout.
+    #[error("the NIC's completions of a striding WQ do not fit: {0}")]
+    Unfit(StrideMismatch),
+    /// The FCS was requested, and none of this number of frames has its FCS behind it.
+    #[error(
+        "wq.scatter_fcs = true: the last 4 bytes of the first {0} frames are not their FCS; the NIC delivers frames without \
+         it; set wq.scatter_fcs = false"
+    )]
+    Fcs(u32),
     /// A header in a block of a packet socket's ring points outside of the block (block index).
     #[error("the kernel's block {0} is damaged: a header points outside of the block")]
     Block(u32),
@@ -107,4 +129,51 @@ pub enum RingError {
     /// WRs cannot be posted to the WQ (errno).
     #[error("WRs cannot be posted to the WQ: errno {0}")]
     Post(i32),
+}
+
+/// Contradiction between a striding WQ's completion and the expected layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StrideMismatch {
+    /// The frame does not begin at the next free stride.
+    #[error("a frame begins at stride {found} instead of the next free one, {expected}")]
+    First {
+        /// Next free stride of the buffer.
+        expected: u32,
+        /// First stride that the completion reports.
+        found: u32,
+    },
+    /// The buffer has fewer free strides, or the number is 0.
+    #[error("a completion takes {found} strides, which are not free")]
+    NotFree {
+        /// Number of strides that the completion reports.
+        found: u32,
+    },
+    /// The number of strides is not the one that the frame needs.
+    #[error("a frame of {len} bytes takes {found} strides")]
+    Count {
+        /// Number of strides that the completion reports.
+        found: u32,
+        /// Length of the frame that the completion reports.
+        len: u32,
+    },
+    /// The completion names another WQE than the first unfinished one.
+    #[error("a completion names WQE {found} of the ring instead of {expected}")]
+    Wqe {
+        /// Ring index of the first unfinished WQE.
+        expected: u32,
+        /// Ring index of the WQE that the completion names.
+        found: u32,
+    },
+    /// The device did not write the bytes that the completion reports.
+    #[error("the NIC did not write all of the {len} bytes from stride {first} on")]
+    Unwritten {
+        /// Length of the frame that the completion reports.
+        len: u32,
+        /// First stride that the completion reports.
+        first: u32,
+    },
+    /// The completion is of a buffer that the device does not have.
+    #[error("the WQE is not posted")]
+    Unposted,
 }

@@ -17,12 +17,13 @@ mod pool;
 mod ring;
 mod worker;
 
-pub use error::{LoopError, RingError, RxError, WqErrorCause};
+pub use error::{LoopError, RingError, RxError, StrideMismatch, WqErrorCause};
 pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use ring::{
-    Account, Batch, DeviceQueue, Failed, PacketQueue, Queue, Recovered, Ring, RingAttr, XdpQueue,
+    Account, Batch, DeviceQueue, Failed, FallbackAttr, PacketQueue, Queue, Recovered, Ring,
+    RingAttr, XdpQueue,
 };
 pub use worker::{
     Control, Ended, Idle, Outlet, SlotsLost, StampSource, Stamper, Taken, Worker, pin,

@@ -240,6 +240,12 @@ const MACS: usize = 12;
 /// TPID of a customer VLAN tag (IEEE 802.1Q), the only tag that CVLAN stripping removes.
 const CVLAN: [u8; 2] = [0x81, 0x00];
 
+/// Returns the byte at offset `at` of a marked slot: a sequence that frames do not contain.
+fn mark(at: u32) -> u8 {
+    let word = u64::from(at / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (word ^ word >> 29).to_le_bytes()[at as usize % 8]
+}
+
 impl SlotMemory {
     /// Creates the receive slots in registered memory.
     pub(super) fn new(mr: Mr, layout: SlotLayout) -> Self {
@@ -323,6 +329,26 @@ impl SlotMemory {
         let start = self.address(&self.slot(index));
         // SAFETY: the slot has as many bytes, and the caller acts as the device, which has the slot.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    }
+
+    /// Writes the mark that [`SlotMemory::is_marked`] finds into a slot that is not posted yet.
+    pub(super) fn mark(&self, slot: &Slot) {
+        let (start, len) = (self.address(slot), self.layout.slot_bytes);
+        for at in 0..len as u32 {
+            // SAFETY: inside the slot, whose token is borrowed and which the device does not have.
+            unsafe { start.add(at as usize).write(mark(at)) };
+        }
+    }
+
+    /// Returns `true` if `len` bytes at offset `at` of slot `index` are as [`SlotMemory::mark`] wrote
+    /// them. The device has completed these bytes.
+    pub(super) fn is_marked(&self, index: u32, at: u32, len: u32) -> bool {
+        let start = self.address(&self.slot(index));
+        assert!((at + len) as usize <= self.layout.slot_bytes);
+        (at..at + len).all(|at| {
+            // SAFETY: inside the slot, as checked; the device does not write completed bytes.
+            unsafe { start.add(at as usize).read() == mark(at) }
+        })
     }
 
     /// Returns the local key of the slot memory's registration; 0 if the memory is not registered.

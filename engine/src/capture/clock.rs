@@ -55,6 +55,9 @@ impl CaptureClock {
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
         // A lost device is detected elsewhere.
         let reading = port.clock().read().ok()?;
+        if self.shared.is_in_utc() && !self.report().real_time {
+            self.keeper.switch_to_utc(reading);
+        }
         let disturbance = self.keeper.update(&reading);
         self.publish();
         let disturbance = disturbance?;

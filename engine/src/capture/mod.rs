@@ -21,7 +21,7 @@ use crate::{
     sync::wakeup::Wakeup,
     text::iso_8601,
     time::system_ns,
-    verbs::AsyncEvent,
+    verbs::{AsyncEvent, WqHandle},
 };
 use std::{
     collections::BTreeMap,
@@ -316,6 +316,7 @@ impl Capture {
             self.shared.note(what);
         }
         self.respread_if_due();
+        self.replace_wqs();
         if self.end.is_some() {
             return;
         }
@@ -342,6 +343,30 @@ impl Capture {
         } else {
             None
         };
+    }
+
+    /// Leads the frames of queues that fell back from a striding WQ to their new WQs.
+    fn replace_wqs(&mut self) {
+        let replaced = self.shared.control.replaced.lock();
+        let replaced = replaced.map(|mut it| std::mem::take(&mut *it));
+        for (queue, wq) in replaced.unwrap_or_default() {
+            if let Err(e) = self.replace_wq(usize::from(queue), wq) {
+                let failed = format!("queue {queue}: its new WQ cannot be used: {e}");
+                self.end.get_or_insert(End::Failed(failed));
+            }
+        }
+    }
+
+    fn replace_wq(&mut self, queue: usize, wq: WqHandle) -> Result<(), Error> {
+        let ports = &self.shared.port_of;
+        let port = usize::from(ports[queue]);
+        let first = ports.iter().position(|it| usize::from(*it) == port);
+        let index = queue - first.unwrap_or_default();
+        if let Source::Verbs(it) = &mut self.sources.ports_mut()[port].source {
+            it.fatal[index].0 = wq.id();
+            it.port.replace_wq(index, wq)?;
+        }
+        Ok(())
     }
 
     fn handle(&mut self, port: usize, event: AsyncEvent) {

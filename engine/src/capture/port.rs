@@ -136,6 +136,7 @@ impl Port {
             buffer: plan.ring.buffer,
             max_sge: plan.ring.max_sge,
             striding: plan.ring.striding,
+            fallback: plan.ring.fallback,
             compression: plan.compression,
             flags: plan.wq_flags,
             // One completion vector is enough: a polling loop needs none, and a sleeping loop is
@@ -236,6 +237,39 @@ impl Port {
         self.tables.retain(|(spread, _)| *spread != Spread::Table);
         self.tables.push((Spread::Table, table));
         self.entries = entries.to_vec();
+        Ok(())
+    }
+
+    /// Puts another WQ into the place of queue `queue`'s while frames are received, as
+    /// [`Port::respread`] replaces the shared indirection table.
+    ///
+    /// # Errors
+    /// The error of a verb.
+    pub fn replace_wq(&mut self, queue: usize, wq: WqHandle) -> Result<(), Error> {
+        self.wqs[queue] = wq;
+        // Kept until no QP uses them.
+        let tables = std::mem::take(&mut self.tables);
+        let mut qps = self.qps.clone();
+        for (plan, qp) in &mut qps {
+            let table = self.table_for(plan.spread)?;
+            *qp = RssQp::create(&self.pd, &table, &self.key, plan.hash_fields())?;
+        }
+        let moves = self.ladder().shift();
+        if moves.is_empty() && !self.rules.is_empty() {
+            // Every hardware priority is taken: the rules cannot move to new QPs one by one.
+            let rules = self.rules.drain(..);
+            let rules: Vec<_> = rules.map(|it| (it.wanted, it.priority)).collect();
+            self.qps = qps;
+            for (wanted, priority) in rules {
+                self.install(wanted, priority)?;
+            }
+        } else {
+            for it in moves {
+                self.carry_out(it, &qps)?;
+            }
+            self.qps = qps;
+        }
+        drop(tables);
         Ok(())
     }
 

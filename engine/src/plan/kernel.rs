@@ -43,6 +43,7 @@ pub(super) fn ring(backend: Backend, port: Option<&PortFacts>, queues: usize) ->
         buffer,
         max_sge: 1,
         striding: None,
+        fallback: None,
         headroom: 0,
     }
 }

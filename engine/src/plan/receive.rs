@@ -11,6 +11,7 @@ use crate::{
     config::{self, Config, CqeCompression},
     device::{DeviceCaps, DeviceFacts},
     plan::Stamps,
+    rx::FallbackAttr,
     verbs::{MiniFormat, RingCaps, Striding, StridingCaps},
 };
 use serde::Serialize;
@@ -23,6 +24,8 @@ const CQE: u64 = 64;
 const LONGEST_FRAMES: u64 = 32;
 /// Minimum WRs of a striding queue: some hold frames that are being read while others receive.
 const LEAST_WRS: u64 = 4;
+/// Maximum WRs of a WQ whose limit is unknown: a WQ's producer counter has 16 bits.
+const MOST_WRS: u32 = 1 << 15;
 /// Maximum frame length that a completion of a striding WQ can report: 16 bits of `byte_cnt`.
 const LONGEST: u32 = 0xffff;
 
@@ -39,6 +42,10 @@ pub struct QueueMemory {
     pub max_sge: u32,
     /// Strides of a WR's single buffer, which frames share; `None` if each frame has its own WR.
     pub striding: Option<Striding>,
+    /// Limits of the queue that a striding queue falls back to if the device's first completions do
+    /// not fit; `None` with `capture.receive = "striding"` and without a striding queue.
+    #[serde(skip)]
+    pub fallback: Option<FallbackAttr>,
     /// Bytes in front of each WR's buffer for VLAN tags that are put back: one cache line, so that
     /// frames stay aligned, or 0.
     pub headroom: usize,
@@ -108,6 +115,7 @@ impl QueueMemory {
                     buffer: frame.bytes,
                     max_sge: frame.max_sge,
                     striding: None,
+                    fallback: None,
                     headroom: if restore_vlan { 64 } else { 0 },
                 }),
             },
@@ -254,6 +262,10 @@ fn striding(
         striding: Some(Striding {
             stride: narrow(stride),
             strides: narrow(strides),
+        }),
+        fallback: (capture.receive == config::Receive::Auto).then_some(FallbackAttr {
+            longest: narrow(longest),
+            most_wrs: caps.max_wq_wr.unwrap_or(MOST_WRS),
         }),
         headroom: 0,
     })

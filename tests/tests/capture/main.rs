@@ -10,6 +10,7 @@ mod interface;
 mod isolation;
 mod live;
 mod long_filters;
+mod other_cards;
 mod pipeline;
 mod ports;
 mod replay;

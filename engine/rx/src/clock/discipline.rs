@@ -125,6 +125,11 @@ impl ClockDiscipline {
         keeper
     }
 
+    /// Starts the clock discipline again for a device that stamps in UTC instead of ticks.
+    pub fn switch_to_utc(&mut self, reading: ClockReading) {
+        *self = Self::new(StampForm::RealTime, 1, false, reading);
+    }
+
     /// Returns the present linear conversion from device stamps to nanoseconds.
     #[must_use]
     pub fn line(&self) -> &Conversion {

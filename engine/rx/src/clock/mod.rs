@@ -116,6 +116,31 @@ impl Conversion {
         Self::new(StampForm::Ticks { unused: 0 }, around_ns, around_ns, 1.0)
     }
 
+    /// Creates the conversion of UTC stamps, near `around_ns` nanoseconds since 1970.
+    #[must_use]
+    pub fn utc(around_ns: u64) -> Self {
+        let base = real_time(around_ns);
+        Self::new(StampForm::RealTime, base, around_ns, 1.0)
+    }
+
+    /// Returns `true` if a device stamp is in UTC although this conversion takes it for ticks.
+    ///
+    /// A device that stamps in real time only does so for every CQ: its `rq_ts_format` allows no
+    /// other, and the driver then asks for the default (`get_ts_format` of
+    /// drivers/infiniband/hw/mlx5/qp.c). The device's counter, which this conversion was made from,
+    /// is another clock. `now_ns` is the present time.
+    #[must_use]
+    pub fn is_of_utc_stamp(&self, stamp: u64, now_ns: u64) -> bool {
+        /// Maximum difference between the device's UTC and the host's, in seconds.
+        const NEAR_S: u64 = 86_400;
+        /// Minimum error of a UTC stamp that is converted as ticks, in nanoseconds.
+        const FAR_NS: u64 = 3_600_000_000_000;
+        matches!(self.form, StampForm::Ticks { .. })
+            && (stamp >> 32).abs_diff(now_ns / 1_000_000_000) < NEAR_S
+            && stamp & 0xffff_ffff < 1_000_000_000
+            && self.ns(stamp).abs_diff(now_ns) > FAR_NS
+    }
+
     /// Marks the stamp conversion as following the host's time, whose monotonic clock showed
     /// `mono_ns` at the conversion's start.
     #[must_use]
@@ -221,6 +246,28 @@ mod tests {
         assert_eq!(line.ns(real_time(now - 1_000_000_000)), now - 1_000_000_000);
         // A clock that has not been set.
         assert_eq!(line.ns(real_time(5)), 5);
+    }
+
+    #[test]
+    fn utc_stamps_are_told_from_ticks() {
+        let now = 1_790_000_000_123_456_789;
+        // Counters that began at power-up, and one that shows nanoseconds since 1970.
+        for (ticks, ns_per_tick) in [(5_000_000_000, 1.0), (77, 6.4), (now, 1.0)] {
+            let line = Conversion::new(ALL, ticks, now, ns_per_tick);
+            for stamp in [ticks, ticks + 1_000_000_000, ticks - 70] {
+                assert!(!line.is_of_utc_stamp(stamp, now), "{stamp}");
+            }
+            assert!(line.is_of_utc_stamp(real_time(now), now));
+            assert!(line.is_of_utc_stamp(real_time(now + 37_000_000_000), now));
+            assert!(!line.is_of_utc_stamp(real_time(now) | 0xffff_ffff, now));
+            assert!(!line.is_of_utc_stamp(real_time(5), now), "not set");
+        }
+        let utc = Conversion::utc(now - 5_000_000_000);
+        assert!(!utc.is_of_utc_stamp(real_time(now), now));
+        assert_eq!(utc.ns(real_time(now)), now);
+        let shared = SharedConversion::new(Conversion::new(ALL, 7, now, 1.0));
+        assert!(shared.switch_to_utc() && !shared.switch_to_utc());
+        assert_eq!(shared.load().ns(real_time(now + 9)), now + 9);
     }
 
     #[test]

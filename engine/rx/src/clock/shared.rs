@@ -9,8 +9,10 @@ use crate::sync::{
 /// Stamp conversion that one thread updates and other threads read without a lock.
 #[derive(Debug)]
 pub struct SharedConversion {
-    /// Form of the device stamps, which does not change.
+    /// Form of the device stamps that were requested.
     form: StampForm,
+    /// 1 after a receive loop has found that the device stamps in UTC instead; else 0.
+    in_utc: AtomicU64,
     /// Fields of the stamp conversion that change, protected by a sequence lock.
     words: Words<4>,
 }
@@ -21,6 +23,7 @@ impl SharedConversion {
     pub fn new(c: Conversion) -> Self {
         Self {
             form: c.form,
+            in_utc: AtomicU64::new(0),
             words: Words::new(Self::words(&c)),
         }
     }
@@ -35,6 +38,9 @@ impl SharedConversion {
     #[must_use]
     pub fn load(&self) -> Conversion {
         let [base, base_ns, slope, base_mono_ns] = self.words.load();
+        if self.is_in_utc() {
+            return Conversion::utc(base_ns);
+        }
         Conversion {
             form: self.form,
             base,
@@ -47,8 +53,20 @@ impl SharedConversion {
     /// Replaces the stamp conversion by another one for the same stamp form. Only one thread may
     /// call this.
     pub fn store(&self, c: &Conversion) {
-        debug_assert_eq!(self.form, c.form);
+        debug_assert!(self.form == c.form || self.is_in_utc());
         self.words.store(Self::words(c));
+    }
+
+    /// Returns `true` if the device stamps in UTC instead of the requested ticks.
+    #[inline]
+    #[must_use]
+    pub fn is_in_utc(&self) -> bool {
+        self.in_utc.load(Ordering::Relaxed) != 0
+    }
+
+    /// Converts stamps as UTC from now on. Returns `true` for the first call.
+    pub fn switch_to_utc(&self) -> bool {
+        self.in_utc.swap(1, Ordering::Relaxed) == 0
     }
 }
 

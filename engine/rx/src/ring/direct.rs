@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
 
 /// Slot index of a WQE that does not point to a slot yet.
-const NOTHING: u32 = u32::MAX;
+pub(super) const NOTHING: u32 = u32::MAX;
 
 /// Buffer mode of a receive queue: one frame per WQE, or many frames per WQE.
 pub trait Filling {
@@ -29,6 +29,12 @@ pub trait Filling {
     /// Takes returned slot tokens and passes each slot that has no other token to `whole`, for
     /// posting.
     fn gather(&mut self, home: impl Iterator<Item = Slot>, whole: impl FnMut(Slot));
+
+    /// Returns the number of the ring's first WQEs whose slots are marked before they are posted.
+    #[inline]
+    fn marked(&self) -> u32 {
+        0
+    }
 
     /// Restarts the buffer mode at the WQ's first WQE.
     fn reset(&mut self);
@@ -88,6 +94,11 @@ impl<F> DirectQueue<F> {
         })
     }
 
+    /// Returns the queue's buffer mode.
+    pub(super) fn filling_mut(&mut self) -> &mut F {
+        &mut self.filling
+    }
+
     pub(super) fn wq(&self) -> &Wq {
         self.wq.wq()
     }
@@ -114,12 +125,16 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
     ) -> Result<u32, i32> {
         let mut count = 0;
         let (wq, bound) = (&mut self.wq, &mut self.bound);
+        let marked = self.filling.marked();
         self.filling.gather(slots, |slot| {
             let index = wq.next_index();
             let bound = &mut bound[index as usize];
             posted[slot.index() as usize] = true;
             if *bound != slot.index() {
                 *bound = slot.index();
+                if index < marked {
+                    memory.mark(&slot);
+                }
                 let address = memory.address(&slot) as u64;
                 // SAFETY: there are at most as many slots as WQEs, and this slot's token is here, so the WQE at the
                 // next index has completed, or was not handed over since the WQ became ready.

@@ -20,14 +20,17 @@
 mod direct;
 #[cfg(test)]
 pub(super) mod fake;
+mod fallback;
 mod packet;
 mod places;
 mod queue;
+mod stride_check;
 mod striding;
 mod tokens;
 mod verbs;
 mod xdp;
 
+pub use fallback::{FallbackAttr, FallbackParents};
 pub use packet::PacketQueue;
 pub use queue::{DeviceQueue, Queue};
 pub use xdp::XdpQueue;
@@ -46,7 +49,7 @@ use wqcap_memory::{Region, prefer_node};
 use wqcap_verbs as ibv;
 use wqcap_verbs::{
     Channel, CompletionStamps, Context, Cq, CqAttr, MiniFormat, Moderation, Mr, Pd, RingAccess,
-    Striding, Wq, WqAttr, WqState,
+    Striding, Wq, WqAttr, WqHandle, WqState,
 };
 
 /// `IBV_WC_WR_FLUSH_ERR`: completion status of a WR whose WQ went into error. Its slot holds no
@@ -71,6 +74,9 @@ pub struct RingAttr {
     /// Stride size and count of WR buffers that take many frames; `None`: one frame per WR. Such a
     /// buffer is its WR's only scatter entry and has no headroom. Supported by direct rings only.
     pub striding: Option<Striding>,
+    /// Set to check the first completions of a striding WQ, which is replaced by a WQ with these
+    /// limits if one does not fit; `None`: a completion that does not fit is an error.
+    pub fallback: Option<FallbackAttr>,
     /// Format of compressed completions; `None`: completions are not compressed. Supported by
     /// direct rings only. Time stamps are invalid with compression.
     pub compression: Option<MiniFormat>,
@@ -179,6 +185,8 @@ pub struct Ring<Q = DeviceQueue> {
     outstanding: u32,
     /// Number of slot tokens held outside the receive ring.
     away: usize,
+    /// Parents of the queue that a striding queue falls back to; `None`: it does not fall back.
+    fallback: Option<Box<FallbackParents>>,
 }
 
 impl Ring {
@@ -190,32 +198,16 @@ impl Ring {
         let layout = SlotLayout::new(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
-        let channel = if attr.channel {
-            Some(Channel::create(context)?)
-        } else {
-            None
-        };
-        let cq_attr = CqAttr {
-            // libmlx5 rounds one more than this up to a power of two (`create_cq` of providers/mlx5/verbs.c), and a WQ
-            // never has more completions outstanding than WRs, or strides: with as many entries the CQ cannot overrun.
-            entries: (attr.wrs * attr.striding.map_or(1, |it| it.strides) - 1).max(1),
-            vector: attr.vector,
-            stamps: attr.stamps,
-            compression: attr.compression,
-        };
-        let mut cq = prefer_node(attr.numa_node, || Cq::create(context, cq_attr, channel))?;
-        if let Some(by) = attr.moderation {
-            cq.moderate(by)?;
-        }
-        let wq_attr = WqAttr {
-            max_wr: attr.wrs,
-            max_sge: attr.max_sge,
-            flags: attr.flags,
-            striding: attr.striding,
-        };
-        let mut wq = prefer_node(attr.numa_node, || Wq::create(pd, &cq, &mr, wq_attr))?;
-        // Receives posted before this call are lost: libmlx5 zeroes the ring at RESET -> RDY.
-        wq.set_state(None, WqState::Ready)?;
+        let (wq, cq) = queue_pair(context, pd, &mr, attr)?;
+        let fallback = attr.striding.and(attr.fallback).map(|limits| {
+            Box::new(FallbackParents {
+                context: context.clone(),
+                pd: pd.clone(),
+                mr: mr.clone(),
+                attr,
+                limits,
+            })
+        });
         let memory = Arc::new(SlotMemory::new(mr, layout));
         let access = match attr.access {
             access if access == RingAccess::fastest(context) => access,
@@ -223,7 +215,7 @@ impl Ring {
         };
         let queue = match (access, attr.striding) {
             (RingAccess::Mlx5 | RingAccess::Verbs, Some(shape)) => {
-                let filling = |wrs| ManyFrames::new(shape, wrs);
+                let filling = |wrs| ManyFrames::new(shape, wrs, fallback.is_some());
                 DeviceQueue::Striding(DirectQueue::new(wq, cq, filling)?)
             }
             (RingAccess::Mlx5, None) => {
@@ -231,7 +223,9 @@ impl Ring {
             }
             (RingAccess::Verbs, None) => DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr)),
         };
-        Self::with_queue(queue, memory, attr)
+        let mut ring = Self::with_queue(queue, memory, attr)?;
+        ring.fallback = fallback;
+        Ok(ring)
     }
 
     /// Returns the ring's WQ, as an entry for an indirection table.
@@ -267,6 +261,7 @@ impl<Q: Queue> Ring<Q> {
             posted: vec![false; attr.wrs as usize].into(),
             outstanding: 0,
             away: 0,
+            fallback: None,
         };
         ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))
             .map_err(|errno| {
@@ -432,19 +427,49 @@ impl<Q: Queue> Ring<Q> {
         if !is_reset {
             self.reset()?;
         }
-        let unflushed = std::mem::take(&mut self.outstanding);
-        for (index, posted) in (0u32..).zip(&mut self.posted) {
-            if std::mem::take(posted) {
-                slots.push(self.memory.slot(index));
-                self.away += 1;
-            }
-        }
+        let unflushed = self.take_back(&mut slots);
         self.queue.set_state(None, WqState::Ready)?;
         self.away -= slots.len();
         // The slots flushed above. The caller reposts those of the batch that showed the error.
         self.post_all(slots.into_iter())
             .map_err(|errno| RxError::Recovery(RingError::Post(errno)))?;
         Ok(Recovered { errors, unflushed })
+    }
+
+    /// Takes back the slots that a WQ in reset still had, and returns their number.
+    fn take_back(&mut self, slots: &mut Vec<Slot>) -> u32 {
+        for (index, posted) in (0u32..).zip(&mut self.posted) {
+            if std::mem::take(posted) {
+                slots.push(self.memory.slot(index));
+                self.away += 1;
+            }
+        }
+        std::mem::take(&mut self.outstanding)
+    }
+
+    /// Replaces a striding WQ by one with a WQE per frame in the same memory, and returns the new
+    /// WQ's handle. Frames arrive on it when the indirection tables contain it. Frames that are in
+    /// the old WQ are lost; slots held outside the ring are not affected.
+    ///
+    /// # Errors
+    /// The ring has no striding WQ to replace, or a verb failed: the ring cannot be used any more.
+    #[cold]
+    pub fn fall_back(&mut self) -> Result<WqHandle, RxError> {
+        let Some(parents) = self.fallback.take() else {
+            let object = "a ring without a striding WQ";
+            let errno = libc::EOPNOTSUPP;
+            return Err(ibv::VerbsError::from_errno("ibv_create_wq", object, errno).into());
+        };
+        // The device writes to no slot of a WQ in reset.
+        self.queue.set_state(None, WqState::Error).ok();
+        self.reset()?;
+        let handle = self.queue.fall_back(&parents)?;
+        let mut slots = Vec::with_capacity(self.outstanding as usize);
+        self.take_back(&mut slots);
+        self.away -= slots.len();
+        self.post_all(slots.into_iter())
+            .map_err(|errno| RxError::Recovery(RingError::Post(errno)))?;
+        Ok(handle)
     }
 
     /// Resets a WQ in error. If the request does not name the present state, the kernel sends the state
@@ -456,6 +481,42 @@ impl<Q: Queue> Ring<Q> {
             .set_state(None, WqState::Reset)
             .or_else(|_| self.queue.set_state(Some(WqState::Error), WqState::Reset))
     }
+}
+
+/// Creates the CQ and the WQ of a ring that receives into `mr`, in the ready state and without WRs.
+fn queue_pair(
+    context: &Context,
+    pd: &Pd,
+    mr: &Mr,
+    attr: RingAttr,
+) -> Result<(Wq, Cq), ibv::VerbsError> {
+    let channel = if attr.channel {
+        Some(Channel::create(context)?)
+    } else {
+        None
+    };
+    let cq_attr = CqAttr {
+        // libmlx5 rounds one more than this up to a power of two (`create_cq` of providers/mlx5/verbs.c), and a WQ
+        // never has more completions outstanding than WRs, or strides: with as many entries the CQ cannot overrun.
+        entries: (attr.wrs * attr.striding.map_or(1, |it| it.strides) - 1).max(1),
+        vector: attr.vector,
+        stamps: attr.stamps,
+        compression: attr.compression,
+    };
+    let mut cq = prefer_node(attr.numa_node, || Cq::create(context, cq_attr, channel))?;
+    if let Some(by) = attr.moderation {
+        cq.moderate(by)?;
+    }
+    let wq_attr = WqAttr {
+        max_wr: attr.wrs,
+        max_sge: attr.max_sge,
+        flags: attr.flags,
+        striding: attr.striding,
+    };
+    let mut wq = prefer_node(attr.numa_node, || Wq::create(pd, &cq, mr, wq_attr))?;
+    // Receives posted before this call are lost: libmlx5 zeroes the ring at RESET -> RDY.
+    wq.set_state(None, WqState::Ready)?;
+    Ok((wq, cq))
 }
 
 /// Result of recovering a WQ in error.
@@ -530,6 +591,26 @@ impl Account<'_> {
     #[inline]
     fn is_posted(&self, index: u32) -> bool {
         self.posted.get(index as usize) == Some(&true)
+    }
+
+    /// Enters a completion of a part of a buffer that has other frames, too: a frame at offset `at`
+    /// with at most `room` bytes, or an error. Creates a token of the buffer.
+    #[inline]
+    fn enter_part(&mut self, buffer: u32, at: u32, room: u32, status: u32, facts: FrameFacts) {
+        let slot = self.memory.slot(buffer);
+        let batch = &mut *self.batch;
+        if status == 0 && facts.len <= room {
+            let frames = &mut batch.frames;
+            self.memory.fill(slot, at, facts, move |filled| {
+                frames.push(filled);
+                frames.last_mut()
+            });
+        } else if status == FLUSHED {
+            batch.flushed.push(slot);
+        } else {
+            let status = if status == 0 { TOO_LONG } else { status };
+            batch.failed.push(Failed { slot, status });
+        }
     }
 
     /// Takes back the device's slot token for a striding queue's buffer that is used up.

@@ -2,11 +2,15 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Account, RingAttr, RingError, direct::DirectQueue, striding::ManyFrames, verbs::VerbsQueue,
+    Account, RingAttr, RingError,
+    direct::DirectQueue,
+    fallback::{FallbackParents, PieceQueue},
+    striding::ManyFrames,
+    verbs::VerbsQueue,
 };
 use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
-use wqcap_verbs::{VerbsError, Wq, WqState};
+use wqcap_verbs::{VerbsError, Wq, WqHandle, WqState};
 
 /// Receive queue as a ring uses it: a WQ and its CQ.
 ///
@@ -66,6 +70,20 @@ pub unsafe trait Queue {
     /// Takes and acknowledges one event of the completion channel. Returns `false` if there was
     /// none.
     fn take_event(&mut self) -> bool;
+
+    /// Continues a striding queue whose WQ is reset with a new WQ, which has a WQE per frame, and
+    /// returns its handle. No slot is posted then.
+    ///
+    /// # Errors
+    /// The queue has no striding WQ, or a verb failed.
+    fn fall_back(&mut self, _parents: &FallbackParents) -> Result<WqHandle, VerbsError> {
+        let object = "a queue without a striding WQ";
+        Err(VerbsError::from_errno(
+            "ibv_create_wq",
+            object,
+            libc::EOPNOTSUPP,
+        ))
+    }
 }
 
 /// Receive queue of a device, by method of access.
@@ -77,6 +95,8 @@ pub enum DeviceQueue {
     Direct(DirectQueue),
     /// Queue accessed directly in the memory of its WQ and CQ, with many frames per WR.
     Striding(DirectQueue<ManyFrames>),
+    /// Queue with one frame per WR that replaced a striding queue.
+    Pieces(PieceQueue),
 }
 
 macro_rules! either {
@@ -85,6 +105,7 @@ macro_rules! either {
             DeviceQueue::Verbs($queue) => $call,
             DeviceQueue::Direct($queue) => $call,
             DeviceQueue::Striding($queue) => $call,
+            DeviceQueue::Pieces($queue) => $call,
         }
     };
 }
@@ -131,5 +152,18 @@ unsafe impl Queue for DeviceQueue {
 
     fn take_event(&mut self) -> bool {
         either!(self, queue => queue.take_event())
+    }
+
+    #[cold]
+    fn fall_back(&mut self, parents: &FallbackParents) -> Result<WqHandle, VerbsError> {
+        let Self::Striding(queue) = self else {
+            let object = "a queue without a striding WQ";
+            let errno = libc::EOPNOTSUPP;
+            return Err(VerbsError::from_errno("ibv_create_wq", object, errno));
+        };
+        let next = PieceQueue::new(parents, queue.filling_mut().take_tokens())?;
+        let handle = next.wq().handle();
+        *self = Self::Pieces(next);
+        Ok(handle)
     }
 }

@@ -6,9 +6,18 @@
 //! Buffers are used up in the order of their WQEs, each from its first stride. DPDK relies on the same
 //! order (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). Completions are checked against it.
 
-use super::{Account, RingError, direct::Filling, places::SpareCapacity, tokens::BufferTokens};
-use crate::pool::{FrameFacts, Slot};
-use wqcap_verbs::{Cqes, DirectWq, Striding};
+use super::{
+    Account, RingError, TOO_LONG,
+    direct::Filling,
+    places::SpareCapacity,
+    stride_check::{CHECKED_BUFFERS, ExpectedStrides},
+    tokens::BufferTokens,
+};
+use crate::{
+    error::StrideMismatch,
+    pool::{FrameFacts, Slot},
+};
+use wqcap_verbs::{Cqe, Cqes, DirectWq, Striding};
 
 /// Buffer mode of a receive queue with many frames per WQE, until the strides of the WQE's buffer
 /// are used up.
@@ -20,17 +29,26 @@ pub struct ManyFrames {
     head: u16,
     /// Number of strides used up in the buffer of the WQ's first unfinished WQE.
     used: u32,
+    /// Set while completions are checked against the expected layout, one by one.
+    is_checked: bool,
 }
 
 impl ManyFrames {
-    /// Creates the state of `buffers` striding buffers, none of which is posted yet.
-    pub(super) fn new(shape: Striding, buffers: u32) -> Self {
+    /// Creates the state of `buffers` striding buffers, none of which is posted yet. With
+    /// `is_checked`, the first buffers are marked, and their completions are checked.
+    pub(super) fn new(shape: Striding, buffers: u32, is_checked: bool) -> Self {
         Self {
             shape,
             tokens: BufferTokens::new(buffers),
             head: 0,
             used: 0,
+            is_checked,
         }
+    }
+
+    /// Moves the counts of tokens to the queue that continues with the same buffers.
+    pub(super) fn take_tokens(&mut self) -> BufferTokens {
+        std::mem::take(&mut self.tokens)
     }
 
     /// Enters completions of the buffer of the WQ's first unfinished WQE, for at most `most`
@@ -56,27 +74,125 @@ impl ManyFrames {
         let mut places = SpareCapacity::new(&mut account.batch.frames, most);
         while !places.is_full() {
             let Some(cqe) = cqes.take() else { break };
-            if cqe.status != 0 {
-                return Ok(BufferPoll::Failed(cqe.status));
-            }
             let it = cqe.strides();
+            let (0, Some(len)) = (cqe.status, it.len) else {
+                self.used = used;
+                return Ok(BufferPoll::NoFrame(cqe));
+            };
             let end = it.first + it.count;
-            let fits = it.len.is_none_or(|len| len <= it.count << log_stride);
-            if it.first < used || it.count == 0 || end > strides || !fits {
+            if it.first < used || it.count == 0 || end > strides || len > it.count << log_stride {
                 return Err(RingError::Strides(it.first, it.count));
             }
-            if let Some(len) = it.len {
-                let (slot, at) = (memory.slot(buffer), it.first << log_stride);
-                let facts = FrameFacts { len, ..cqe.into() };
-                memory.fill(slot, at, facts, |filled| places.push(filled));
-            }
+            let (slot, at) = (memory.slot(buffer), it.first << log_stride);
+            let facts = FrameFacts { len, ..cqe.into() };
+            memory.fill(slot, at, facts, |filled| places.push(filled));
             used = end;
             if end == strides {
+                self.used = used;
                 return Ok(BufferPoll::UsedUp);
             }
         }
         self.used = used;
         Ok(BufferPoll::Unfinished)
+    }
+
+    /// Enters a completion without a frame: a filler or an error. Both use up as many strides as they
+    /// report: Linux and DPDK read nothing else of them (`mlx5e_handle_rx_cqe_mpwrq` of
+    /// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c, `mlx5_rx_burst_mprq` of
+    /// drivers/net/mlx5/mlx5_rx.c). An error that stops the WQ ends the whole WQE, because the
+    /// device does not continue in it. Returns the number of failed frames.
+    #[cold]
+    fn enter_without_frame(
+        &mut self,
+        cqe: &Cqe,
+        buffer: u32,
+        account: &mut Account<'_>,
+    ) -> Result<usize, RingError> {
+        let (count, left) = (cqe.strides().count, self.shape.strides - self.used);
+        if cqe.status == 0 || cqe.status == TOO_LONG {
+            if count > left || cqe.status == 0 && count == 0 {
+                return Err(RingError::Strides(self.used, count));
+            }
+            self.used += count;
+            if cqe.status == 0 {
+                return Ok(0);
+            }
+            self.tokens.add(buffer, 1);
+            account.enter_part(buffer, 0, 0, cqe.status, FrameFacts::default());
+            return Ok(1);
+        }
+        (self.head, self.used) = (self.head.wrapping_add(1), 0);
+        account.enter(buffer.into(), cqe.status, FrameFacts::default())?;
+        Ok(1)
+    }
+
+    /// Takes the device's token of a buffer that is used up.
+    #[inline]
+    fn end_buffer(&mut self, buffer: u32, account: &mut Account<'_>) -> Result<(), RingError> {
+        (self.head, self.used) = (self.head.wrapping_add(1), 0);
+        account.release_buffer(buffer)
+    }
+
+    /// Enters completions as [`Filling::poll`] does, but checks each of them first. The check ends
+    /// after the first buffers.
+    #[cold]
+    fn poll_checked(
+        &mut self,
+        cqes: &mut Cqes<'_>,
+        wq: &DirectWq,
+        bound: &[u32],
+        account: &mut Account<'_>,
+        limit: usize,
+    ) -> Result<(), RingError> {
+        let Striding { stride, strides } = self.shape;
+        let mut left = limit;
+        while left > 0 && self.is_checked {
+            let Some((cqe, raw)) = cqes.take_raw() else {
+                break;
+            };
+            let wqe = wq.index_of(self.head);
+            let buffer = bound[wqe as usize];
+            if !account.is_posted(buffer) {
+                return Err(RingError::Unfit(StrideMismatch::Unposted));
+            }
+            let it = cqe.strides();
+            if cqe.status == 0 {
+                let expected = ExpectedStrides {
+                    shape: self.shape,
+                    buffer,
+                    used: self.used,
+                    wqe,
+                };
+                // Bytes 2 and 3 of an uncompressed CQE (`wqe_id` of DPDK's `struct mlx5_cqe`).
+                let named = wq.index_of(u16::from_be_bytes([raw[2], raw[3]]));
+                let named = (!cqes.are_compressible()).then_some(named);
+                let checked = expected.check(it, named, account.memory);
+                checked.map_err(RingError::Unfit)?;
+            }
+            let (0, Some(len)) = (cqe.status, it.len) else {
+                let head = self.head;
+                let found = it.count;
+                let unfit = |_| RingError::Unfit(StrideMismatch::NotFree { found });
+                let entered = self.enter_without_frame(&cqe, buffer, account);
+                left -= entered.map_err(unfit)?;
+                if self.head == head && self.used == strides {
+                    self.end_buffer(buffer, account)?;
+                }
+                self.is_checked = self.head < CHECKED_BUFFERS;
+                continue;
+            };
+            self.tokens.add(buffer, 1);
+            let facts = FrameFacts { len, ..cqe.into() };
+            let (at, room) = (it.first * stride, it.count * stride);
+            account.enter_part(buffer, at, room, 0, facts);
+            left -= 1;
+            self.used += it.count;
+            if self.used == strides {
+                self.end_buffer(buffer, account)?;
+            }
+            self.is_checked = self.head < CHECKED_BUFFERS;
+        }
+        Ok(())
     }
 }
 
@@ -87,9 +203,8 @@ enum BufferPoll {
     Unfinished,
     /// All strides of the polled buffer are used up.
     UsedUp,
-    /// The WQE of the polled buffer completed as a whole with this error status. The frames that
-    /// its buffer had received completed before.
-    Failed(u32),
+    /// The completion is not of a received frame: a filler or an error.
+    NoFrame(Cqe),
 }
 
 impl Filling for ManyFrames {
@@ -102,6 +217,9 @@ impl Filling for ManyFrames {
         account: &mut Account<'_>,
         limit: usize,
     ) -> Result<(), RingError> {
+        if self.is_checked {
+            return self.poll_checked(cqes, wq, bound, account, limit);
+        }
         let mut left = limit;
         while left > 0 {
             let buffer = bound[wq.index_of(self.head) as usize];
@@ -112,19 +230,27 @@ impl Filling for ManyFrames {
                 self.tokens.add(buffer, frames);
                 left -= frames;
             }
-            let run = run?;
-            if let BufferPoll::Unfinished = run {
-                break;
+            let head = self.head;
+            match run? {
+                BufferPoll::Unfinished => break,
+                BufferPoll::UsedUp => {}
+                BufferPoll::NoFrame(cqe) => {
+                    left -= self.enter_without_frame(&cqe, buffer, account)?;
+                    if self.head != head || self.used < self.shape.strides {
+                        continue;
+                    }
+                }
             }
-            (self.head, self.used) = (self.head.wrapping_add(1), 0);
-            if let BufferPoll::Failed(status) = run {
-                account.enter(buffer.into(), status, FrameFacts::default())?;
-                left -= 1;
-            } else {
-                account.release_buffer(buffer)?;
-            }
+            self.end_buffer(buffer, account)?;
         }
         Ok(())
+    }
+
+    fn marked(&self) -> u32 {
+        match self.is_checked {
+            true => CHECKED_BUFFERS.into(),
+            false => 0,
+        }
     }
 
     #[inline]

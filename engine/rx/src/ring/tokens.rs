@@ -4,7 +4,7 @@
 use crate::pool::Slot;
 
 /// Number of tokens of each buffer that are not returned.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct BufferTokens(Box<[u32]>);
 
 impl BufferTokens {

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     clock::{Conversion, SharedConversion},
-    error::{LoopError, RingError, WqErrorCause},
+    error::{LoopError, RingError, StrideMismatch, WqErrorCause},
 };
+use first_frames::FirstFrames;
 use std::{
     fmt,
     sync::{
@@ -27,6 +28,9 @@ use wqcap_core::{
     text::iso_8601,
     time::{coarse_ns, system_ns},
 };
+use wqcap_verbs::WqHandle;
+
+mod first_frames;
 
 /// Outlet of a receive loop: passes the received frames on to the queue's pipeline.
 pub trait Outlet {
@@ -130,7 +134,7 @@ pub enum Ended {
 }
 
 /// State shared by the receive loops and the thread that owns the capture.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Control {
     /// Set to make the receive loops drain their rings and end.
     pub stop: AtomicBool,
@@ -141,6 +145,9 @@ pub struct Control {
     pub(crate) owner: Wakeup,
     /// Notes on gaps and WQ recoveries for the run's report and files. Written only on such events.
     pub notes: Mutex<Vec<String>>,
+    /// New WQs of queues that fell back from a striding WQ, with the queue's number. The capture's
+    /// owner puts them into the indirection tables.
+    pub replaced: Mutex<Vec<(u16, WqHandle)>>,
 }
 
 impl Control {
@@ -279,6 +286,7 @@ struct LoopState {
     ahead: EarlyRecoveries,
     /// Set once the capture's owner was woken because the frame budget is used up.
     budget_reported: bool,
+    first_frames: FirstFrames,
 }
 
 impl<O: Outlet, Q: Queue> Worker<O, Q> {
@@ -291,6 +299,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             stamper: Stamper::new(),
             ahead: EarlyRecoveries::default(),
             budget_reported: false,
+            first_frames: FirstFrames::new(&self.clock, self.ring.memory()),
         };
         let mut batch = Batch::new(self.batch);
         let mut ended = self.receive(&mut batch, &mut state);
@@ -338,6 +347,10 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             // Frames that the outlet keeps are no longer in the batch.
             let found = match polled {
                 Ok(found) => found,
+                Err(RingError::Unfit(mismatch)) => match self.fall_back(mismatch) {
+                    Ok(()) => true,
+                    Err(why) => return Ended::Failed(why),
+                },
                 Err(source) => return Ended::Failed(self.ring_error(source)),
             };
             if let Some(why) = self.outlet.broken() {
@@ -391,9 +404,13 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         if found {
             self.sampler.sample(batch, self.ring.memory());
         }
+        let mut checked = Ok(());
         let taken = if batch.frames.is_empty() {
             Taken::default()
         } else {
+            if state.first_frames.are_pending() {
+                checked = self.check_first_frames(batch, state);
+            }
             state.stamper.update(&self.clock);
             state.received.frames += batch.frames.len() as u64;
             self.outlet
@@ -406,7 +423,59 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         if let Some(budget) = &self.budget {
             budget.settle(grant - taken.away, taken.captured);
         }
-        polled.map(|()| found)
+        polled.and(checked).map(|()| found)
+    }
+
+    /// Checks received frames against what the NIC was asked for. Adds a note if it stamps in UTC
+    /// instead of ticks.
+    #[cold]
+    fn check_first_frames(&self, batch: &Batch, state: &mut LoopState) -> Result<(), RingError> {
+        let memory = self.ring.memory();
+        let first = &mut state.first_frames;
+        let (in_utc, checked) = first.check(&batch.frames, memory, &self.clock);
+        if in_utc {
+            self.note(format!(
+                "queue {}: the NIC stamps frames in UTC, although ticks of its counter were requested (rq_ts_format is \
+                 real time only): time stamps are the NIC's UTC, not adjusted to the system clock",
+                self.queue
+            ));
+        }
+        checked
+    }
+
+    /// Continues a queue whose striding WQ completes frames in an unknown way with a WQE per frame.
+    /// Frames that were received before it are settled as ever.
+    #[cold]
+    fn fall_back(&mut self, mismatch: StrideMismatch) -> Result<(), LoopError> {
+        let queue = self.queue;
+        let from = iso_8601(system_ns(), 9);
+        let handle = self
+            .ring
+            .fall_back()
+            .map_err(|source| LoopError::FallBack {
+                queue,
+                mismatch,
+                source,
+            })?;
+        self.note(format!(
+            "queue {queue}: the NIC's completions of a striding WQ do not fit ({mismatch}); the queue receives with a WQE \
+             per frame, as with capture.receive = \"frame\", and frames from {from} until the flow rules lead to its new \
+             WQ may be missing; please report this with the output of wqcap selftest"
+        ));
+        if let Ok(mut replaced) = self.control.replaced.lock() {
+            replaced.push((queue, handle));
+        }
+        self.control.owner.wake();
+        Ok(())
+    }
+
+    /// Logs a note and adds it to the capture's report.
+    #[cold]
+    fn note(&self, note: String) {
+        tracing::warn!("{note}");
+        if let Ok(mut notes) = self.control.notes.lock() {
+            notes.push(note);
+        }
     }
 
     #[cold]
@@ -481,10 +550,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 "{unflushed} WRs of the WQ were not flushed within a second and were taken back after a reset"
             );
         }
-        tracing::warn!("{note}");
-        if let Ok(mut notes) = self.control.notes.lock() {
-            notes.push(note);
-        }
+        self.note(note);
         Ok(())
     }
 

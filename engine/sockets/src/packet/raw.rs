@@ -86,6 +86,15 @@ impl RawPacket {
         })
     }
 
+    /// Attaches a classic BPF program to the socket (SO_ATTACH_FILTER).
+    pub(crate) fn attach_filter(&self, steps: &mut [libc::sock_filter]) -> io::Result<()> {
+        // The kernel copies the struct with its padding, so all of it must be initialised.
+        // SAFETY: a C struct of an integer and a pointer, for which zeroes are a value.
+        let mut program: libc::sock_fprog = unsafe { MaybeUninit::zeroed().assume_init() };
+        (program.len, program.filter) = (steps.len() as u16, steps.as_mut_ptr());
+        self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
     /// Reads an option of level SOL_PACKET whose value consists of integers.
     pub(crate) fn get<T: Copy>(&self, option: c_int) -> io::Result<T> {
         let mut value = MaybeUninit::<T>::zeroed();

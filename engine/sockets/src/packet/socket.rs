@@ -261,12 +261,8 @@ impl PacketSocket {
 
     fn set_gate(&self, gate: Gate) -> Result<(), PacketError> {
         let (mut steps, len) = gate.program();
-        let program = libc::sock_fprog {
-            len: len as u16,
-            filter: steps.as_mut_ptr(),
-        };
         self.raw
-            .set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+            .attach_filter(&mut steps[..len])
             .map_err(|source| self.refused("SO_ATTACH_FILTER", source))
     }
 

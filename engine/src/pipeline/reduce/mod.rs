@@ -233,8 +233,9 @@ impl<C: Consumer> Consumer for Stage<C> {
 
     #[inline]
     fn prefetch<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
-        if let Some(cutoff) = &self.cutoff {
-            cutoff.look_ahead(&self.observer, &mut self.ahead, frames);
+        match &self.cutoff {
+            Some(cutoff) => cutoff.look_ahead(&self.observer, &mut self.ahead, frames),
+            None => self.inner.prefetch(frames),
         }
     }
 

@@ -44,7 +44,7 @@ pub struct Cqe {
     /// Counter of the completed WQE, modulo 2^16.
     pub wqe_counter: u16,
     /// Status of the completed WQE (`ibv_wc_status`); 0 is success. On any other status, only
-    /// `wqe_counter` is valid.
+    /// `wqe_counter` and, for a striding WQ, the number of strides are valid.
     pub status: u32,
     /// Number of received bytes written; for a striding WQ, see [`Cqe::strides`].
     pub byte_len: u32,
@@ -58,7 +58,7 @@ pub struct Cqe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FrameStrides {
-    /// Index of the frame's first stride in its buffer.
+    /// Index of the frame's first stride in its buffer; not valid for a filler.
     pub first: u32,
     /// Number of strides that the frame takes.
     pub count: u32,
@@ -91,17 +91,18 @@ impl Cqe {
     }
 
     /// Creates the completion of a failed receive WR.
-    fn failed(wqe_counter: u16, status: u32) -> Self {
+    fn failed(wqe_counter: u16, status: u32, byte_len: u32) -> Self {
         Self {
             wqe_counter,
             status,
-            byte_len: 0,
+            byte_len,
             timestamp: 0,
             stripped: None,
         }
     }
 
-    /// Decodes the strides of a frame from a successful completion of a striding WQ. The bits of
+    /// Decodes the strides from a completion of a striding WQ: those of its frame, of a filler, or of
+    /// a failed frame, of which only the count is valid. The bits of
     /// `byte_cnt` are as in Linux (`mpwrq_get_cqe_byte_cnt`, `mpwrq_get_cqe_consumed_strides`,
     /// `mpwrq_is_filler_cqe` of drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and
     /// include/linux/mlx5/device.h) and DPDK (MLX5_MPRQ_LEN_MASK, MLX5_MPRQ_STRIDE_NUM_MASK,
@@ -235,7 +236,7 @@ impl DirectCq {
             consumed: 0,
             arm_sn: 0,
             session: CompressionSession {
-                title: Cqe::failed(0, 0),
+                title: Cqe::failed(0, 0, 0),
                 minis: [0; ARRAY as usize],
                 read: 0,
                 left: 0,
@@ -298,10 +299,15 @@ impl DirectCq {
             }
             _ => {
                 self.consumed = self.consumed.wrapping_add(1);
+                // Linux reads the strides of an error CQE where those of other CQEs are
+                // (`mpwrq_get_cqe_consumed_strides` in `mlx5e_handle_rx_cqe_mpwrq`).
                 // SAFETY: as above.
-                let (counter, syndrome) =
-                    unsafe { ((*cqe).wqe_counter, cqe.cast::<u8>().add(SYNDROME).read()) };
-                Some(Cqe::failed(u16::from_be(counter), status_of(syndrome)))
+                let (counter, byte_count, syndrome) = unsafe {
+                    let syndrome = cqe.cast::<u8>().add(SYNDROME).read();
+                    ((*cqe).wqe_counter, (*cqe).byte_cnt, syndrome)
+                };
+                let (counter, byte_count) = (u16::from_be(counter), u32::from_be(byte_count));
+                Some(Cqe::failed(counter, status_of(syndrome), byte_count))
             }
         }
     }
@@ -428,6 +434,12 @@ impl Cqes<'_> {
         let read = (self.row.next.addr() - self.row.first.addr()) >> self.cq.entries.log_size;
         self.cq.consumed = self.cq.consumed.wrapping_add(read as u32);
         (self.row.first, self.row.end) = (self.row.next, self.row.next);
+    }
+
+    /// Returns `true` if the device may compress the CQ's completions.
+    #[must_use]
+    pub fn are_compressible(&self) -> bool {
+        self.cq.cq.compression.is_some()
     }
 
     /// Returns the next completion, and its CQ entry as the device wrote it: for 128-byte entries,

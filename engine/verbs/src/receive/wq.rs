@@ -88,6 +88,14 @@ pub struct Wq {
 #[derive(Clone)]
 pub struct WqHandle(pub(crate) Arc<WqInner>);
 
+impl WqHandle {
+    /// Returns the number that identifies the WQ in asynchronous events, unique in this process.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        self.0.raw as usize
+    }
+}
+
 pub(crate) struct WqInner {
     pub(crate) raw: *mut ffi::ibv_wq,
     pub(crate) context: Arc<ContextInner>,
