@@ -38,7 +38,8 @@ pub fn record(run: &mut SelftestRun, device: &DeviceFacts) {
     run.value("lag", LAG, lag);
     run.value("vf", FUNCTION, place.is_vf);
     run.value("netdev", "port/interface_known", port.netdev.is_some());
-    roce::enabled(run, port);
+    run.value(roce::SUBJECT, roce::ENABLED, port.roce);
+    run.value("vf", "port/limits", place.limits());
 }
 
 /// Returns the version of the rdma-core whose libibverbs this process has loaded. The library's

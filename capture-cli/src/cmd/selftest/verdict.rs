@@ -177,7 +177,7 @@ impl CardFindings<'_> {
                 ),
             },
             CardDifference::F9 => self.fcs(),
-            CardDifference::F10 => not_tested("wqcap bench rx --device measures it"),
+            CardDifference::F10 => not_tested("wqcap bench rx --prefetch measures it"),
             CardDifference::F11 => self.roce(),
             CardDifference::F12 => self.of_value(record::LAG, |lag| match lag.as_str() {
                 Some(record::NO_LAG) => not_tested("the device is not the device of a LAG"),
