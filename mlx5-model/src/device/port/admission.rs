@@ -24,7 +24,7 @@ const EVERYONE: [[u8; 6]; 3] = [
 ];
 
 /// Rules by which a port admits received frames to its flow rules.
-pub struct Admission {
+pub struct PortAdmission {
     mac: [u8; 6],
     longest: usize,
     /// Set when only frames to the port's own MAC and to groups of all nodes arrive: the PF's
@@ -47,7 +47,7 @@ enum AdmissionVerdict {
     Roce,
 }
 
-impl Admission {
+impl PortAdmission {
     /// Returns the admission of a device's port; `None` if the port admits every frame.
     pub fn new(device: &DeviceSettings, port: &PortSettings) -> Option<Self> {
         let topology = &device.topology;
@@ -103,7 +103,7 @@ fn is_roce(frame: &[u8]) -> bool {
 
 /// Receiver of a burst of frames of a port with an admission.
 pub struct Admitting<'a, 'p> {
-    pub admission: &'a Admission,
+    pub admission: &'a PortAdmission,
     pub burst: &'a mut Burst<'p>,
     /// Frames of the burst that were longer than the port's MTU allows.
     pub too_long: u64,
@@ -139,10 +139,10 @@ mod tests {
     use crate::settings::Settings;
 
     /// Returns the admission of a port with the model's settings `set`.
-    fn admission(set: &str) -> Option<Admission> {
+    fn admission(set: &str) -> Option<PortAdmission> {
         let settings = Settings::parse("loopback", set).expect("valid settings");
         let device = &settings.devices[0];
-        Admission::new(device, &device.ports[0])
+        PortAdmission::new(device, &device.ports[0])
     }
 
     const OWN: [u8; 6] = [0x0c, 0x42, 0xa1, 0, 0, 1];

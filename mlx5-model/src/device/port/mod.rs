@@ -19,7 +19,7 @@ use super::clock::Now;
 use super::counters::{self, PortCounters, add};
 use super::cqe::ErrorCounts;
 use super::queues::Queues;
-use admission::{Admission, Admitting};
+use admission::{Admitting, PortAdmission};
 use burst::{Burst, BurstCounts, HoldPolicy};
 use faults::{BURST, PortFaults};
 
@@ -63,7 +63,7 @@ pub struct NicPort {
     device: usize,
     number: u8,
     settings: &'static PortSettings,
-    admission: Option<Admission>,
+    admission: Option<PortAdmission>,
     /// Set when the port counts frames that match no flow rule.
     counts_missed: bool,
     counters: &'static PortCounters,
@@ -106,7 +106,7 @@ impl NicPort {
             device: index,
             number,
             settings,
-            admission: Admission::new(device, settings),
+            admission: PortAdmission::new(device, settings),
             counts_missed: device.caps.steer_missed,
             counters: counters::port(index, number),
             wire: None,
