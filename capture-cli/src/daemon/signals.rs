@@ -60,6 +60,15 @@ fn real_time() -> impl Iterator<Item = i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
+/// Accepts that a real-time signal cannot be caught: valgrind keeps one for itself, and returns
+/// EINVAL for it.
+fn unless_reserved(signal: i32, caught: io::Result<()>) -> io::Result<()> {
+    match caught {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) && signal >= libc::SIGRTMIN() => Ok(()),
+        caught => caught,
+    }
+}
+
 /// Keeps `signals` from killing this process. Signals that are already ignored stay ignored.
 /// Programs that this process starts have the default action for the others.
 fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
@@ -67,7 +76,7 @@ fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<(
     signals
         .into_iter()
         .filter(|it| !ignored.has(*it))
-        .try_for_each(|it| flag::register(it, Arc::default()).map(drop))
+        .try_for_each(|it| unless_reserved(it, flag::register(it, Arc::default()).map(drop)))
 }
 
 /// Keeps SIGUSR1 and SIGUSR2 from killing a capture while it starts. [`catch_into`] then gives them
@@ -110,7 +119,7 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> 
     let caught = requests.into_iter().chain(ENDING).chain(real_time());
     // nohup(1) has SIGHUP ignored, and the run continues.
     for signal in caught.filter(|it| !ignored.has(*it)) {
-        signals.add_signal(signal)?;
+        unless_reserved(signal, signals.add_signal(signal))?;
     }
     Ok(SignalRequests {
         signals,
@@ -267,6 +276,14 @@ mod tests {
         assert!(!has("SigIgn:\t0000000000001000\n", SIGHUP));
         assert!(!has("", SIGHUP));
         assert!(has("SigIgn:\t8000000000000000\n", libc::SIGRTMAX()));
+    }
+
+    #[test]
+    fn only_a_real_time_signal_may_be_reserved() {
+        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+        assert!(unless_reserved(libc::SIGRTMAX(), refused(libc::EINVAL)).is_ok());
+        assert!(unless_reserved(libc::SIGRTMAX(), refused(libc::EPERM)).is_err());
+        assert!(unless_reserved(SIGQUIT, refused(libc::EINVAL)).is_err());
     }
 
     #[test]

@@ -89,7 +89,8 @@ fn extension_headers(run: &mut SelftestRun, sender: &Sender) {
     let (subject, id) = ("rss", "spread: tcp behind ipv6 extension headers");
     let pass = Pass::new("spread: extension headers", subject);
     let frame = ipv6_tcp(3, true);
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &[frame.clone()]) else {
+    let Some((mut rig, mut generator)) = pass.open(run, sender, std::slice::from_ref(&frame))
+    else {
         return;
     };
     let came = generator.send(1).ok().and_then(|_| rig.receive());

@@ -1,12 +1,18 @@
 //! System call bpf(2): the commands that the XDP program needs. Numbers and layouts are from
-//! linux/bpf.h. The kernel accepts any prefix of `union bpf_attr` and takes the rest as zeroes.
+//! linux/bpf.h. The kernel accepts any prefix of `union bpf_attr` and takes the rest as zeroes
+//! (`__sys_bpf` of kernel/bpf/syscall.c). Here the rest is in memory, too: tools that check system
+//! calls read the whole union.
 #![allow(unsafe_code)]
 
 use std::{
     ffi::{c_int, c_long},
     io,
     os::fd::{FromRawFd, OwnedFd, RawFd},
+    ptr,
 };
+
+/// Words of memory for `union bpf_attr`, of which any command uses the beginning.
+const WORDS: usize = 24;
 
 /// Command of bpf(2) with the argument that belongs to it.
 ///
@@ -24,13 +30,17 @@ pub(super) unsafe trait BpfCommand {
     where
         Self: Sized,
     {
+        const { assert!(size_of::<Self>() <= size_of::<[u64; WORDS]>()) }
+        let mut whole = [0_u64; WORDS];
+        // SAFETY: both are as long as `Self` at least, which by the trait has no padding.
+        unsafe { ptr::copy_nonoverlapping(self, whole.as_mut_ptr().cast(), 1) };
         // SAFETY: by the trait, the kernel reads `size_of::<Self>()` bytes of the argument; the
         // caller vouches for the memory at its addresses.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_bpf,
                 c_long::from(Self::COMMAND),
-                &raw const *self,
+                whole.as_ptr(),
                 size_of::<Self>(),
             )
         };
