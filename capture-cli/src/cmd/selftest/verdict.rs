@@ -249,6 +249,10 @@ impl CardFindings<'_> {
         };
         match self.outcome(id) {
             Some(Outcome::Accepted) => Shown::AsExpected,
+            // EINVAL is the refusal of the size.
+            Some(Outcome::Refused { errno, error }) if *errno != libc::EINVAL => {
+                differs(format!("the device refuses WQs: {error}"))
+            }
             Some(Outcome::Refused { .. }) => differs(format!(
                 "a WQ has at most {} WRs; max_qp_wr is {}",
                 of("limit/wrs"),
@@ -416,6 +420,11 @@ mod tests {
                 STARTS,
                 value("the event before".into()),
                 "F13 moderation period: this card differs: the period of moderated events starts at the event before",
+            ),
+            (
+                "wq/wrs/32768",
+                Outcome::refused(libc::EOPNOTSUPP),
+                "F1 limit of a WQ: this card differs: the device refuses WQs: EOPNOTSUPP",
             ),
             (
                 "rule/mac",
