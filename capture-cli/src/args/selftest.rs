@@ -11,7 +11,8 @@ Requests every object, size, flag, hash and rule from the device that a capture 
 the device accepts, what it refuses (errno), and how long each request takes. Unless --disruptive is \
 given, all rules are for a MAC address that only this test uses. With --tx it sends known frames, and \
 compares the queues where they arrive and their completions with what the engine expects. The report \
-contains no address of your network. Findings have a subject; --compare groups by it.
+contains no address of your network. Findings have a subject; --compare groups by it. The last lines \
+say which of the known differences between cards the device shows.
 
 Examples:
   wqcap selftest --device mlx5_0 --report card.json

@@ -110,6 +110,7 @@ pub struct NicCaps {
     pub steer_missed: bool,
     pub diverts_roce: bool,
     pub striding_rq: bool,
+    pub multi_packet_sends: bool,
     pub ext_stride_num_range: bool,
     pub sniffer: bool,
     pub tunnel_offloads: bool,

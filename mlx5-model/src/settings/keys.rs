@@ -120,6 +120,8 @@ keys! {
     { Flag steer_missed = false;
         "received frames that match no rule and are not for the host are counted in rx_steer_missed_packets" }
     { Flag striding_rq = true; "WQs can be striding: many frames share a WQE" }
+    { Flag multi_packet_sends = false;
+        "the device reports send WQEs of several packets, which it does not execute: for programs that ask and do not use them" }
     { Flag ext_stride_num_range = false; "a WQE of a striding WQ has 8 strides or more, not 512 or more" }
     { Flag sniffer = true; "the device accepts sniffer rules" }
     { Flag tunnel_offloads = true; "the device can hash and match inner headers" }

@@ -67,7 +67,8 @@ fn mcdump_captures_every_datagram_of_its_group() {
     let wire = format!("pcap:{}", wire.display());
     let endpoint = format!("{}.{}.{}.{}:{PORT}", GROUP[0], GROUP[1], GROUP[2], GROUP[3]);
     // It joins the group on the loopback interface, which the model does not use.
-    let sets = [granted(), &["debug=true"]].concat();
+    // It asks for send WQEs of several packets before it uses a striding WQ.
+    let sets = [granted(), &["debug=true", "multi_packet_sends=true"]].concat();
     let done = preloaded(binaries::model(), &[&wire], &sets)
         .args([format!("LD_LIBRARY_PATH={}", libraries.display())])
         .args(["mcdump", "--interface", "127.0.0.1", "--quiet"])

@@ -322,7 +322,7 @@ fn a_device_that_goes_away_ends_the_test_with_what_was_found() {
         ("device_fatal:for=50@ms=0", ""),
         ("device_fatal@frames=4", "completion: "),
         // Lost during the measurement of the throughput.
-        ("device_fatal:for=50@frames=5000", "recovery: "),
+        ("device_fatal:for=50@frames=60000", "held: "),
     ] {
         let fault = format!("fault={fault}");
         with_traffic(&[&fault], &file)
@@ -674,9 +674,59 @@ fn frames_arrive_unchanged_where_they_are_expected() {
         "counters: out_of_buffer",
         "stamps: frames",
         "recovery: receives again",
+        "recovery: event",
+        "striding frame: ipv6 udp",
+        "striding frame with scatter_fcs: longest",
+        "striding frame with cvlan_stripping: vlan, ipv4 tcp",
+        "striding fillers: frames",
+        "striding fillers: wqe_id and first stride of frames",
+        "striding fillers: number",
+        "striding recovery: flushed",
+        "striding recovery: event",
+        "striding recovery: receives again",
+        "compressed, hash: frames in order",
+        "compressed, stride index: frames in order",
+        "sleep: an event without a frame",
+        "sleep: events of frames",
+        "sleep: armed with a completion",
+        "moderation: events at the count",
+        "moderation: events after the period",
+        "frame in several entries: longest",
+        "striding too long: status",
+        "striding too long: the next frame",
+        "spread: inner flows on their queues",
+        "respread: frames that arrived twice",
+        "held: arrives when the queue has room",
     ] {
         assert!(passed.iter().any(|it| it == id), "{id}");
     }
+    let values: [(&str, Value); 14] = [
+        ("hash type: ipv4 tcp", "0x55".into()),
+        ("hash type: ethertype 88b5", "0x00".into()),
+        ("striding fillers: counter", "its first stride".into()),
+        ("striding fillers: wqe_id is its own", true.into()),
+        ("moderation: the period starts at", "the completion".into()),
+        ("length: longest beyond the MTU, untagged", 26.into()),
+        ("striding too long: strides", "the rest of the WQE".into()),
+        ("roce: packets to the test's address arrive", true.into()),
+        ("roce: packets to the port's address arrive", true.into()),
+        ("roce: packets to a foreign address arrive", true.into()),
+        (
+            "spread: tcp behind ipv6 extension headers",
+            "hashed without its ports".into(),
+        ),
+        ("held: is dropped in the end", true.into()),
+        ("device/eswitch", "legacy".into()),
+        ("device/enable_roce", true.into()),
+    ];
+    for (id, value) in values {
+        assert_eq!(finding(&report, id)["value"], value, "{id}");
+    }
+    for id in ["hash", "stride index"] {
+        let share = &finding(&report, &format!("compressed, {id}: in sessions"))["value"];
+        assert!(share.as_f64().is_some_and(|it| it > 10.0), "{id}: {share}");
+    }
+    assert!(report["rdma_core"].is_string(), "{}", report["rdma_core"]);
     let value = &finding(&report, "completion: ipv6 tcp")["value"];
     assert!(
         value.as_str().expect("text").contains("hash as computed"),
@@ -764,6 +814,189 @@ fn unexpected_findings_exit_with_status_1_and_are_reported() {
     assert_eq!(finding(&report, "rule/mac")["outcome"], "accepted");
 }
 
+/// Returns the verdict on a known difference between cards (`F4`), and its text.
+#[track_caller]
+fn verdict<'r>(report: &'r Value, difference: &str) -> (&'r str, &'r str) {
+    let mut verdicts = report["verdicts"].as_array().expect("verdicts").iter();
+    let it = verdicts.find(|it| it["difference"] == difference);
+    let it = it.unwrap_or_else(|| panic!("no verdict {difference}"));
+    let text = it["what"].as_str().or(it["reason"].as_str());
+    (
+        it["verdict"].as_str().expect("a verdict"),
+        text.unwrap_or_default(),
+    )
+}
+
+/// Returns the known differences that a report shows.
+fn shown(report: &Value) -> Vec<&str> {
+    let verdicts = report["verdicts"].as_array().expect("verdicts").iter();
+    verdicts
+        .filter(|it| it["verdict"] == "differs")
+        .map(|it| it["difference"].as_str().expect("a name"))
+        .collect()
+}
+
+#[test]
+fn each_known_difference_between_cards_is_named() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    let none: &[&str] = &[];
+    for (sets, code, differences, text) in [
+        (&[][..], 0, none, ""),
+        (&["max_recv_wr=1024"], 0, &["F1"], "at most 1024 WRs"),
+        (&["utc_stamps=true"], 0, &["F2"], "carry UTC"),
+        (&["switchdev=true"], 0, &["F3"], "switchdev mode"),
+        (
+            &["switchdev=true", "vfs=2", "rdma_netlink=false"],
+            0,
+            &["F3"],
+            "is unknown",
+        ),
+        (&["filler_counter_zero=true"], 0, &["F4"], "filler is 0"),
+        (&["error_own_strides=true"], 0, &["F5"], "not the rest"),
+        (
+            &["drop_too_long=true"],
+            0,
+            &["F6"],
+            "rx_oversize_pkts_buffer",
+        ),
+        (&["port_mtu=true"], 0, &["F7"], "MTU + 18"),
+        (&["scatter_fcs_ignored=true"], 1, &["F9"], "not its FCS"),
+        (&["diverts_roce=true"], 0, &["F11"], "to the port's address"),
+        (&["enable_roce=false", "diverts_roce=true"], 0, none, ""),
+        (
+            &["lag=true", "persistent_name=true"],
+            0,
+            &["F12"],
+            "mlx5_bond_",
+        ),
+        (&["lag=true"], 0, none, ""),
+    ] {
+        let name = match sets {
+            ["lag=true", "persistent_name=true"] => "roceP5555p1s0",
+            ["lag=true"] => "mlx5_bond_0",
+            _ => "mlx5_0",
+        };
+        let done = selftest("loopback", sets, &file)
+            .args(["--tx", name])
+            .run()
+            .expect(code);
+        let report = read(&file);
+        assert_eq!(shown(&report), differences, "{sets:?}: {done}");
+        if let Some(first) = differences.first() {
+            let (_, what) = verdict(&report, first);
+            assert!(what.contains(text), "{sets:?}: {what}");
+            assert!(
+                done.stdout
+                    .contains(&format!("this card differs: {what}\n")),
+                "{done}"
+            );
+        }
+        assert_eq!(ids(&report, "differs").is_empty(), code == 0, "{sets:?}");
+        assert_valid(&file);
+        fs::remove_file(&file).expect("the report exists");
+    }
+}
+
+#[test]
+fn a_report_ends_with_a_verdict_on_each_known_difference() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    let done = with_traffic(&[], &file).run().expect(0);
+    let lines: Vec<_> = done.stdout.lines().collect();
+    let last = &lines[lines.len() - 14..];
+    for (n, line) in (1..).zip(last) {
+        assert!(line.starts_with(&format!("F{n} ")), "{line}");
+    }
+    assert_eq!(last[3], "F4 filler counter: as expected");
+    let (kind, reason) = (verdict(&read(&file), "F8").0.to_owned(), last[7]);
+    assert_eq!(kind, "not_tested");
+    assert!(
+        reason.ends_with("not tested: requires --disruptive"),
+        "{reason}"
+    );
+    // Without frames most differences are unknown, and the reason is named.
+    let done = selftest("loopback", &[], &file).run().expect(0);
+    let expected = "F4 filler counter: not tested: requires --tx\n";
+    assert!(done.stdout.contains(expected), "{done}");
+    assert_eq!(verdict(&read(&file), "F1").0, "as_expected");
+}
+
+#[test]
+fn a_virtual_function_is_named_as_the_reason() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    let done = with_traffic(&["vf=true"], &file).run().expect(1);
+    let reason =
+        "a virtual function that the host does not trust receives only frames to its own address";
+    assert!(done.stdout.contains(reason), "{done}");
+    assert_eq!(ids(&read(&file), "differs"), ["traffic/arrives"]);
+}
+
+/// The settings make one field of a striding WQ's completions wrong.
+#[test]
+fn wrong_fields_of_striding_completions_are_found() {
+    let dir = Dir::new();
+    let file = dir.join("report.json");
+    for field in ["wqe_counter", "strides", "wqe_id", "byte_count"] {
+        let set = format!("wrong_striding_cqe={field}");
+        let _ = with_traffic(&[&set], &file).run().expect(1);
+        let report = read(&file);
+        let found = ids(&report, "differs");
+        let is_striding = |it: &String| it.contains("striding") || it.contains("stride index");
+        assert!(
+            found.iter().any(|it| it.starts_with("striding frame: ")),
+            "{field}: {found:?}"
+        );
+        let of_sleep = |it: &String| it.starts_with("sleep") || it.starts_with("moderation");
+        let others: Vec<_> = found
+            .iter()
+            .filter(|it| !is_striding(it) && !of_sleep(it))
+            .collect();
+        assert!(others.is_empty(), "{field}: {others:?}");
+        assert_eq!(finding(&report, "frame: longest")["outcome"], "as_expected");
+    }
+}
+
+/// A report of version 1, which has fewer findings and no verdicts.
+#[test]
+fn a_report_of_an_older_version_is_compared_by_what_it_has() {
+    let dir = Dir::new();
+    let older = binaries::root().join("tests/tests/cli/selftest_v1.json");
+    assert_eq!(read(&older)["version"], 1);
+    let new = dir.join("new.json");
+    let _ = with_traffic(&["caps=all"], &new)
+        .arg("--disruptive")
+        .run()
+        .expect(0);
+    assert_eq!(read(&new)["version"], 2);
+    let compare = |a: &Path, b: &Path| {
+        let done = wqcap(["selftest", "--compare"])
+            .args([a, b])
+            .run()
+            .expect(0);
+        done.stdout
+    };
+    let text = compare(&older, &new);
+    let rows: Vec<_> = text.lines().filter(|it| it.starts_with("  ")).collect();
+    assert!(rows.len() > 100, "{text}");
+    for row in &rows {
+        assert!(row.contains(": not in the older report; "), "{row}");
+    }
+    assert!(text.contains("  striding fillers: frames: not in the older report; as expected\n"));
+    let back = compare(&new, &older);
+    assert!(back.contains("  striding fillers: frames: as expected; not in the older report\n"));
+    let done = wqcap(["selftest", "--json", "--compare"])
+        .args([&older, &new])
+        .run()
+        .expect(0);
+    let differences: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    for it in differences.as_object().expect("an object").values() {
+        let them = it.as_array().expect("differences");
+        assert!(them.iter().all(|it| it["older"] == true), "{it}");
+    }
+}
+
 #[test]
 fn a_test_that_ends_early_leaves_a_report() {
     let dir = Dir::new();
@@ -846,7 +1079,10 @@ fn behaviour_not_yet_verified_on_hardware_appears_in_the_report() {
     );
     // Flushed WRs never complete.
     let report = read(&with("unflushed.json", &["unflushed_wrs=2"], 1));
-    assert_eq!(ids(&report, "differs"), ["recovery: flushed"]);
+    assert_eq!(
+        ids(&report, "differs"),
+        ["recovery: flushed", "striding recovery: flushed"]
+    );
     // The UTC clock of the device differs from the clock of the host.
     let utc = with("utc.json", &["realtime_clock=true"], 0);
     let ahead = with(

@@ -9,7 +9,7 @@ use super::{
 use serde_json::Value;
 use std::time::Duration;
 use wqcap_engine::{
-    device::{DeviceFacts, counters::NicReader},
+    device::{DeviceFacts, interface::NetInterface},
     verbs::Striding,
 };
 
@@ -58,29 +58,29 @@ pub fn lengths(
     let port = device.ports.iter().find(|it| it.number == run.port);
     let mtu = port.and_then(|it| it.mtu).unwrap_or(1500) as usize;
     let netdev = port.and_then(|it| it.netdev.as_deref());
-    let reader = NicReader::start(run.context.name(), run.port, netdev, false);
     run.announce("sending frames of many lengths");
-    longest(run, sender, mtu, &reader);
+    longest(run, sender, mtu, netdev);
     several_entries(run, sender, all);
     match shape {
-        Ok(shape) => too_long_in_strides(run, sender, shape, mtu, &reader),
+        Ok(shape) => too_long_in_strides(run, sender, shape, mtu, netdev),
         Err(reason) => run.record_not_asked(TOO_LONG, CONSUMED, reason),
     }
 }
 
-/// Returns the growth of a counter as a number, if it can be read.
-fn growth(reader: &NicReader, name: &str) -> Option<u64> {
-    reader.growth().get(name)?.value()
+/// Returns a counter of the port's network interface (`ethtool -S`), if it can be read.
+fn counter(netdev: Option<&str>, name: &str) -> Option<u64> {
+    let statistics = NetInterface::open(netdev?).ok()?.statistics().ok()?;
+    statistics.get(name).copied()
 }
 
 /// Finds the longest frames that the port accepts, without and with VLAN tags.
-fn longest(run: &mut SelftestRun, sender: &Sender, mtu: usize, reader: &NicReader) {
+fn longest(run: &mut SelftestRun, sender: &Sender, mtu: usize, netdev: Option<&str>) {
     if mtu + BEYOND.end() + 4 > SLOT as usize {
         let reason = "the MTU is larger than a buffer of the selftest; set a smaller MTU";
         return run.record_not_asked(SUBJECT, "lengths", reason);
     }
     let name = "rx_oversize_pkts_phy";
-    let before = growth(reader, name);
+    let before = counter(netdev, name);
     let mut lost = 0;
     for (tags, tpids) in TAGS {
         let frames: Vec<_> = BEYOND.map(|more| of_len(mtu + more, tpids)).collect();
@@ -106,7 +106,7 @@ fn longest(run: &mut SelftestRun, sender: &Sender, mtu: usize, reader: &NicReade
         }
         run.value(SUBJECT, &format!("{LONGEST}{tags}"), most);
     }
-    let counted = before.zip(growth(reader, name)).map(|(a, b)| b - a);
+    let counted = before.zip(counter(netdev, name)).map(|(a, b)| b - a);
     let counted = match (lost, counted) {
         (0, _) => return,
         (_, None) => Value::Null,
@@ -131,15 +131,15 @@ pub fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], netde
         return;
     };
     let mut pass = Pass::new("too long", "frames");
-    pass.queue.buffer = SHORT_SLOT;
+    pass.queue.buffer = SHORT_SLOT.min(longest.bytes.len() as u32 / 2);
     let frames = [longest.bytes.clone()];
-    let reader = NicReader::start(run.context.name(), run.port, netdev, false);
+    let counted = || counter(netdev, "rx_oversize_pkts_buffer").unwrap_or(0);
+    let before = counted();
     let Some((mut rig, mut generator)) = pass.open(run, sender, &frames) else {
         return;
     };
     let found = generator.send(1).ok().and_then(|_| rig.receive());
-    let counted = || growth(&reader, "rx_oversize_pkts_buffer").is_some_and(|it| it > 0);
-    if found.is_none() && counted() {
+    if found.is_none() && counted() > before {
         return run.value("frames", STATUS, ONLY_COUNTED);
     }
     let status = found.as_ref().map(|(_, it)| it.cqe.status);
@@ -154,7 +154,7 @@ fn too_long_in_strides(
     sender: &Sender,
     shape: Striding,
     mtu: usize,
-    reader: &NicReader,
+    netdev: Option<&str>,
 ) {
     let long = frame_of_queue_0(mtu.clamp(68, 9000) - 28);
     let short = frame_of_queue_0(18);
@@ -167,7 +167,7 @@ fn too_long_in_strides(
         let reason = "no frame is longer than a buffer for which the short frame is short enough";
         return run.record_not_asked(TOO_LONG, CONSUMED, reason);
     }
-    let counted = || growth(reader, "rx_oversize_pkts_buffer").unwrap_or(0);
+    let counted = || counter(netdev, "rx_oversize_pkts_buffer").unwrap_or(0);
     let before = counted();
     let frames = [vec![long], vec![short.clone(); shape.strides as usize]].concat();
     let Some((mut rig, mut generator)) = pass.open(run, sender, &frames) else {

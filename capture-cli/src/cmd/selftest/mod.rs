@@ -165,7 +165,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
         disruptive::disruptive(&mut run, sender.as_ref(), &device);
     }
     let mut report = run.finish();
-    report.verdicts = verdict::verdicts(&report, &device);
+    report.verdicts = verdict::verdicts(&report);
     Ok(report)
 }
 

@@ -9,6 +9,15 @@ pub const ESWITCH: &str = "device/eswitch";
 /// Value of [`ESWITCH`] in switchdev mode.
 pub const SWITCHDEV: &str = "switchdev";
 
+/// Id of the finding whether the device is a virtual function.
+pub const FUNCTION: &str = "device/virtual_function";
+/// Id of the finding whether the device covers a LAG, and how it is named.
+pub const LAG: &str = "device/lag";
+/// Value of [`LAG`] for a device without one.
+pub const NO_LAG: &str = "none";
+/// Value of [`LAG`] for a device with the driver's name for it (`mlx5_ib_stage_init_init`).
+pub const BOND: &str = "mlx5_bond_<N>";
+
 /// Records the version of rdma-core, and for the tested port the mode of its e-switch, its function
 /// and whether it has RoCE.
 pub fn record(run: &mut SelftestRun, device: &DeviceFacts) {
@@ -21,9 +30,16 @@ pub fn record(run: &mut SelftestRun, device: &DeviceFacts) {
         false => "legacy",
     };
     run.value("switchdev", ESWITCH, mode);
-    run.value("vf", "device/virtual_function", place.is_vf);
+    let lag = match (place.is_lag, device.name.starts_with("mlx5_bond_")) {
+        (false, _) => NO_LAG,
+        (true, true) => BOND,
+        (true, false) => "another name",
+    };
+    run.value("lag", LAG, lag);
+    run.value("vf", FUNCTION, place.is_vf);
     run.value("netdev", "port/interface_known", port.netdev.is_some());
-    roce::enabled(run, port);
+    run.value(roce::SUBJECT, roce::ENABLED, port.roce);
+    run.value("vf", "port/limits", place.limits());
 }
 
 /// Returns the version of the rdma-core whose libibverbs this process has loaded. The library's

@@ -344,9 +344,9 @@ fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
         None if in_cqe == 0 => "none",
         None => "unexpected",
     };
+    let kind = format!("{:#04x}", it.raw[HASH_TYPE_AT]);
+    run.value("completions", &format!("hash type: {}", frame.name), kind);
     let (checks, headers) = (it.raw[CHECKS_AT], it.raw[HEADERS_AT]);
     let value = format!("checks {checks:#04x}, headers {headers:#04x}, hash {hash}");
     run.value("completions", &format!("completion: {}", frame.name), value);
-    let value = format!("{:#04x}", it.raw[HASH_TYPE_AT]);
-    run.value("completions", &format!("hash type: {}", frame.name), value);
 }

@@ -10,30 +10,20 @@ use super::{
 use std::{fs, time::Duration};
 use wqcap_engine::{
     capture::Membership,
-    device::{DeviceFacts, PortFacts},
+    device::DeviceFacts,
     verbs::{FlowSpec, Masked},
 };
 
 /// Subject of the findings on RoCE packets.
-const SUBJECT: &str = "roce";
+pub const SUBJECT: &str = "roce";
 /// Id of the finding whether the device's port has RoCE, from which a verdict is derived.
 pub const ENABLED: &str = "device/enable_roce";
 /// Id of the finding on RoCE packets to the port's own address.
 pub const TO_PORT: &str = "roce: packets to the port's address arrive";
 /// Id of the finding on RoCE packets to a foreign address.
 pub const TO_FOREIGN: &str = "roce: packets to a foreign address arrive";
-/// Port capability `IB_PORT_CM_SUP`, which the driver sets for an Ethernet port with RoCE only
-/// (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c).
-const CM_SUPPORTED: u32 = 1 << 16;
 /// Time after which a packet counts as lost.
 const PATIENCE: Duration = Duration::from_millis(300);
-
-/// Records whether the port has RoCE. In switchdev mode the driver does not report it.
-pub fn enabled(run: &mut SelftestRun, port: &PortFacts) {
-    let flags = run.context.query_port(run.port).map(|it| it.port_cap_flags);
-    let on = flags.ok().filter(|_| !port.place.switchdev);
-    run.value(SUBJECT, ENABLED, on.map(|flags| flags & CM_SUPPORTED != 0));
-}
 
 /// Sends RoCEv2 packets to the test's address, to the port's own, and to a foreign one.
 pub fn roce(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {

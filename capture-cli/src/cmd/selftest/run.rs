@@ -115,8 +115,11 @@ impl SelftestRun {
         self.note(subject, id, 0, Outcome::Value { value });
     }
 
-    /// Records a finding whose request was not made, with the reason.
+    /// Records a finding whose request was not made, with the reason, unless the selftest is over.
     pub fn record_not_asked(&mut self, subject: &str, id: &str, reason: &str) {
+        if self.is_over() {
+            return;
+        }
         let reason = reason.into();
         self.note(subject, id, 0, Outcome::NotAsked { reason });
     }

@@ -89,7 +89,8 @@ fn extension_headers(run: &mut SelftestRun, sender: &Sender) {
     let (subject, id) = ("rss", "spread: tcp behind ipv6 extension headers");
     let pass = Pass::new("spread: extension headers", subject);
     let frame = ipv6_tcp(3, true);
-    let Some((mut rig, mut generator)) = pass.open(run, sender, &[frame.clone()]) else {
+    let Some((mut rig, mut generator)) = pass.open(run, sender, std::slice::from_ref(&frame))
+    else {
         return;
     };
     let came = generator.send(1).ok().and_then(|_| rig.receive());
@@ -112,9 +113,9 @@ fn extension_headers(run: &mut SelftestRun, sender: &Sender) {
 }
 
 /// Consumer that counts each numbered frame.
-struct Numbers(Arc<Vec<AtomicU32>>);
+struct NumberedFrames(Arc<Vec<AtomicU32>>);
 
-impl Consumer for Numbers {
+impl Consumer for NumberedFrames {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let number = number_of(frame.bytes).and_then(|n| self.0.get(n as usize));
         if let Some(count) = number {
@@ -127,6 +128,9 @@ impl Consumer for Numbers {
 /// Tests that no frame arrives twice while a capture changes its indirection table.
 fn respread(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let (subject, id) = ("respread", "respread: frames that arrived twice");
+    if run.is_over() {
+        return;
+    }
     run.announce("changing the indirection table under load");
     match change_table(run, sender, device) {
         _ if run.is_lost() => {}
@@ -158,7 +162,7 @@ fn change_table(
         .collect();
     let mut generator = Generator::make(&sender.context, sender.port, 256, &frames)?;
     let counts: Arc<Vec<AtomicU32>> = Arc::new((0..NUMBERS).map(|_| AtomicU32::new(0)).collect());
-    let consumer = |_| Numbers(Arc::clone(&counts));
+    let consumer = |_| NumberedFrames(Arc::clone(&counts));
     let mut capture = Capture::start_with(&plan, Limits::default(), consumer)?;
     let stop = AtomicBool::new(false);
     let (sent, changed) = thread::scope(|scope| {

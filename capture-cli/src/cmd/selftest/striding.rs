@@ -15,6 +15,8 @@ use wqcap_engine::{
 
 /// Subject of the findings on striding queues.
 pub const SUBJECT: &str = "striding_rq";
+/// Prefix of the ids of frames on striding queues.
+pub const FRAMES: &str = "striding frame";
 /// Number of fillers that the test of fillers causes.
 const FILLERS: u32 = 3;
 /// Ids of the findings about fillers, from which the verdicts are derived.
@@ -46,7 +48,7 @@ pub fn default_shape(run: &SelftestRun, device: &DeviceFacts) -> Result<Striding
 /// Runs the frame passes on striding queues: every frame with each flag of a WQ, fillers, and the
 /// recovery of a queue in error.
 pub fn striding(run: &mut SelftestRun, sender: &Sender, shape: Striding, all: &[TestFrame]) {
-    let plain = Pass::new("striding frame", SUBJECT).striding(shape);
+    let plain = Pass::new(FRAMES, SUBJECT).striding(shape);
     plain.send(run, sender, all, false);
     for (name, subject, flag) in FLAGS {
         let id = &format!("striding frame with {name}");
@@ -57,7 +59,7 @@ pub fn striding(run: &mut SelftestRun, sender: &Sender, shape: Striding, all: &[
                 ..plain
             };
             pass.with_flags(flag).send(run, sender, all, false);
-        } else if !run.is_over() {
+        } else {
             run.record_not_asked(subject, id, "the device refused the flag");
         }
     }
@@ -134,8 +136,14 @@ fn describe_filler(run: &mut SelftestRun, it: &Inspected, strides: InspectedStri
     run.value(SUBJECT, "striding fillers: wqe_id is its own", own);
     let mut raw = it.raw;
     CHANGING.into_iter().for_each(|at| raw[at].fill(0));
-    let hex = raw.map(|byte| format!("{byte:02x}")).concat();
-    run.value(SUBJECT, "striding fillers: CQE", hex);
+    let words = raw.chunks(4).zip((0..).step_by(4));
+    let words = words.filter(|(word, _)| word.iter().any(|it| *it != 0));
+    let words = words.map(|(word, at)| {
+        let hex: String = word.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("byte {at}: {hex}")
+    });
+    let text = words.collect::<Vec<_>>().join(", ");
+    run.value(SUBJECT, "striding fillers: CQE", text);
 }
 
 #[cfg(test)]

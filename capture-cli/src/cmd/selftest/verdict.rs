@@ -16,9 +16,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
-use wqcap_engine::device::DeviceFacts;
 
-/// CardDifference that real cards, firmwares or kernels may show from the software NIC.
+/// Difference that real cards, firmwares or kernels may show from the software NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CardDifference {
     /// Limit of a WQ.
@@ -69,14 +68,14 @@ const ALL: [(CardDifference, &str); 14] = [
     (CardDifference::F14, "padding in rules"),
 ];
 
-/// CardVerdict on one of the known differences between cards.
+/// Verdict on one of the known differences between cards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CardVerdict {
-    /// CardDifference that the verdict is about.
+    /// Difference that the verdict is about.
     pub difference: CardDifference,
     /// Name of the verdict's difference.
     pub name: String,
-    /// What the selftest found about the difference.
+    /// Findings of the selftest about the difference, in short.
     #[serde(flatten)]
     pub shown: Shown,
 }
@@ -94,7 +93,7 @@ pub enum Shown {
     },
     /// The selftest has no finding about it.
     NotTested {
-        /// Reason why there is no finding.
+        /// Reason why nothing was found.
         reason: String,
     },
 }
@@ -118,6 +117,11 @@ fn differs(what: impl Into<String>) -> Shown {
     Shown::Differs { what: what.into() }
 }
 
+/// Returns the text of a finding's value, empty if it is none.
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
 /// Creates the verdict without a finding.
 fn not_tested(reason: impl Into<String>) -> Shown {
     Shown::NotTested {
@@ -126,22 +130,22 @@ fn not_tested(reason: impl Into<String>) -> Shown {
 }
 
 /// Returns the verdicts that follow from the findings of a report.
-pub fn verdicts(report: &SelftestReport, device: &DeviceFacts) -> Vec<CardVerdict> {
+pub fn verdicts(report: &SelftestReport) -> Vec<CardVerdict> {
     let findings = CardFindings(report);
     let verdict = |(difference, name): (CardDifference, &str)| CardVerdict {
         difference,
         name: name.into(),
-        shown: findings.judge(difference, device),
+        shown: findings.judge(difference),
     };
     ALL.map(verdict).into()
 }
 
-/// CardFindings of a report, from which verdicts are derived.
+/// Findings of a report, from which verdicts are derived.
 struct CardFindings<'a>(&'a SelftestReport);
 
 impl CardFindings<'_> {
     /// Returns what the findings show of a difference.
-    fn judge(&self, difference: CardDifference, device: &DeviceFacts) -> Shown {
+    fn judge(&self, difference: CardDifference) -> Shown {
         match difference {
             CardDifference::F1 => self.wq_limit(),
             CardDifference::F2 => self.of_value(STAMP_KIND, |kind| match kind.as_str() {
@@ -152,13 +156,15 @@ impl CardFindings<'_> {
             CardDifference::F4 => self.of_value(FILLER_COUNTER, |it| match it.as_str() {
                 Some(FIRST_STRIDE) => Shown::AsExpected,
                 _ => differs(format!(
-                    "the counter of a filler is {it}, not its first stride"
+                    "the counter of a filler is {}, not its first stride",
+                    text(it)
                 )),
             }),
             CardDifference::F5 => self.of_value(lengths::CONSUMED, |it| match it.as_str() {
                 Some(lengths::REST) => Shown::AsExpected,
                 _ => differs(format!(
-                    "an error consumes {it} strides, not the rest of its WQE"
+                    "an error consumes {} strides, not the rest of its WQE",
+                    text(it)
                 )),
             }),
             CardDifference::F6 => self.too_long(),
@@ -171,12 +177,19 @@ impl CardFindings<'_> {
                 ),
             },
             CardDifference::F9 => self.fcs(),
-            CardDifference::F10 => not_tested("wqcap bench rx --device measures it"),
+            CardDifference::F10 => not_tested("wqcap bench rx --prefetch measures it"),
             CardDifference::F11 => self.roce(),
-            CardDifference::F12 => lag(device, self.0),
+            CardDifference::F12 => self.of_value(record::LAG, |lag| match lag.as_str() {
+                Some(record::NO_LAG) => not_tested("the device is not the device of a LAG"),
+                Some(record::BOND) => Shown::AsExpected,
+                _ => differs("the device of a LAG is not named mlx5_bond_<N>"),
+            }),
             CardDifference::F13 => self.of_value(STARTS, |start| match start.as_str() {
                 Some(AT_COMPLETION) => Shown::AsExpected,
-                _ => differs(format!("the period of moderated events starts at {start}")),
+                _ => differs(format!(
+                    "the period of moderated events starts at {}",
+                    text(start)
+                )),
             }),
             CardDifference::F14 => self.padding(),
         }
@@ -205,9 +218,15 @@ impl CardFindings<'_> {
             // Frames were not sent, or none arrived.
             (None, None) => match (self.outcome("traffic"), self.outcome(CONNECTED)) {
                 (Some(Outcome::NotAsked { reason }), _) => not_tested(reason),
-                (_, Some(Outcome::Differs { .. })) => {
-                    not_tested("no frame arrives at the tested port")
-                }
+                (_, Some(Outcome::Differs { .. })) => not_tested(
+                    match self.value(record::FUNCTION) == Some(&Value::Bool(true)) {
+                        false => "no frame arrives at the tested port",
+                        true => {
+                            "no frame arrives at the tested port: a virtual function that the host does not trust \
+                             receives only frames to its own address"
+                        }
+                    },
+                ),
                 _ => not_tested(format!("the report has no finding {id}")),
             },
         }
@@ -224,9 +243,16 @@ impl CardFindings<'_> {
     /// Judges the largest WQ.
     fn wq_limit(&self) -> Shown {
         let id = "wq/wrs/32768";
-        let of = |id| self.value(id).map_or("unknown".into(), Value::to_string);
+        let of = |id| match self.value(id).and_then(Value::as_u64) {
+            Some(it) => it.to_string(),
+            None => "an unknown number of".into(),
+        };
         match self.outcome(id) {
             Some(Outcome::Accepted) => Shown::AsExpected,
+            // EINVAL is the refusal of the size.
+            Some(Outcome::Refused { errno, error }) if *errno != libc::EINVAL => {
+                differs(format!("the device refuses WQs: {error}"))
+            }
             Some(Outcome::Refused { .. }) => differs(format!(
                 "a WQ has at most {} WRs; max_qp_wr is {}",
                 of("limit/wrs"),
@@ -257,7 +283,7 @@ impl CardFindings<'_> {
     fn too_long(&self) -> Shown {
         match self.outcome(lengths::STATUS) {
             Some(Outcome::AsExpected) => Shown::AsExpected,
-            Some(Outcome::Value { value }) => differs(value.as_str().unwrap_or_default()),
+            Some(Outcome::Value { value }) => differs(text(value)),
             Some(Outcome::Differs { found, .. }) => differs(format!(
                 "a frame that is longer than its buffer completes with {found}"
             )),
@@ -349,13 +375,80 @@ impl CardFindings<'_> {
     }
 }
 
-/// Judges the name of the device of a LAG.
-fn lag(device: &DeviceFacts, report: &SelftestReport) -> Shown {
-    let is_lag = device.ports.iter().any(|it| it.place.is_lag);
-    match (is_lag, device.name.starts_with("mlx5_bond_")) {
-        _ if report.findings.is_empty() => not_tested("the report has no findings"),
-        (false, _) => not_tested("the device is not the device of a LAG"),
-        (true, true) => Shown::AsExpected,
-        (true, false) => differs("the device of a LAG is not named mlx5_bond_<N>"),
+#[cfg(test)]
+mod tests {
+    use super::{super::report::Finding, *};
+
+    /// Returns the lines of the verdicts on a report with one finding.
+    fn lines(id: &str, outcome: Outcome) -> Vec<String> {
+        let mut report = SelftestReport::new(false);
+        report.findings.push(Finding {
+            subject: "any".into(),
+            id: id.into(),
+            us: 0,
+            outcome,
+        });
+        verdicts(&report).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn differences_that_the_software_nic_cannot_show_are_named() {
+        let value = |value: Value| Outcome::Value { value };
+        let differs = Outcome::Differs {
+            expected: 1.into(),
+            found: 4.into(),
+            raw: None,
+        };
+        for (id, outcome, line) in [
+            (
+                disruptive::FOLDER,
+                value(false.into()),
+                "F8 device folder after a driver restart: this card differs: a restart of the driver replaces \
+                 /dev/infiniband, and with it rules of a sandbox for that folder",
+            ),
+            (
+                disruptive::FOLDER,
+                value(true.into()),
+                "F8 device folder after a driver restart: as expected",
+            ),
+            (
+                disruptive::RESTART,
+                Outcome::refused(libc::EBUSY),
+                "F8 device folder after a driver restart: not tested: driver/restart: refused: EBUSY",
+            ),
+            (
+                STARTS,
+                value("the event before".into()),
+                "F13 moderation period: this card differs: the period of moderated events starts at the event before",
+            ),
+            (
+                "wq/wrs/32768",
+                Outcome::refused(libc::EOPNOTSUPP),
+                "F1 limit of a WQ: this card differs: the device refuses WQs: EOPNOTSUPP",
+            ),
+            (
+                "rule/mac",
+                Outcome::refused(libc::EOPNOTSUPP),
+                "F14 padding in rules: this card differs: rule/mac is refused: EOPNOTSUPP",
+            ),
+            (
+                lengths::STATUS,
+                differs,
+                "F6 too long frames: this card differs: a frame that is longer than its buffer completes with 4",
+            ),
+            (
+                CONNECTED,
+                Outcome::Differs {
+                    expected: true.into(),
+                    found: false.into(),
+                    raw: None,
+                },
+                "F4 filler counter: not tested: no frame arrives at the tested port",
+            ),
+        ] {
+            let lines = lines(id, outcome);
+            assert!(lines.iter().any(|it| it == line), "{line}: {lines:#?}");
+        }
+        assert_eq!(lines("any", Outcome::Accepted).len(), ALL.len());
     }
 }

@@ -151,6 +151,8 @@ pub fn device_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
         } else {
             mlx5_ib_cqe_comp_caps::default()
         },
+        // As `mlx5_ib_query_device` for `multi_pkt_send_wqe`.
+        mlx5_ib_support_multi_pkt_send_wqes: flag(caps.multi_packet_sends, MLX5_IB_ALLOW_MPW),
         striding_rq_caps: if caps.striding_rq && caps.rwq {
             mlx5_ib_striding_rq_caps {
                 min_single_stride_log_num_of_bytes: *STRIDE_BYTES_LOG.start(),
