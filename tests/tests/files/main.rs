@@ -1,6 +1,7 @@
 //! Tests of files: writing, rotation, retention, damage, tools that read files, flow records.
 
 mod anonymize;
+mod cases_flows;
 mod community;
 mod cutoff;
 mod encryption;
