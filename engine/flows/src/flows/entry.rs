@@ -201,7 +201,7 @@ impl FlowEntry {
         }
         let way = self.way_of(segment.upward);
         if apart.is_initial_known & 1 << way != 0 {
-            return apart.initial[way] != segment.numbers()[0];
+            return apart.initial[way] != segment.numbers[0];
         }
         self.ways[way].frames > 0 || self.flags[way ^ 1] & Tcp::ACK != 0
     }
@@ -209,7 +209,7 @@ impl FlowEntry {
     /// Keeps the initial sequence numbers that a segment with SYN shows.
     pub(super) fn note_syn(&self, apart: &mut FlowApart, segment: &SeenFrame) {
         let way = self.way_of(segment.upward);
-        let [sequence, acknowledged] = segment.numbers();
+        let [sequence, acknowledged] = segment.numbers;
         let has_frames = |way: usize| self.ways[way].frames > 0;
         if !has_frames(way) {
             apart.note_initial(way, sequence);

@@ -26,9 +26,8 @@ pub(super) struct SeenFrame {
     pub(super) guess: Guess,
     /// Ethertype of the frame's innermost packet.
     pub(super) ethertype: u16,
-    /// Sequence and acknowledgement number of the frame's TCP segment in network byte order; 0 for
-    /// other protocols.
-    numbers: [u8; 8],
+    /// Sequence and acknowledgement number of the frame's TCP segment; 0 for other protocols.
+    pub(super) numbers: [u32; 2],
     /// TCP control bits of the frame.
     pub(super) flags: u8,
     /// Type and code of the frame's ICMP message.
@@ -74,8 +73,8 @@ impl SeenFrame {
             }
         };
         let (numbers, flags) = match inner.tcp(bytes) {
-            Some(tcp) => (tcp.numbers(), tcp.flags()),
-            None => ([0; 8], 0),
+            Some(tcp) => ([tcp.sequence(), tcp.acknowledgement()], tcp.flags()),
+            None => ([0; 2], 0),
         };
         let tunnel = outer.l3() != inner.l3();
         Self {
@@ -94,12 +93,6 @@ impl SeenFrame {
             tunnel,
             outer: if tunnel { push_outer(outer, outers) } else { 0 },
         }
-    }
-
-    /// Returns the sequence number and the acknowledgement number of the frame's TCP segment.
-    pub(super) fn numbers(&self) -> [u32; 2] {
-        let [a, b, c, d, e, f, g, h] = self.numbers;
-        [[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes)
     }
 
     /// Orders the ends in the frame's flow key and computes the key's hash.

@@ -48,12 +48,20 @@ impl<'a> Tcp<'a> {
         Ok(Self { header, bytes })
     }
 
-    /// Returns the sequence number and the acknowledgement number of the TCP segment, each in
-    /// network byte order. The latter is valid with [`Tcp::ACK`].
+    /// Returns the sequence number of the TCP segment.
     #[inline]
     #[must_use]
-    pub fn numbers(&self) -> [u8; 8] {
-        std::array::from_fn(|i| self.header[4 + i])
+    pub fn sequence(&self) -> u32 {
+        let [_, _, _, _, a, b, c, d, ..] = *self.header;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    /// Returns the acknowledgement number of the TCP segment, which is valid with [`Tcp::ACK`].
+    #[inline]
+    #[must_use]
+    pub fn acknowledgement(&self) -> u32 {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.header;
+        u32::from_be_bytes([a, b, c, d])
     }
 
     /// Returns the TCP control bits.
@@ -98,7 +106,7 @@ mod tests {
         let tcp = Tcp::new(&bytes).unwrap();
         assert_eq!((tcp.src_port(), tcp.dst_port()), (80, 256));
         assert_eq!((tcp.flags(), tcp.extent()), (0x12, Ok(24)));
-        assert_eq!(tcp.numbers(), [0, 0, 0, 1, 0, 0, 0, 2]);
+        assert_eq!((tcp.sequence(), tcp.acknowledgement()), (1, 2));
     }
 
     #[test]
