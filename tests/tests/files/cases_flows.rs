@@ -24,12 +24,13 @@ use wqcap_tests::{
 fn records(duckdb: &Duckdb, file: &Path, columns: &str) -> Vec<Vec<Value>> {
     let dir = Dir::new();
     let folder = dir.folder("flows");
-    Wqcap::run(&dir, "replay")
+    let finished = Wqcap::run(&dir, "replay")
         .model(&format!("pcap:{}", file.display()))
         .set("output.format=none")
         .set("flows.names=true")
         .set(&format!("flows.dir={}", folder.display()))
         .finish(0);
+    assert_eq!(finished.summary.json["flows"]["missed_frames"], 0);
     duckdb.query(&format!(
         "SELECT {columns} FROM read_parquet('{}/*flows*.parquet') ORDER BY first_fwd_ns",
         folder.display()
@@ -186,7 +187,12 @@ fn announced_packets_that_are_absent_have_no_records() {
     let labels = frames.iter().filter(is_mpls).count();
     let mut found = [0, 0];
     for row in lines(records(&duckdb, &file, columns)) {
-        let frames = |prefix: &str| row.strip_prefix(prefix)?.strip_suffix(']')?.parse().ok();
+        let frames = |prefix: &str| {
+            row.strip_prefix(prefix)?
+                .strip_suffix(']')?
+                .parse::<usize>()
+                .ok()
+        };
         if let Some(count) = frames(r#"[null,"02:00:00:00:00:01",null,34887,"#) {
             found[0] += count;
         } else if let Some(count) = frames(r#"[4,"10.0.0.1",null,2048,"#) {
