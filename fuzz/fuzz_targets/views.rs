@@ -4,8 +4,9 @@
 
 use std::hint::black_box;
 use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, ExtensionHeader, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
-    Ipv6Fragment, Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
+    Ah, Arp, Capwap, Erspan, Esp, EtherIp, Ethernet, ExtensionHeader, FabricTag, Geneve, Gre, Gtp,
+    Icmp, Ipv4, Ipv6, Ipv6Fragment, L2tp, Llc, Mpls, Nsh, Ppp, Pppoe, Sctp, Tcp, Teredo, Tzsp, Udp,
+    Vlan, Vxlan, Wlan,
 };
 
 /// Runs the target on one input.
@@ -13,7 +14,7 @@ pub fn run(input: &[u8]) {
     let Some((choice, bytes)) = input.split_first() else {
         return;
     };
-    match choice % 24 {
+    match choice % 33 {
         0 => _ = Ethernet::new(bytes).map(|it| black_box((it.dst(), it.src(), it.ethertype()))),
         1 => _ = Llc::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
         2 => _ = Vlan::new(bytes).map(|it| black_box((it.id(), it.ethertype()))),
@@ -38,7 +39,22 @@ pub fn run(input: &[u8]) {
         20 => _ = Erspan::new(bytes, 3).map(|it| black_box((it.header_len(), it.next(bytes)))),
         21 => _ = Vxlan::new(bytes).map(|it| black_box((it.vni(), it.next(choice & 0x80 != 0)))),
         22 => _ = Geneve::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
-        _ => _ = Gtp::new(bytes).map(|it| black_box((it.header_len(), it.next(bytes)))),
+        23 => _ = Gtp::new(bytes).map(|it| black_box((it.header_len(), it.next(bytes)))),
+        24 => {
+            // Two bytes are the ethertype that announces the tag.
+            if let Some((&[high, low], bytes)) = bytes.split_first_chunk() {
+                let tag = FabricTag::new(u16::from_be_bytes([high, low]), bytes);
+                _ = tag.map(|it| black_box((it.header_len(), it.next())));
+            }
+        }
+        25 => _ = Nsh::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        26 => _ = Wlan::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        27 => _ = Capwap::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        28 => _ = L2tp::new(bytes, false).map(|it| black_box((it.header_len(), it.next()))),
+        29 => _ = L2tp::new(bytes, true).map(|it| black_box((it.header_len(), it.next()))),
+        30 => _ = Tzsp::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        31 => _ = Teredo::new(bytes).map(|it| black_box((it.header_len(), it.next()))),
+        _ => _ = EtherIp::new(bytes).map(|it| black_box(it.next())),
     }
 }
 

@@ -66,6 +66,10 @@ pub enum Malformed {
     GeneveShort,
     /// Packet ends within a GTP-U header.
     GtpShort,
+    /// Frame ends within a header of a switch or a fabric, such as VN-Tag or NSH.
+    TagShort,
+    /// Packet ends within a header of CAPWAP, L2TP, TZSP, Teredo, EtherIP or 802.11.
+    TunnelShort,
     /// Frame has more headers than [`crate::MAX_HEADERS`].
     TooDeep,
 }

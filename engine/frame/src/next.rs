@@ -27,6 +27,22 @@ pub enum Next {
     Geneve,
     /// The next header is a GTP-U header.
     Gtp,
+    /// The next header is the control word of an Ethernet pseudowire.
+    ControlWord,
+    /// The next header is an 802.11 header.
+    Wlan,
+    /// The next header is a GRE header in UDP.
+    Gre,
+    /// The next header is an EtherIP header.
+    EtherIp,
+    /// The next header is a CAPWAP header of the data channel.
+    Capwap,
+    /// The next header is an L2TP header; `true` for L2TP directly over IP.
+    L2tp(bool),
+    /// The next header is a TZSP header.
+    Tzsp,
+    /// The next headers are those of Teredo, before IPv6.
+    Teredo,
     /// No header follows: the rest is payload, which is not parsed.
     Payload,
 }

@@ -28,6 +28,26 @@ pub mod ethertype {
     pub const ERSPAN: u16 = 0x88be;
     /// Ethertype of ERSPAN type III in GRE.
     pub const ERSPAN_III: u16 = 0x22eb;
+    /// Ethertype of a provider backbone bridge's I-TAG: IEEE 802.1Q clause 9.5.
+    pub const BACKBONE_SERVICE: u16 = 0x88e7;
+    /// Ethertype of an E-Tag: IEEE 802.1BR.
+    pub const ETAG: u16 = 0x893f;
+    /// Ethertype of Cisco's VN-Tag.
+    pub const VNTAG: u16 = 0x8926;
+    /// Ethertype of Cisco's metadata (security group tags).
+    pub const CISCO_METADATA: u16 = 0x8909;
+    /// Ethertype of Cisco's time stamp tag.
+    pub const CISCO_TTAG: u16 = 0x8988;
+    /// Ethertype of Cisco FabricPath.
+    pub const FABRICPATH: u16 = 0x8903;
+    /// Ethertype of Arista's time stamps.
+    pub const ARISTA_TIME: u16 = 0xd28b;
+    /// Ethertype of high-availability seamless redundancy: IEC 62439-3.
+    pub const HSR: u16 = 0x892f;
+    /// Ethertype of a redundancy tag: IEEE 802.1CB.
+    pub const RTAG: u16 = 0xf1c1;
+    /// Ethertype of the network service header: RFC 8300.
+    pub const NSH: u16 = 0x894f;
     /// Ethertype of the outer VLAN tag that was in use before the service tag was assigned.
     pub const OLD_QINQ: u16 = 0x9100;
 }
@@ -62,6 +82,10 @@ pub mod protocol {
     pub const NO_NEXT: u8 = 59;
     /// Protocol number of IPv6 destination options: RFC 8200.
     pub const DESTINATION: u8 = 60;
+    /// Protocol number of EtherIP: RFC 3378.
+    pub const ETHERIP: u8 = 97;
+    /// Protocol number of L2TP version 3: RFC 3931.
+    pub const L2TP: u8 = 115;
     /// Protocol number of SCTP: RFC 9260.
     pub const SCTP: u8 = 132;
     /// Protocol number of the IPv6 mobility header: RFC 6275.

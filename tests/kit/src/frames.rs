@@ -1,5 +1,6 @@
 //! Builder of frames for tests.
 
+pub mod encapsulated;
 pub mod filters;
 
 /// Builder of one frame: each method appends a header or a payload.

@@ -3,6 +3,7 @@
 mod anonymize;
 mod cases_files;
 mod cases_names;
+mod cases_flows;
 mod community;
 mod cutoff;
 mod encryption;

@@ -128,7 +128,8 @@ impl<'f> Walk<'f> {
             Next::Vxlan(extended) => self.vxlan(at, extended),
             Next::Geneve => self.geneve(at),
             Next::Gtp => self.gtp(at),
-            Next::Payload => None,
+            // Headers that the anonymizer does not recognise.
+            _ => None,
         }
     }
 
@@ -262,8 +263,9 @@ impl<'f> Walk<'f> {
         let next = mpls.next(self.bytes_from(behind));
         self.keep_all(behind)?;
         match next {
-            Next::Ethertype(_) if !self.is_surely_ip(behind) => None,
-            next => Some((behind, next)),
+            Next::Mpls => Some((behind, next)),
+            Next::Ethertype(_) if self.is_surely_ip(behind) => Some((behind, next)),
+            _ => None,
         }
     }
 

@@ -10,12 +10,12 @@ pub use tuple::FiveTuple;
 
 use crate::{
     ip::{Ah, Esp, ExtensionHeader, Icmp, Ipv4, Ipv6, Ipv6Fragment},
-    link::{Arp, Ethernet, Llc, Mpls, Ppp, Pppoe, Vlan},
+    link::{Arp, Ethernet, FabricTag, Llc, Mpls, Nsh, Ppp, Pppoe, Vlan, Wlan},
     malformed::Malformed,
     next::Next,
     numbers::{ethertype, protocol},
     transport::{Sctp, Tcp, Udp},
-    tunnel::{Erspan, Geneve, Gre, Gtp, Vxlan},
+    tunnel::{Capwap, Erspan, EtherIp, Geneve, Gre, Gtp, L2tp, Teredo, Tzsp, Vxlan},
 };
 
 /// Maximum number of headers parsed per frame. The limit bounds the work; real frames have fewer.
@@ -27,10 +27,10 @@ pub const MAX_HEADERS: u8 = 32;
 pub struct Headers {
     /// Addresses, ports and protocol of the packet.
     pub tuple: FiveTuple,
-    /// Ethertype of the packet after all VLAN tags. For 802.3 frames it is the length, unless SNAP
-    /// carries an ethertype.
+    /// Ethertype of the packet after all VLAN tags and tags of fabrics. For 802.3 frames it is the
+    /// length, unless SNAP carries an ethertype.
     pub ethertype: u16,
-    /// VLAN tags of the packet's Ethernet header.
+    /// VLAN tags before the packet, those between other headers included.
     pub tags: Tags,
     /// IP fragment flags and fragment offset of the packet.
     pub fragment: Fragment,
@@ -132,8 +132,9 @@ impl Headers {
     }
 
     /// Parses the headers of the innermost packet in a frame, through VXLAN, Geneve, GTP-U, GRE,
-    /// ERSPAN, MPLS and IP-in-IP tunnels. If a tunnel carries no IP packet, or its packet is a
-    /// fragment, the packet that carries the tunnel is the innermost.
+    /// ERSPAN, MPLS, IP-in-IP, CAPWAP, L2TP, TZSP, Teredo and EtherIP tunnels. If a tunnel carries
+    /// no IP packet, or its packet is a fragment, the packet that carries the tunnel is the
+    /// innermost.
     #[must_use]
     pub fn innermost(frame: &[u8]) -> Self {
         let outer = Self::parse(frame);
@@ -163,6 +164,8 @@ impl Headers {
             (protocol::IPV6, _) => (l4, Next::Ethertype(ethertype::IPV6)),
             (protocol::MPLS, _) => (l4, Next::Mpls),
             (protocol::ETHERNET, _) => (l4, Next::Ethernet),
+            (protocol::ETHERIP, _) => (l4, Next::EtherIp),
+            (protocol::L2TP, _) => (l4, Next::L2tp(true)),
             (protocol::GRE, Some(at)) => (at, Gre::new(self.bytes_from(frame, l4)).ok()?.next()),
             (protocol::UDP, Some(at)) => (at, Udp::new(self.bytes_from(frame, l4)).ok()?.next()),
             _ => return None,
@@ -496,8 +499,8 @@ impl Headers {
         }
     }
 
-    /// Parses uncommon headers between Ethernet and IP: MPLS, PPPoE, PPP, ARP, LLC and inner VLAN
-    /// tags.
+    /// Parses uncommon headers between Ethernet and IP: MPLS, PPPoE, PPP, ARP, LLC, tags of fabrics,
+    /// inner Ethernet headers and VLAN tags.
     #[inline(never)]
     fn rare_link(&mut self, frame: &[u8], mut at: usize, mut next: Next) {
         loop {
@@ -529,7 +532,10 @@ impl Headers {
                 Next::Ethertype(tpid) if Vlan::is_announced_by(tpid) => {
                     return self.link(frame, at, tpid);
                 }
-                _ => return,
+                _ => match self.added_header(rest, next) {
+                    Some(step) => step,
+                    None => return,
+                },
             };
             if !self.count_header() {
                 return;
@@ -539,6 +545,35 @@ impl Headers {
                 Err(fault) => return self.record_fault(fault),
             }
         }
+    }
+
+    /// Parses a header that switches, fabrics and access points add, and a frame in it. Returns its
+    /// length and the type of the next header; `None` for other headers.
+    #[cold]
+    #[inline(never)]
+    fn added_header(
+        &mut self,
+        rest: &[u8],
+        next: Next,
+    ) -> Option<Result<(usize, Next), Malformed>> {
+        let step = match next {
+            Next::Ethertype(ethertype::NSH) => {
+                Nsh::new(rest).map(|nsh| (nsh.header_len(), nsh.next()))
+            }
+            Next::Ethertype(tag) if FabricTag::is_announced_by(tag) => {
+                FabricTag::new(tag, rest).map(|tag| (tag.header_len(), tag.next()))
+            }
+            Next::Ethernet => {
+                Ethernet::new(rest).map(|it| (Ethernet::LEN, Next::Ethertype(it.ethertype())))
+            }
+            Next::ControlWord => Ok((Mpls::CONTROL_WORD_LEN, Next::Ethernet)),
+            Next::Wlan => return Some(Wlan::new(rest).map(|it| (it.header_len(), it.next()))),
+            _ => return None,
+        };
+        if let Ok((_, Next::Ethertype(ethertype))) = step {
+            self.ethertype = ethertype;
+        }
+        Some(step)
     }
 
     /// Parses the tunnel header at the given offset. Returns the start of the packet in the tunnel;
@@ -565,6 +600,12 @@ impl Headers {
                 let len = it.header_len();
                 (at + len, it.next(behind(len)))
             }),
+            Next::Capwap
+            | Next::L2tp(_)
+            | Next::Tzsp
+            | Next::Teredo
+            | Next::EtherIp
+            | Next::Gre => other_tunnel(rest, next).map(|(len, next)| (at + len, next)),
             _ => return to(at, next, segment),
         };
         if !self.count_header() {
@@ -588,6 +629,30 @@ impl Headers {
             _ => self.rare_link(frame, at, next),
         }
     }
+}
+
+/// Parses the header of a less common tunnel. Returns its length and the type of the next header.
+#[cold]
+#[inline(never)]
+fn other_tunnel(rest: &[u8], next: Next) -> Result<(usize, Next), Malformed> {
+    Ok(match next {
+        Next::Capwap => Capwap::new(rest).map(|it| (it.header_len(), it.next()))?,
+        Next::L2tp(over_ip) => L2tp::new(rest, over_ip).map(|it| (it.header_len(), it.next()))?,
+        Next::Tzsp => Tzsp::new(rest).map(|it| (it.header_len(), it.next()))?,
+        Next::Teredo => Teredo::new(rest).map(|it| (it.header_len(), it.next()))?,
+        Next::EtherIp => EtherIp::new(rest).map(|it| (EtherIp::LEN, it.next()))?,
+        _ => match Gre::new(rest).map(|it| (it.header_len(), it.next()))? {
+            // ERSPAN has a header of its own, which is skipped together with GRE.
+            (len, Next::Erspan(kind)) => {
+                let mirrored = rest.get(len..).unwrap_or_default();
+                let erspan = Erspan::new(mirrored, kind)?;
+                let end = erspan.header_len();
+                let behind = mirrored.get(end..).unwrap_or_default();
+                (len + end, erspan.next(behind))
+            }
+            gre => gre,
+        },
+    })
 }
 
 /// Start of the packet in a tunnel.

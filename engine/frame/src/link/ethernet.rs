@@ -1,5 +1,6 @@
 //! Ethernet II headers, and IEEE 802.3 headers with LLC and SNAP.
 
+use super::Vlan;
 use crate::{
     field::{be16, fixed_header},
     malformed::Malformed,
@@ -31,6 +32,34 @@ impl Ethernet<'_> {
     pub fn src(&self) -> [u8; 6] {
         let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *self.0;
         [a, b, c, d, e, f]
+    }
+
+    /// Returns `true` if an Ethernet header begins with certainty: its source is the address of a
+    /// single station, and the packet that it announces begins as that packet must. For content
+    /// that no header announces. Headers of less common packets are not recognised.
+    pub(crate) fn surely_begins(bytes: &[u8]) -> bool {
+        let Ok(ethernet) = Ethernet::new(bytes) else {
+            return false;
+        };
+        let (mut at, mut ethertype) = (Ethernet::LEN, ethernet.ethertype());
+        for _ in 0..4 {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let Ok(vlan) = Vlan::new(rest) else { break };
+            if !Vlan::is_announced_by(ethertype) {
+                break;
+            }
+            (at, ethertype) = (at + Vlan::LEN, vlan.ethertype());
+        }
+        let begins = match (ethertype, bytes.get(at..).unwrap_or_default()) {
+            (ethertype::IPV4, [0x45..=0x4f, ..]) | (ethertype::IPV6, [0x60..=0x6f, ..]) => true,
+            (ethertype::ARP, [0, 1, 8, 0, 6, 4, ..]) | (ethertype::PPPOE, [0x11, 0, ..]) => true,
+            (ethertype::MPLS, [_, _, entry, _, 0x45..=0x4f | 0x60..=0x6f, ..]) => entry & 1 == 1,
+            (length, rest @ [0xaa, 0xaa, 3, ..] | rest @ [0x42, 0x42, 3, ..]) => {
+                length <= ethertype::LONGEST_LENGTH && usize::from(length) <= rest.len()
+            }
+            _ => false,
+        };
+        begins && ethernet.src()[0] & 1 == 0
     }
 
     /// Returns the ethertype of the Ethernet header, or the 802.3 length if the value is at most
@@ -113,6 +142,39 @@ mod tests {
             Ethernet::new(&bytes[..13]).unwrap_err(),
             Malformed::EthernetShort
         );
+    }
+
+    #[test]
+    fn a_frame_that_no_header_announces() {
+        let begins = |source: u8, rest: &[u8]| {
+            let mut frame = vec![2; 12];
+            frame[6] = source;
+            frame.extend_from_slice(rest);
+            Ethernet::surely_begins(&frame)
+        };
+        for rest in [
+            &[8, 0, 0x45][..],
+            &[0x86, 0xdd, 0x60],
+            &[0x81, 0, 0, 7, 8, 0, 0x46],
+            &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8, 0x86, 0xdd, 0x60],
+            &[8, 6, 0, 1, 8, 0, 6, 4],
+            &[0x88, 0x64, 0x11, 0],
+            &[0x88, 0x47, 0, 0, 1, 64, 0x45],
+            &[0, 3, 0x42, 0x42, 3],
+        ] {
+            assert!(begins(0, rest), "{rest:02x?}");
+            assert!(!begins(1, rest), "a group sends no frame");
+            assert!(!begins(0, &rest[..rest.len() - 1]), "{rest:02x?}");
+        }
+        for rest in [
+            &[8, 0, 0x60][..],
+            &[0x86, 0xdd, 0x45],
+            &[8, 6, 0, 2, 8, 0, 6, 4],
+            &[0, 4, 0x42, 0x42, 3],
+            &[0x12, 0x34, 0x45],
+        ] {
+            assert!(!begins(0, rest), "{rest:02x?}");
+        }
     }
 
     #[test]

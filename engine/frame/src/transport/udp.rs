@@ -56,8 +56,9 @@ impl<'a> Udp<'a> {
         }
     }
 
-    /// Returns the type of the UDP payload. Only the destination port identifies a tunnel, because
-    /// the sender may choose any source port.
+    /// Returns the type of the UDP payload. The destination port identifies most tunnels, because
+    /// the sender may choose any source port. With CAPWAP, L2TP and Teredo, the answers of the end
+    /// with the known port go to a chosen one.
     #[inline]
     #[must_use]
     pub fn next(&self) -> Next {
@@ -72,7 +73,22 @@ impl<'a> Udp<'a> {
             2152 => Next::Gtp,
             // RFC 7510.
             6635 => Next::Mpls,
-            _ => Next::Payload,
+            // RFC 8086.
+            4754 => Next::Gre,
+            // Registered with IANA as "tzsp".
+            37008 => Next::Tzsp,
+            // RFC 2661 section 8.1, RFC 3931 section 4.1.2.
+            1701 => Next::L2tp(false),
+            // RFC 4380 section 2.7.
+            3544 => Next::Teredo,
+            // RFC 5415 section 14.1: the data channel.
+            5247 => Next::Capwap,
+            _ => match self.src_port() {
+                1701 => Next::L2tp(false),
+                3544 => Next::Teredo,
+                5247 => Next::Capwap,
+                _ => Next::Payload,
+            },
         }
     }
 }
@@ -92,5 +108,23 @@ mod tests {
         assert_eq!(Udp::new(&bytes[..7]).unwrap_err(), Malformed::UdpShort);
         let short = Udp::new(&bytes[..8]).unwrap();
         assert_eq!(short.fault(), Some(Malformed::UdpLength));
+    }
+
+    #[test]
+    fn answers_in_some_tunnels_have_the_known_port_as_source() {
+        let next = |src: u16, dst: u16| {
+            let ports = [src.to_be_bytes(), dst.to_be_bytes(), [0; 2], [0; 2]];
+            Udp::new(ports.as_flattened()).unwrap().next()
+        };
+        for (port, tunnel) in [
+            (1701, Next::L2tp(false)),
+            (3544, Next::Teredo),
+            (5247, Next::Capwap),
+        ] {
+            assert_eq!([next(port, 9), next(9, port)], [tunnel; 2]);
+        }
+        for (port, tunnel) in [(4754, Next::Gre), (37008, Next::Tzsp)] {
+            assert_eq!([next(port, 9), next(9, port)], [Next::Payload, tunnel]);
+        }
     }
 }

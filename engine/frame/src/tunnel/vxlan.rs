@@ -29,6 +29,7 @@ impl Vxlan<'_> {
             (false, ..) | (true, true, 3) => Next::Ethernet,
             (true, true, 1) => Next::Ethertype(ethertype::IPV4),
             (true, true, 2) => Next::Ethertype(ethertype::IPV6),
+            (true, true, 4) => Next::Ethertype(ethertype::NSH),
             (true, true, 5) => Next::Mpls,
             (true, ..) => Next::Payload,
         }

@@ -1,7 +1,7 @@
 //! Comparison of Community IDs with tshark, on every frame of the test captures.
 
 use super::{Sample, tshark};
-use wqcap_frame::{Headers, community_id, protocol};
+use wqcap_frame::{Headers, community_id, ethertype, protocol};
 use wqcap_testkit::skip;
 
 /// Returns tshark's protocol stack and Community ID of each frame.
@@ -49,11 +49,28 @@ const REASONS: &[Reason] = &[
         "protocols that carry packets and that the engine does not parse",
         |it| {
             let carriers = [
-                "avsp", "cmd", "lwapp", "macsec", "nhrp", "nsh", "pim", "sflow",
+                "avsp", "etherip", "lwapp", "macsec", "nhrp", "pim", "pwach", "sflow",
             ];
             let passes = |it: &str, name: &str| it.contains(&format!(":{name}:"));
             carriers.iter().any(|name| passes(it.stack, name)) || it.stack.contains(":gre:ip:tcp:")
         },
+    ),
+    (
+        "pseudowires without a control word, and L2TP version 3: tshark does not find the packet",
+        |it| {
+            let ends_before = |name: &str| it.stack.contains(&format!(":{name}"));
+            it.inner.malformed.is_none()
+                && (ends_before("l2tp:data")
+                    || ends_before("mpls:") && it.inner.ethertype != ethertype::MPLS)
+        },
+    ),
+    (
+        "802.11 in CAPWAP: tshark expects the first two bytes exchanged, unless a preference is set",
+        |it| it.stack.ends_with(":capwap.data:wlan"),
+    ),
+    (
+        "headers of which tshark expects one: options of Cisco metadata, NSH",
+        |it| it.stack.ends_with(":cmd:ethertype:data") || it.stack.ends_with(":nsh:nsh"),
     ),
     (
         "GRE: tshark takes the addresses of the innermost packet and the protocol of the outermost",

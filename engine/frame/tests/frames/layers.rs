@@ -2,9 +2,9 @@
 //! as a view with accessors.
 
 use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, ExtensionHeader, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
-    Ipv6Fragment, Llc, MAX_HEADERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
-    ethertype, protocol,
+    Ah, Arp, Capwap, Erspan, Esp, EtherIp, Ethernet, ExtensionHeader, FabricTag, Geneve, Gre, Gtp,
+    Icmp, Ipv4, Ipv6, Ipv6Fragment, L2tp, Llc, MAX_HEADERS, Malformed, Mpls, Next, Nsh, Ppp, Pppoe,
+    Sctp, Tcp, Teredo, Tzsp, Udp, Vlan, Vxlan, Wlan, ethertype, protocol,
 };
 
 /// Header of a frame, as a view.
@@ -17,7 +17,11 @@ pub enum Layer<'a> {
     Ethernet(Ethernet<'a>),
     Llc(Llc<'a>),
     Vlan(Vlan<'a>),
+    /// Tag of a fabric, or a network service header, with the type of the header that follows.
+    Tag(Next),
     Mpls(Mpls<'a>),
+    ControlWord,
+    Wlan,
     Pppoe(Pppoe<'a>),
     Ppp,
     Arp,
@@ -37,6 +41,8 @@ pub enum Layer<'a> {
     Vxlan,
     Geneve,
     Gtp,
+    /// Header of another tunnel, which a UDP port or a protocol number announces.
+    Tunnel,
 }
 
 /// Header with its offset in the frame.
@@ -75,6 +81,8 @@ fn without_ip(next: Next) -> Next {
         }
         Next::AboveIpv4(protocol::MPLS) | Next::AboveIpv6(protocol::MPLS) => Next::Mpls,
         Next::AboveIpv4(protocol::ETHERNET) | Next::AboveIpv6(protocol::ETHERNET) => Next::Ethernet,
+        Next::AboveIpv4(protocol::ETHERIP) | Next::AboveIpv6(protocol::ETHERIP) => Next::EtherIp,
+        Next::AboveIpv4(protocol::L2TP) | Next::AboveIpv6(protocol::L2TP) => Next::L2tp(true),
         other => other,
     }
 }
@@ -147,6 +155,17 @@ impl<'a> Layers<'a> {
                 let behind = rest.get(it.header_len()..).unwrap_or_default();
                 (Layer::Gtp, it.header_len(), it.next(behind))
             }),
+            Next::ControlWord => Ok((Layer::ControlWord, 4, Next::Ethernet)),
+            Next::Wlan => Wlan::new(rest).map(|it| (Layer::Wlan, it.header_len(), it.next())),
+            // ERSPAN follows as another header.
+            Next::Gre => tunnel(Gre::new(rest), |it| (it.header_len(), it.next())),
+            Next::EtherIp => tunnel(EtherIp::new(rest), |it| (EtherIp::LEN, it.next())),
+            Next::Capwap => tunnel(Capwap::new(rest), |it| (it.header_len(), it.next())),
+            Next::L2tp(over_ip) => {
+                tunnel(L2tp::new(rest, over_ip), |it| (it.header_len(), it.next()))
+            }
+            Next::Tzsp => tunnel(Tzsp::new(rest), |it| (it.header_len(), it.next())),
+            Next::Teredo => tunnel(Teredo::new(rest), |it| (it.header_len(), it.next())),
             Next::Payload => return None,
         })
     }
@@ -173,6 +192,11 @@ impl<'a> Layers<'a> {
                 let next = Next::Ethertype(it.ethertype());
                 (Layer::Vlan(it), Vlan::LEN, next)
             }),
+            ethertype::NSH => {
+                Nsh::new(rest).map(|it| (Layer::Tag(it.next()), it.header_len(), it.next()))
+            }
+            tag if FabricTag::is_announced_by(tag) => FabricTag::new(tag, rest)
+                .map(|it| (Layer::Tag(it.next()), it.header_len(), it.next())),
             length if length <= ethertype::LONGEST_LENGTH => {
                 Llc::new(rest).map(|it| (Layer::Llc(it), it.header_len(), it.next()))
             }
@@ -201,6 +225,13 @@ fn mpls(rest: &[u8]) -> Taken<'_> {
     Mpls::new(rest).map(|it| {
         let behind = rest.get(Mpls::LEN..).unwrap_or_default();
         (Layer::Mpls(it), Mpls::LEN, it.next(behind))
+    })
+}
+
+fn tunnel<'a, H>(header: Result<H, Malformed>, end: impl FnOnce(H) -> (usize, Next)) -> Taken<'a> {
+    header.map(|it| {
+        let (len, next) = end(it);
+        (Layer::Tunnel, len, next)
     })
 }
 

@@ -3,6 +3,7 @@
 //! | module | comparison |
 //! |---|---|
 //! | [`community`] | Community IDs with those of tshark |
+//! | [`encapsulated`] | generated frames behind headers of fabrics and in tunnels, with their packets |
 //! | [`oracle`] | `Headers` with the layer iterator, on captures and on mutated frames |
 //! | [`peers`] | `Headers` with crate `etherparse` |
 //! | [`tshark`] | the layer iterator with tshark, with a table of all differences and their reasons |
@@ -11,6 +12,7 @@
 //! is absent.
 
 mod community;
+mod encapsulated;
 mod filter;
 mod layers;
 mod oracle;
@@ -18,7 +20,11 @@ mod peers;
 mod tshark;
 
 use std::{fs, path::Path};
-use wqcap_testkit::{captures::Captures, files};
+use wqcap_testkit::{
+    captures::Captures,
+    files,
+    frames::encapsulated::{encapsulated, not_encapsulated},
+};
 
 /// Frame of a test capture.
 pub struct Sample {
@@ -30,7 +36,8 @@ pub struct Sample {
     pub len: u32,
 }
 
-/// Returns every frame of every test capture.
+/// Returns every frame of every test capture, and generated frames with headers that the captures
+/// do not have.
 pub fn samples() -> Vec<Sample> {
     let captures = Captures::find();
     let mut samples = Vec::new();
@@ -47,6 +54,14 @@ pub fn samples() -> Vec<Sample> {
                 len: record.len,
             });
         }
+    }
+    let generated = encapsulated().into_iter().map(|it| (it.name, it.frame));
+    for (name, bytes) in generated.chain(not_encapsulated()) {
+        samples.push(Sample {
+            name: name.to_owned(),
+            len: u32::try_from(bytes.len()).expect("frames are short"),
+            bytes,
+        });
     }
     samples
 }

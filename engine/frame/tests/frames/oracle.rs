@@ -66,7 +66,7 @@ fn packets(frame: &[u8]) -> (Vec<Packet>, Option<Malformed>, Option<Malformed>) 
         };
         let carries = matches!(
             located.layer,
-            Layer::Vxlan | Layer::Geneve | Layer::Gtp | Layer::Erspan
+            Layer::Vxlan | Layer::Geneve | Layer::Gtp | Layer::Erspan | Layer::Tunnel
         );
         if leaves && !carries {
             packets.push(Packet {
@@ -96,7 +96,12 @@ fn is_of_ip(next: Next) -> bool {
     match next {
         Next::AboveIpv4(number) | Next::AboveIpv6(number) => !matches!(
             number,
-            protocol::IPV4 | protocol::IPV6 | protocol::MPLS | protocol::ETHERNET
+            protocol::IPV4
+                | protocol::IPV6
+                | protocol::MPLS
+                | protocol::ETHERNET
+                | protocol::ETHERIP
+                | protocol::L2TP
         ),
         Next::Payload => true,
         _ => false,
@@ -133,6 +138,7 @@ fn describe(packet: &mut Packet, at: usize, layer: Layer<'_>) {
             }
             packet.ethertype = it.ethertype();
         }
+        Layer::Tag(Next::Ethertype(ethertype)) => packet.ethertype = ethertype,
         Layer::Llc(it) => packet.ethertype = it.ethertype().unwrap_or(packet.ethertype),
         Layer::Ipv4(it) => {
             (packet.src, packet.dst) = (Some(it.src().into()), Some(it.dst().into()));
@@ -282,7 +288,24 @@ impl Random {
     /// Applies one to four random changes, most of them in the headers: known field values, flipped
     /// bits, truncation, removed and repeated pieces.
     fn mutate(&mut self, frame: &mut Vec<u8>) {
-        const TOKENS: [&[u8]; 18] = [
+        const TOKENS: [&[u8]; 35] = [
+            &[0x89, 0x26],
+            &[0x89, 0x3f],
+            &[0x89, 0x09],
+            &[0x89, 0x88],
+            &[0x89, 0x2f],
+            &[0x89, 0x03],
+            &[0x88, 0xe7],
+            &[0x89, 0x4f, 0x0f, 0xc2, 1, 3],
+            &[0xf1, 0xc1],
+            &[0xd2, 0x8b],
+            &[97],
+            &[115],
+            &[0x06, 0xa5],
+            &[0x0d, 0xd8],
+            &[0x12, 0x92],
+            &[0x14, 0x7f],
+            &[0x90, 0x90],
             &[0x81, 0x00],
             &[0x88, 0xa8],
             &[0x08, 0x00, 0x45],

@@ -1,7 +1,7 @@
 //! Comparison of the outermost packet with crate `etherparse`.
 //!
-//! `etherparse` does not parse MPLS, PPPoE or SNAP, and it stops at faults that the engine
-//! tolerates. Only the headers that it reached are compared. The engine must report the same
+//! `etherparse` does not parse MPLS, PPPoE, SNAP or tags of fabrics, and it stops at faults that the
+//! engine tolerates. Only the headers that it reached are compared. The engine must report the same
 //! values, with three exceptions, besides IPv6 extension headers that `etherparse` does not
 //! support:
 //!
@@ -12,7 +12,14 @@
 
 use etherparse::{LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket, LinkSlice, TransportSlice};
 use std::net::IpAddr;
-use wqcap_frame::{Headers, Malformed};
+use wqcap_frame::{FabricTag, Headers, Malformed, ethertype};
+
+/// Returns `true` if `ethertype` announces a header that the engine goes through to the packet's own
+/// ethertype, and at which `etherparse` stops.
+fn is_unknown(ethertype: u16) -> bool {
+    FabricTag::is_announced_by(ethertype)
+        || [ethertype::NSH, ethertype::MPLS, ethertype::MPLS_MULTICAST].contains(&ethertype)
+}
 
 /// Compares the headers of one frame with `etherparse`. Returns `true` if `etherparse` found an IP
 /// header.
@@ -35,7 +42,8 @@ pub fn check(frame: &[u8]) -> Result<bool, String> {
     };
     if let Some(LinkSlice::Ethernet2(link)) = &theirs.link {
         let tagged = ours.tags.count > 0;
-        let untagged = link.ether_type().0 == ours.ethertype || ours.ethertype == 0;
+        let theirs = link.ether_type().0;
+        let untagged = theirs == ours.ethertype || ours.ethertype == 0 || is_unknown(theirs);
         // With SNAP the engine reports the ethertype and `etherparse` the length.
         same(
             "ethertype",

@@ -214,8 +214,10 @@ impl Difference<'_> {
 enum More {
     Engine,
     Tshark,
-    /// The values differ only in this field.
-    Field(&'static str),
+    /// The values differ only in these fields.
+    Fields(&'static [&'static str]),
+    /// Each program reports a header that the other does not.
+    Both,
 }
 
 /// Reason for differences in one kind of frame.
@@ -257,9 +259,35 @@ const REASONS: &[Reason] = &[
         applies: |it| it.passes("macsec:ethertype"),
     },
     Reason {
-        text: "encapsulations that the engine does not parse: NSH, Cisco metadata, Arista's time stamps, WCCP's redirect header",
+        text: "encapsulations that the engine does not parse: WCCP's redirect header",
         more: More::Tshark,
-        applies: |it| it.passes("nsh:ip") || it.passes("cmd:ip") || it.passes("avsp:ethertype") || it.passes("gre:ip"),
+        applies: |it| it.passes("gre:ip"),
+    },
+    Reason {
+        text: "Cisco metadata with several options, and NSH in NSH: tshark expects one of each",
+        more: More::Engine,
+        applies: |it| it.passes("cmd") || it.passes("nsh:nsh"),
+    },
+    Reason {
+        text: "a pseudowire without a control word: tshark takes an address that begins with 4, 6 or 1 for IP or an associated \
+              channel, and others for data",
+        more: More::Both,
+        applies: |it| it.malformed.is_none() && ["ip", "ipv6", "pwach", "data"].iter().any(|next| it.passes(&format!("mpls:{next}"))),
+    },
+    Reason {
+        text: "a pseudowire whose content is not Ethernet: tshark takes it for Ethernet",
+        more: More::Tshark,
+        applies: |it| it.malformed.is_none() && it.passes("mpls:pwethheuristic"),
+    },
+    Reason {
+        text: "L2TP version 3 without control messages: tshark does not guess the content",
+        more: More::Engine,
+        applies: |it| it.passes("l2tp:data"),
+    },
+    Reason {
+        text: "EtherIP requires version 3: RFC 3378",
+        more: More::Tshark,
+        applies: |it| it.passes("etherip:eth"),
     },
     Reason {
         text: "PPPoE's discovery stage carries no packets; the engine does not parse it",
@@ -268,8 +296,18 @@ const REASONS: &[Reason] = &[
     },
     Reason {
         text: "tshark has no field for the ethertype after a service tag; the fields of the next layers show it",
-        more: More::Field("vlan.etype"),
+        more: More::Fields(&["vlan.etype"]),
         applies: |it| it.passes("ieee8021ad"),
+    },
+    Reason {
+        text: "tshark has other fields for the ethertypes of provider backbone bridges and FabricPath",
+        more: More::Fields(&["eth.type", "vlan.etype"]),
+        applies: |it| it.passes("ieee8021ad") || it.passes("ieee8021ah") || it.passes("cfp:eth"),
+    },
+    Reason {
+        text: "802.11 in CAPWAP: tshark expects the first two bytes exchanged, unless a preference is set",
+        more: More::Engine,
+        applies: |it| it.stack.ends_with(":capwap.data:wlan"),
     },
     Reason {
         text: "UDP length 0 in a segment too large for the field: tshark stops, the engine continues to the end of the frame",
@@ -312,14 +350,15 @@ fn holds(more: More, ours: &Facts, theirs: &Facts) -> bool {
     match more {
         More::Engine => extends(ours, theirs),
         More::Tshark => extends(theirs, ours),
-        More::Field(field) => {
+        More::Fields(fields) => {
             let without = |facts: &Facts| {
                 let mut facts = facts.clone();
-                facts.remove(field);
+                facts.retain(|field, _| !fields.contains(field));
                 facts
             };
             without(ours) == without(theirs)
         }
+        More::Both => true,
     }
 }
 
