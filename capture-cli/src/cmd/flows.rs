@@ -32,7 +32,7 @@ const MOST_LABELS: usize = u8::MAX as usize;
 
 /// JSON document of `wqcap flows --json`.
 #[derive(Serialize)]
-struct Document<'a> {
+struct FlowsDocument<'a> {
     #[serde(flatten)]
     report: &'a FlowsReport,
     /// Number of frames in the capture files, with those that have no flow record.
@@ -68,7 +68,7 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
     reading.clear();
     // Also after an error, so that no incomplete file stays.
     let report = writer.finish();
-    let Counted {
+    let StoredFlows {
         summary,
         frames,
         foreign,
@@ -82,7 +82,7 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
         ));
     }
     if args.json {
-        output::print_json(&Document {
+        output::print_json(&FlowsDocument {
             report: &report,
             frames_read: frames,
             other_link_types: others,
@@ -111,7 +111,7 @@ fn flows_plan(args: &FlowsArgs, config: &FlowsConfig) -> FlowsPlan {
 }
 
 /// Result of reading the capture files.
-struct Counted {
+struct StoredFlows {
     summary: MergeSummary,
     /// Number of frames in the capture files.
     frames: u64,
@@ -124,7 +124,7 @@ fn count(
     plan: MergePlan,
     writer: &FlowWriter,
     watch: impl FnMut(u64) -> bool,
-) -> Result<Counted, Failure> {
+) -> Result<StoredFlows, Failure> {
     let labels = plan.port_names().take(MOST_LABELS).map(Into::into);
     let labels: PortLabels = labels.collect::<Vec<_>>().into();
     let meter = writer.meter(0, 0, labels);
@@ -155,7 +155,7 @@ fn count(
         watch,
     )?;
     drop(meter);
-    Ok(Counted {
+    Ok(StoredFlows {
         summary,
         frames,
         foreign,

@@ -19,14 +19,14 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
+//! | [`format`](mod@format), [`link`] | those of `wqcap-pcap`: constants, encoders and decoders of pcap and pcapng; Ethernet frames for other link types |
 //! | [`name`], [`folder`] | build and recognise names of capture files, also by a template; list the files of a folder; open files that other users may have placed there: regular files only, without blocking, within size limits; read each file's delivery state |
 //! | [`sealed`] | encrypts finished files; any part of one can be read without the parts before it |
-//! | [`read`] | reads any byte order and resolution, zstd and LZ4, torn and damaged files; recognises captures of wqcap |
+//! | [`read`] | opens files for the reader of `wqcap-pcap`, whole or in part; recognises captures, and those of wqcap |
 //! | [`merge`] | merges files into one, by time |
 //! | [`index`] | records for each file which times and flows are in which part |
 //! | [`anonymize`] | replaces addresses in frames, and cuts off bytes that may hold further addresses |
-//! | [`extract`] | copies the frames that match a time range and a filter out of a folder |
+//! | [`extract`] | copies the frames that match a time range and a filter out of a folder or a file |
 //! | [`pin`] | protects files of a folder from retention |
 //! | [`recover`] | finishes files that a crash left open |
 //!

@@ -155,19 +155,19 @@ impl FileSelection {
         Ok(found)
     }
 
-    /// Loads the index of a capture file. Without an index, reads the time of the file's first
-    /// record, if the query limits times.
+    /// Loads the index of a capture file. Without an index, reads the time of the first record of a
+    /// file of a folder, if the query limits times. A file that the user named may be a pipe.
     fn load_index_or_beginning(&mut self, found: &mut FoundFile, wanted: &SelectionQuery<'_>) {
         let indexes = wanted.indexes;
         if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
             self.index.files += 1;
             self.index.bytes_read += bytes;
             found.index = Some(Indexed::new(&index, wanted));
-        } else if !wanted.is_always() {
+        } else if !wanted.is_always() && found.file.may_be_lost() {
             match Beginning::read(&found.file) {
                 Ok(begins) => found.begins = begins,
-                // The merge reports the error of a file that the user named, or that was deleted.
-                Err(e) if e.is_not_found() || !found.file.may_be_lost() => {}
+                // The merge notes that the file was deleted.
+                Err(e) if e.is_not_found() => {}
                 Err(e) => {
                     let shown = found.file.path.display();
                     self.losses.push(format!("{shown}: cannot be read: {e}"));

@@ -13,6 +13,7 @@ use crate::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
 };
 
@@ -54,8 +55,8 @@ pub(super) struct Ports {
     names: HashSet<String>,
     /// Memory budget for the interface options of all capture ports.
     pub(super) texts: TextBudget,
-    /// Number of interfaces with another capture filter than their port, whose filter is left out.
-    pub(super) other_filters: u64,
+    /// Hashes of the capture filters of interfaces that differ from that of their port.
+    pub(super) other_filters: HashSet<u64>,
     /// Set when the inputs have more interfaces than the maximum number of capture ports.
     pub(super) overfull: bool,
 }
@@ -99,13 +100,14 @@ impl Ports {
             link,
         );
         if let Some(&number) = self.numbers.get(&key) {
-            let filter = |of: &[(u16, Vec<u8>)]| of.iter().position(|it| it.0 == IF_FILTER);
+            let filter = |of: &[(u16, Vec<u8>)]| of.iter().find(|it| it.0 == IF_FILTER).cloned();
             let (kept, other) = (&self.list[number].options, &interface.options);
-            let differs = match (filter(kept), filter(other)) {
-                (Some(a), Some(b)) => kept[a] != other[b],
-                (a, b) => a != b,
-            };
-            self.other_filters += u64::from(differs);
+            let other = filter(other);
+            if other.is_some() && other != filter(kept) {
+                let mut hasher = DefaultHasher::new();
+                (number, other).hash(&mut hasher);
+                self.other_filters.insert(hasher.finish());
+            }
             return Some(number);
         }
         if self.list.len() == MOST_INTERFACES {

@@ -238,8 +238,8 @@ pub(crate) fn run_selected(
     if !anonymous && format == FileFormat::Pcapng {
         for (n, what) in [
             (
-                ledger.ports.other_filters,
-                "interfaces have another capture filter than the first one of their port, and their filter is left out",
+                ledger.ports.other_filters.len() as u64,
+                "capture filters of interfaces are left out, because the first interface of their port has another one",
             ),
             (
                 ledger.later_comments,

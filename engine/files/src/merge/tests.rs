@@ -324,6 +324,32 @@ fn invalid_inputs_are_refused_before_anything_is_written() {
 }
 
 #[test]
+fn frames_of_several_link_types_are_kept_in_pcapng_and_counted_in_pcap() {
+    let dir = tempfile::tempdir().expect("dir");
+    let a = write(dir.path(), "a.pcap", &stamps(ByteOrder::Little, &[1, 3]));
+    let mut raw = stamps(ByteOrder::Big, &[2]);
+    raw[23] = 101;
+    let raw = write(dir.path(), "raw.pcap", &raw);
+    for (name, want, is_lost) in [
+        ("out.pcapng", &[1, 2, 3][..], false),
+        ("out", &[1, 2, 3], false),
+        ("out.pcap", &[1, 3], true),
+    ] {
+        let out = dir.path().join(name);
+        let summary = merge(&[a.clone(), raw.clone()], &out);
+        let lost = summary.inputs[1].loss.as_deref().unwrap_or_default();
+        assert_eq!(lost.contains("1 frames are left out"), is_lost, "{lost}");
+        let first = ns_of(&out)[0] - 1;
+        let ns: Vec<_> = ns_of(&out).iter().map(|ns| ns - first).collect();
+        assert_eq!(ns, want, "{name}");
+        let mut reader = read::open(&out).expect("opens");
+        while reader.advance().expect("reads") {}
+        let links: Vec<_> = reader.interfaces().iter().map(|it| it.link_type).collect();
+        assert_eq!(links, if is_lost { &[1][..] } else { &[1, 101] });
+    }
+}
+
+#[test]
 fn a_stopped_merge_leaves_no_output_and_keeps_an_old_file() {
     let dir = tempfile::tempdir().expect("dir");
     let many: Vec<u32> = (0..40_000).collect();

@@ -1,20 +1,11 @@
-//! Reader of capture files: pcap and pcapng of any program, in any byte order and resolution.
+//! Opening of capture files: local or remote, whole or in part, sealed or plain; detection of their
+//! origin. The reader itself is that of `wqcap-pcap`, which the software NIC also uses.
 //!
 //! ```text
-//! file -> (decompress) -> window -> cursor: one record (pcap | pcapng) -> PacketReader -> Packet, borrowed
+//! file -> (unseal) -> ranges -> (decompress) -> PacketReader -> Packet, borrowed
 //! ```
 //!
-//! All tools for finished files use this module. They need more than the frames: the offset of each
-//! record, the end of the last complete record, the raw options of a record, and tolerance of files
-//! that contradict their headers. A compressed file is detected and decompressed. Offsets in it
-//! refer to the decompressed content.
-//!
-//! May import: [`crate::format`].
-//!
-//! Invariants: memory is bounded by the longest record ([`MAX_FRAME`], [`MAX_BLOCK`]). No input
-//! causes a panic. Only complete records are returned: a record truncated by the end of the file is
-//! not returned, and [`PacketReader::end`] reports it. A packet's `len` is never below the number
-//! of its bytes.
+//! May import: [`crate::format`], [`crate::sealed`].
 
 mod open;
 pub mod origin;

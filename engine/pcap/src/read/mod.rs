@@ -1,4 +1,5 @@
-//! Reader of capture files: pcap and pcapng of any program, in any byte order and resolution.
+//! Reader of capture files: pcap and pcapng of any program, in any version,
+//! byte order and resolution.
 //!
 //! ```text
 //! file -> (decompress) -> window -> cursor: one record (pcap | pcapng) -> PacketReader -> Packet, borrowed
