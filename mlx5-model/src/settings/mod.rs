@@ -15,9 +15,7 @@ mod value;
 
 use std::sync::OnceLock;
 
-pub use device::{
-    DeviceSettings, GIDS, MAX_PORTS, NicCaps, PortSettings, Settings, WrongCqeField,
-};
+pub use device::{DeviceSettings, GIDS, MAX_PORTS, NicCaps, PortSettings, Settings, WrongCqeField};
 pub use environment::{MAX_DEVICES, SET, WIRES};
 pub use error::ModelSettingsError;
 

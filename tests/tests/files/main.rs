@@ -2,8 +2,8 @@
 
 mod anonymize;
 mod cases_files;
-mod cases_names;
 mod cases_flows;
+mod cases_names;
 mod community;
 mod cutoff;
 mod encryption;
