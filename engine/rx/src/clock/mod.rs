@@ -130,7 +130,7 @@ impl Conversion {
     /// drivers/infiniband/hw/mlx5/qp.c). The device's counter, which this conversion was made from,
     /// is another clock. `now_ns` is the present time.
     #[must_use]
-    pub fn is_of_utc_stamp(&self, stamp: u64, now_ns: u64) -> bool {
+    pub fn is_utc_stamp(&self, stamp: u64, now_ns: u64) -> bool {
         /// Maximum difference between the device's UTC and the host's, in seconds.
         const NEAR_S: u64 = 86_400;
         /// Minimum error of a UTC stamp that is converted as ticks, in nanoseconds.
@@ -249,21 +249,21 @@ mod tests {
     }
 
     #[test]
-    fn utc_stamps_are_told_from_ticks() {
+    fn utc_stamps_are_distinguished_from_ticks() {
         let now = 1_790_000_000_123_456_789;
         // Counters that began at power-up, and one that shows nanoseconds since 1970.
         for (ticks, ns_per_tick) in [(5_000_000_000, 1.0), (77, 6.4), (now, 1.0)] {
             let line = Conversion::new(ALL, ticks, now, ns_per_tick);
             for stamp in [ticks, ticks + 1_000_000_000, ticks - 70] {
-                assert!(!line.is_of_utc_stamp(stamp, now), "{stamp}");
+                assert!(!line.is_utc_stamp(stamp, now), "{stamp}");
             }
-            assert!(line.is_of_utc_stamp(real_time(now), now));
-            assert!(line.is_of_utc_stamp(real_time(now + 37_000_000_000), now));
-            assert!(!line.is_of_utc_stamp(real_time(now) | 0xffff_ffff, now));
-            assert!(!line.is_of_utc_stamp(real_time(5), now), "not set");
+            assert!(line.is_utc_stamp(real_time(now), now));
+            assert!(line.is_utc_stamp(real_time(now + 37_000_000_000), now));
+            assert!(!line.is_utc_stamp(real_time(now) | 0xffff_ffff, now));
+            assert!(!line.is_utc_stamp(real_time(5), now), "not set");
         }
         let utc = Conversion::utc(now - 5_000_000_000);
-        assert!(!utc.is_of_utc_stamp(real_time(now), now));
+        assert!(!utc.is_utc_stamp(real_time(now), now));
         assert_eq!(utc.ns(real_time(now)), now);
         let shared = SharedConversion::new(Conversion::new(ALL, 7, now, 1.0));
         assert!(shared.switch_to_utc() && !shared.switch_to_utc());

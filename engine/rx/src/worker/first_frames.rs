@@ -76,5 +76,5 @@ impl FirstFrames {
 
 /// Switches the conversion to UTC if a stamp is in UTC. Returns `true` if this call switched it.
 fn is_first_in_utc(clock: &SharedConversion, stamp: u64) -> bool {
-    clock.load().is_of_utc_stamp(stamp, system_ns()) && clock.switch_to_utc()
+    clock.load().is_utc_stamp(stamp, system_ns()) && clock.switch_to_utc()
 }
