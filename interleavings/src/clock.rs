@@ -15,6 +15,19 @@ pub(crate) struct Conversion {
     pub(crate) base_mono_ns: u64,
 }
 
+impl Conversion {
+    /// Stand-in for the conversion of stamps in UTC, which no model uses.
+    pub(crate) fn utc(around_ns: u64) -> Self {
+        Self {
+            form: StampForm,
+            base: around_ns,
+            base_ns: around_ns,
+            slope: 1,
+            base_mono_ns: 0,
+        }
+    }
+}
+
 #[path = "../../engine/rx/src/clock/shared.rs"]
 mod shared;
 
