@@ -235,7 +235,7 @@ fn expanded(
             files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
             continue;
         }
-        let found = in_folder(path, key, &ReadMeter::default(), notes)?;
+        let found = in_folder(path, key, None, &ReadMeter::default(), notes)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(Failure::refused(format!(

@@ -240,6 +240,7 @@ pub fn extract(
             dir: folder_of(&query.dir),
         }),
         key: query.key.as_ref(),
+        out: Some(&query.frames.out),
         times: &query.frames.times,
         terms: FlowTerms::parse(query.frames.filter.expression()),
     };

@@ -33,6 +33,8 @@ pub(super) struct SelectionQuery<'a> {
     pub(super) indexes: Option<IndexFolder<'a>>,
     /// Key that opens the folder's sealed files.
     pub(super) key: Option<&'a SecretKey>,
+    /// Output of the extraction, which is not an input.
+    pub(super) out: Option<&'a Path>,
     pub(super) times: &'a Range<u64>,
     pub(super) terms: FlowTerms,
 }
@@ -133,7 +135,7 @@ impl FileSelection {
         wanted: &SelectionQuery<'_>,
         meter: &ReadMeter,
     ) -> Result<Vec<FoundFile>, MergeError> {
-        let files = in_folder_or_file(wanted.dir, wanted.key, meter, &mut self.notes)?;
+        let files = in_folder_or_file(wanted.dir, wanted.key, wanted.out, meter, &mut self.notes)?;
         let found: Vec<_> = files
             .into_iter()
             .map(|(file, len)| FoundFile {

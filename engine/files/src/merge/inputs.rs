@@ -10,7 +10,7 @@ use crate::{
     },
     sealed::SecretKey,
 };
-use std::path::Path;
+use std::{os::unix::fs::MetadataExt, path::Path};
 
 /// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
@@ -23,6 +23,7 @@ const MOST_NAMES: usize = 3;
 pub fn in_folder_or_file(
     path: &Path,
     key: Option<&SecretKey>,
+    out: Option<&Path>,
     meter: &ReadMeter,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(FileRanges, u64)>, MergeError> {
@@ -35,7 +36,7 @@ pub fn in_folder_or_file(
             };
             Ok(vec![(ranges, file.len())])
         }
-        _ => in_folder(path, key, meter, notes),
+        _ => in_folder(path, key, out, meter, notes),
     }
 }
 
@@ -43,13 +44,15 @@ pub fn in_folder_or_file(
 /// natural order of their names. Files with the extension of a capture file are captures; other
 /// files are captures if their content begins like one. Files that `merge` or `extract` has written
 /// are excluded with a note, because their frames would occur twice. They are listed if there are no
-/// other files. `key` opens sealed files.
+/// other files. So is the output `out` of an earlier run, if only its content shows it to be a
+/// capture file. `key` opens sealed files.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn in_folder(
     dir: &Path,
     key: Option<&SecretKey>,
+    out: Option<&Path>,
     meter: &ReadMeter,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(FileRanges, u64)>, MergeError> {
@@ -58,7 +61,20 @@ pub fn in_folder(
     let folder = folder.map_err(|e| MergeError::Refused(format!("{shown}: {e}")))?;
     notes.extend(folder.notes(dir));
     let (mut merged, mut captured, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-    for (path, len) in folder.finished.into_iter().chain(folder.others) {
+    let identity = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
+    let replaced = out.and_then(identity);
+    let others = folder.others.into_iter().filter(|(path, _)| {
+        let is_replaced = replaced.is_some() && identity(path) == replaced;
+        if is_replaced {
+            notes.push(format!(
+                "{}: the file is left out, because the output replaces it",
+                path.display()
+            ));
+        }
+        !is_replaced
+    });
+    let others: Vec<_> = others.collect();
+    for (path, len) in folder.finished.into_iter().chain(others) {
         let file = FileRanges {
             found_in: Some(dir.to_owned()),
             meter: meter.for_another_file(),

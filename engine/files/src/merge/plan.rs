@@ -129,7 +129,7 @@ impl MergePlan {
         out: &Path,
     ) -> Result<Self, MergeError> {
         let mut notes = Vec::new();
-        let files = expanded(inputs, key, &mut notes)?;
+        let files = expanded(inputs, key, out, &mut notes)?;
         Self::from_ranges(files, notes, out, true)
     }
 
@@ -178,24 +178,7 @@ impl MergePlan {
         let here = files.iter().filter(|it| !it.is_remote());
         let folders: HashSet<_> = here.filter_map(|it| it.found_in.clone()).collect();
         let mut streams: HashMap<(PathBuf, QueueName), usize> = HashMap::new();
-        let replaced = fs::metadata(out).ok().map(|it| (it.dev(), it.ino()));
         for ranges in files {
-            // OUT of an earlier run, which only its content shows to be a capture file.
-            let is_replaced = || {
-                let file = fs::metadata(&ranges.path).ok();
-                file.is_some_and(|it| Some((it.dev(), it.ino())) == replaced)
-            };
-            if ranges.found_in.is_some()
-                && !ranges.is_remote()
-                && !FileName::has_capture_ending(&ranges.path)
-                && is_replaced()
-            {
-                plan.notes.push(format!(
-                    "{}: the file is left out, because the output replaces it",
-                    ranges.shown()
-                ));
-                continue;
-            }
             let Some(file) = plan.add_file(ranges)? else {
                 continue;
             };
@@ -527,6 +510,7 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
 fn expanded(
     inputs: &[PathBuf],
     key: Option<&SecretKey>,
+    out: &Path,
     notes: &mut Vec<String>,
 ) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
@@ -535,7 +519,7 @@ fn expanded(
             files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
             continue;
         }
-        let found = in_folder(path, key, &ReadMeter::default(), notes)?;
+        let found = in_folder(path, key, Some(out), &ReadMeter::default(), notes)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(MergeError::Refused(format!(

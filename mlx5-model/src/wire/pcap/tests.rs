@@ -351,7 +351,8 @@ fn frames_are_due_at_the_recorded_pace() {
 fn walk(data: &[u8]) -> (Vec<&[u8]>, u64) {
     let big = data.starts_with(&[0xa1, 0xb2]);
     let (mut frames, mut short, mut at) = (vec![], 0, 24);
-    while at < data.len() {
+    // Zeros at the end are padding, also if they could be empty records.
+    while data[at..].iter().any(|it| *it != 0) {
         let caplen = *data[at + 8..].first_chunk().unwrap();
         let caplen = if big {
             u32::from_be_bytes(caplen)
