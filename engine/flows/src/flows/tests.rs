@@ -89,6 +89,7 @@ impl Bench {
             empty,
             full: full_in,
             samples: None,
+            waits: false,
         };
         let published = Arc::default();
         let ports = ports(&["tap0", "tap1"]);
