@@ -203,7 +203,7 @@ fn a_striding_queue_that_does_not_fit_falls_back_to_a_wqe_per_frame() {
                     "synth:size=64-1500,flows=64,pps=100000,count={COUNT}"
                 ))
                 .queues(2)
-                .sets(&sets.map(|it| it.as_ref()))
+                .sets(&sets)
                 .finish(0);
             assert_fell_back(&finished, COUNT, field);
         }

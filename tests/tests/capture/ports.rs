@@ -405,7 +405,7 @@ fn a_removed_interface_is_captured_again_when_it_is_back() {
             .collect();
         found.sort_by_key(|it| it.ts);
         let found: Vec<_> = found.into_iter().map(|it| it.bytes).collect();
-        let sent = vec![&conversations()[..20]; 5].concat();
+        let sent = [&conversations()[..20]; 5].concat();
         assert_same("frames", &found, &sent);
     }
 }

@@ -79,7 +79,7 @@ impl Secrets {
     }
 
     /// Returns the length of decryption secrets and options in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.options.len()
     }
 

@@ -149,7 +149,7 @@ fn other_block<R: Read>(
         }
         DECRYPTION_SECRETS
             if let Some(kept) = &mut cursor.secrets
-                && kept.iter().map(Secrets::len).sum::<usize>() + body.len() <= MOST_SECRETS
+                && kept.iter().map(Secrets::size).sum::<usize>() + body.len() <= MOST_SECRETS
                 && let Some(secrets) = Secrets::decode(body, section.order) =>
         {
             kept.push(secrets);
