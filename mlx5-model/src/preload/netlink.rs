@@ -9,7 +9,9 @@
 
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::net::{recv, send, socketpair};
 
@@ -33,9 +35,29 @@ const HEADER: usize = 16;
 /// Length of `struct nlattr`.
 const ATTRIBUTE: usize = 4;
 
+/// Socket whose other end a thread of the model answers, from the first request on.
+static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
+
 /// Opens a netlink socket that a thread of the model answers for `devices`, as far as they are below
 /// `class`, the directory `sys/class/infiniband` of the run directory.
+///
+/// All such sockets are duplicates of one, because a program that is sandboxed after its first
+/// request may not create a pair of sockets. A program that uses two at a time could read the answer
+/// for the other.
 pub fn open(devices: &'static [DeviceSettings], class: &Path) -> Result<i32, Errno> {
+    let socket = match SOCKET.get() {
+        Some(socket) => socket,
+        None => {
+            let socket = start(devices, class)?;
+            SOCKET.get_or_init(|| socket)
+        }
+    };
+    let copy = fcntl_dupfd_cloexec(socket, 0).map_err(|error| error.raw_os_error())?;
+    Ok(copy.into_raw_fd())
+}
+
+/// Starts the thread that answers, and returns the program's end of its pair of sockets.
+fn start(devices: &'static [DeviceSettings], class: &Path) -> Result<OwnedFd, Errno> {
     let pair = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -46,7 +68,7 @@ pub fn open(devices: &'static [DeviceSettings], class: &Path) -> Result<i32, Err
     let class = class.to_owned();
     let serve = move || serve(&model, devices, &class);
     thread::start("mlx5_netlink", serve).map_err(|_| libc::ENOMEM)?;
-    Ok(program.into_raw_fd())
+    Ok(program)
 }
 
 /// Answers requests until the program closes its end.

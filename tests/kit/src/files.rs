@@ -343,7 +343,8 @@ pub fn read_as_it_stands(path: &Path) -> Vec<Record> {
     };
     let mut records = Vec::new();
     let mut at = 24;
-    while at < file.len() {
+    // Zeros up to the end of a file are padding.
+    while file[at..].iter().any(|byte| *byte != 0) {
         let caplen = word(at + 8, little);
         records.push(Record {
             ts: u64::from(word(at, little)) * 1_000_000_000

@@ -127,8 +127,6 @@ fn rules(
         // The software NIC accesses memory of this process that may be unmapped.
         rules.insert(libc::SYS_process_vm_readv, one_of(0, &[this])?);
         rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
-        // It answers RDMA netlink over a pair of sockets.
-        rules.insert(libc::SYS_socketpair, one_of(0, &[libc::AF_UNIX])?);
         match wire.split(':').next() {
             Some("af_packet") => sockets.push(when(&[is(0, libc::AF_PACKET)?])?),
             Some("peer") => {

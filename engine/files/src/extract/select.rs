@@ -235,7 +235,7 @@ fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
     let mut problem = None;
     for FoundFile { file, .. } in files.iter().filter(|it| !it.is_lost) {
         match index::head_len(file) {
-            // A file without a complete header is read, so that the merge reports the reason.
+            // A file that describes no interface is read, so that the merge reports the reason.
             Ok(0) => return Ok(file.clone()),
             Ok(head) => {
                 let ranges = std::iter::once(0..head).collect();

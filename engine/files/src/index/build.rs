@@ -135,7 +135,7 @@ fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 
 /// Returns the number of a capture file's bytes that must be read before any frame can be
 /// interpreted: those before the first record; in a compressed file those of its first compressed
-/// frame.
+/// frame. Returns 0 if the file describes no interface.
 ///
 /// # Errors
 /// The file cannot be read up to its first record.
@@ -145,6 +145,9 @@ pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
     }
     let mut reader = file.peek()?;
     reader.advance()?;
+    if reader.interfaces().is_empty() {
+        return Ok(0);
+    }
     Ok(reader
         .packet()
         .map_or(reader.sound_end(), |packet| packet.offset))

@@ -13,7 +13,7 @@ use crate::{
     link::link_type_name,
     name::FileName,
     read::{FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
-    sealed::SecretKey,
+    sealed::{SecretKey, UnsealError},
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -51,6 +51,8 @@ pub struct MergePlan {
     pub(super) repetitions: Option<DedupWindow>,
     /// Set when the merged file omits texts written by people or machines.
     pub(super) anonymous: bool,
+    /// Set when an input file is encrypted, and the key for it was not given.
+    lacks_key: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
@@ -172,6 +174,7 @@ impl MergePlan {
             secrets: Vec::new(),
             repetitions: None,
             anonymous: false,
+            lacks_key: false,
             identities: HashSet::new(),
             bytes: Some(0),
         };
@@ -422,7 +425,11 @@ impl MergePlan {
         }
         let shown = ranges.shown();
         let problem = match e {
-            ReadError::Io { source, .. } => source.to_string(),
+            ReadError::Io { source, .. } => {
+                let cause = source.get_ref();
+                self.lacks_key |= cause.is_some_and(|it| it.is::<UnsealError>());
+                source.to_string()
+            }
             e => e.to_string(),
         };
         match ranges.may_be_lost() {
@@ -453,6 +460,7 @@ impl MergePlan {
             _ if lost.is_empty() => {
                 MergeError::Refused("the inputs describe no interface and have no frames".into())
             }
+            _ if self.lacks_key => MergeError::Refused(lost.join("; ")),
             0 => MergeError::Failed(lost.join("; ")),
             more => MergeError::Failed(format!("{}; {more} more", lost.join("; "))),
         }

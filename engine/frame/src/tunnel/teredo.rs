@@ -25,8 +25,11 @@ impl Teredo {
     /// Parses the headers before IPv6; both are optional.
     ///
     /// # Errors
-    /// `bytes` ends within a header.
+    /// `bytes` is empty or ends within a header.
     pub fn new(bytes: &[u8]) -> Result<Self, Malformed> {
+        if bytes.is_empty() {
+            return Err(Malformed::TunnelShort);
+        }
         let mut len = 0;
         if let [0, 1, identifier, value, ..] = *bytes {
             len = 4 + usize::from(identifier) + usize::from(value) + 9;

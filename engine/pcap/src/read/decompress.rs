@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn members_of_a_gzip_file_are_returned_up_to_the_damage() {
         let texts = [300u32, 0, 70_000, 40].map(|n| {
-            let bytes = (0..n).map(|i| (i * i % 251) as u8);
+            let bytes = (0..n).map(|i| (i % 251 * i % 251) as u8);
             bytes.collect::<Vec<_>>()
         });
         let (mut file, mut raw, mut ends) = (Vec::new(), Vec::new(), vec![(0, 0)]);

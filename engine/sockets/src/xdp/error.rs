@@ -113,7 +113,8 @@ impl XdpError {
 
 /// Capabilities of a capture by AF_XDP. CAP_IPC_LOCK frees the receive memory from RLIMIT_MEMLOCK
 /// (`xdp_umem_account_pages` of net/xdp/xdp_umem.c), whose usual 8 MiB are less than the rings take.
-const RIGHTS: &str = "; run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_IPC_LOCK";
+pub(super) const RIGHTS: &str =
+    "; run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_IPC_LOCK";
 
 fn creation_remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {

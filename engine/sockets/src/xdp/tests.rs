@@ -609,10 +609,7 @@ fn missing_rights_are_named() {
             keep_capabilities(kept);
             let refused = refusal(&ATTR);
             assert!(
-                refused.starts_with(step)
-                    && refused.ends_with(
-                        "; run as root, or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF"
-                    ),
+                refused.starts_with(step) && refused.ends_with(super::error::RIGHTS),
                 "{refused}"
             );
         }
