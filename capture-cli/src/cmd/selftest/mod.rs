@@ -19,7 +19,7 @@
 //! | [`spread`] | inner headers, extension headers, a table that changes under load |
 //! | [`held`] | delay drop |
 //! | [`record`] | facts of the machine and the device |
-//! | [`verdict`] | known differences between cards, and which of them the device shows |
+//! | [`mod@verdict`] | known differences between cards, and which of them the device shows |
 //! | [`mod@compare`] | differences between two reports |
 //! | [`cards`] | reports as a table |
 //!
