@@ -30,6 +30,34 @@ macro_rules! fixed_header {
 }
 pub(crate) use fixed_header;
 
+/// Declares a parsed header of variable length, with its length and the type of what follows. The
+/// module adds the constructor.
+macro_rules! parsed_header {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            len: usize,
+            next: Next,
+        }
+
+        impl $name {
+            /// Returns the length of the header in bytes, optional parts included.
+            #[must_use]
+            pub fn header_len(&self) -> usize {
+                self.len
+            }
+
+            /// Returns the type of the header or frame that follows this header.
+            #[must_use]
+            pub fn next(&self) -> Next {
+                self.next
+            }
+        }
+    };
+}
+pub(crate) use parsed_header;
+
 /// Adds port accessors to a header that begins with source and destination port.
 macro_rules! ports {
     ($name:ident.$header:tt) => {

@@ -1,7 +1,7 @@
 //! Headers that switches and fabrics add between the Ethernet header and the packet.
 
 use crate::{
-    field::be16,
+    field::{be16, parsed_header},
     malformed::Malformed,
     next::Next,
     numbers::ethertype::{
@@ -10,27 +10,25 @@ use crate::{
     },
 };
 
-/// Parsed header of a switch or a fabric. The ethertype of the header before it announces it.
-///
-/// | ethertype | header | bytes | layout |
-/// |---|---|---|---|
-/// | 8926 | Cisco VN-Tag | 6 | direction, pointer, interfaces (4 bytes); ethertype |
-/// | 893f | E-Tag, IEEE 802.1BR clause 11.4 | 8 | priority, ECIDs (6 bytes); ethertype |
-/// | 8909 | Cisco metadata | 4 + 4 for each option | version 1; number of options; options; ethertype, which is first in GRE |
-/// | 8988 | Cisco TTag | 8 | time stamp (6 bytes); ethertype |
-/// | 892f | HSR, IEC 62439-3 | 6 | path and size; sequence number; ethertype |
-/// | f1c1 | R-TAG, IEEE 802.1CB clause 7.8 | 6 | reserved; sequence number; ethertype |
-/// | d28b | Arista time stamp | 14 or 12 | subtype 1; scale of the time; version 10 (8 bytes) or 20 (6 bytes); time stamp; ethertype |
-/// | 88e7 | I-TAG of a provider backbone bridge, IEEE 802.1Q clause 9.7 | 4 | priority, service identifier; an Ethernet header follows |
-/// | 8903 | Cisco FabricPath | 2 | tree (10 bits), time to live (6 bits); an Ethernet header follows |
-///
-/// The layouts without a standard are those of tshark's packet-vntag.c, packet-cisco-metadata.c,
-/// packet-pa-hbbackup.c, packet-arista-vendor.c and packet-cisco-fp-mim.c. The trailer of the
-/// parallel redundancy protocol needs no parser, since it follows the packet.
-#[derive(Clone, Copy, Debug)]
-pub struct FabricTag {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed header of a switch or a fabric. The ethertype of the header before it announces it.
+    ///
+    /// | ethertype | header | bytes | layout |
+    /// |---|---|---|---|
+    /// | 8926 | Cisco VN-Tag | 6 | direction, pointer, interfaces (4 bytes); ethertype |
+    /// | 893f | E-Tag, IEEE 802.1BR clause 11.4 | 8 | priority, ECIDs (6 bytes); ethertype |
+    /// | 8909 | Cisco metadata | 4 + 4 for each option | version 1; number of options; options; ethertype, which is first in GRE |
+    /// | 8988 | Cisco TTag | 8 | time stamp (6 bytes); ethertype |
+    /// | 892f | HSR, IEC 62439-3 | 6 | path and size; sequence number; ethertype |
+    /// | f1c1 | R-TAG, IEEE 802.1CB clause 7.8 | 6 | reserved; sequence number; ethertype |
+    /// | d28b | Arista time stamp | 14 or 12 | subtype 1; scale of the time; version 10 (8 bytes) or 20 (6 bytes); time stamp; ethertype |
+    /// | 88e7 | I-TAG of a provider backbone bridge, IEEE 802.1Q clause 9.7 | 4 | priority, service identifier; an Ethernet header follows |
+    /// | 8903 | Cisco FabricPath | 2 | tree (10 bits), time to live (6 bits); an Ethernet header follows |
+    ///
+    /// The layouts without a standard are those of tshark's packet-vntag.c, packet-cisco-metadata.c,
+    /// packet-pa-hbbackup.c, packet-arista-vendor.c and packet-cisco-fp-mim.c. The trailer of the
+    /// parallel redundancy protocol needs no parser, since it follows the packet.
+    FabricTag
 }
 
 impl FabricTag {
@@ -82,33 +80,19 @@ impl FabricTag {
         };
         Ok(Self { len, next })
     }
-
-    /// Returns the length of the header in bytes, with the ethertype at its end.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the header that follows.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
-    }
 }
 
-/// Parsed network service header (NSH): RFC 8300 section 2.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0..2 | version (2 bits), OAM, unassigned, time to live (6 bits), length in words (6 bits) |
-/// | 2 | unassigned (4 bits), type of the metadata (4 bits) |
-/// | 3 | next protocol |
-/// | 4..8 | service path identifier, service index |
-/// | 8.. | metadata |
-#[derive(Clone, Copy, Debug)]
-pub struct Nsh {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed network service header (NSH): RFC 8300 section 2.
+    ///
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0..2 | version (2 bits), OAM, unassigned, time to live (6 bits), length in words (6 bits) |
+    /// | 2 | unassigned (4 bits), type of the metadata (4 bits) |
+    /// | 3 | next protocol |
+    /// | 4..8 | service path identifier, service index |
+    /// | 8.. | metadata |
+    Nsh
 }
 
 impl Nsh {
@@ -136,18 +120,6 @@ impl Nsh {
             _ => Next::Payload,
         };
         Ok(Self { len, next })
-    }
-
-    /// Returns the length of the network service header in bytes, with its metadata.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the header after the network service header.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
     }
 }
 

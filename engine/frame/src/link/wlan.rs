@@ -1,23 +1,21 @@
 //! Headers of 802.11 data frames, as tunnels of access points carry them.
 
-use crate::{malformed::Malformed, next::Next, numbers::ethertype};
+use crate::{field::parsed_header, malformed::Malformed, next::Next, numbers::ethertype};
 
-/// Parsed header of an 802.11 data frame: IEEE 802.11 clause 9.3.2.1.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0 | version (2 bits), type (2 bits; 2 for data), subtype (4 bits: QoS, null, ...) |
-/// | 1 | flags: to and from the distribution system, ..., protected (0x40), HT control (0x80) |
-/// | 2..4 | duration |
-/// | 4..24 | three addresses, sequence control |
-/// | .. | fourth address (6 bytes) between access points; QoS control (2 bytes; 0x80 in the first for A-MSDU); HT control (4 bytes) |
-///
-/// Controllers of some vendors exchange the first two bytes; tshark has the preference "swap frame
-/// control" for that (packet-capwap.c). A data frame has its type in one of the two bytes only.
-#[derive(Clone, Copy, Debug)]
-pub struct Wlan {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed header of an 802.11 data frame: IEEE 802.11 clause 9.3.2.1.
+    ///
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0 | version (2 bits), type (2 bits; 2 for data), subtype (4 bits: QoS, null, ...) |
+    /// | 1 | flags: to and from the distribution system, ..., protected (0x40), HT control (0x80) |
+    /// | 2..4 | duration |
+    /// | 4..24 | three addresses, sequence control |
+    /// | .. | fourth address (6 bytes) between access points; QoS control (2 bytes; 0x80 in the first for A-MSDU); HT control (4 bytes) |
+    ///
+    /// Controllers of some vendors exchange the first two bytes; tshark has the preference "swap frame
+    /// control" for that (packet-capwap.c). A data frame has its type in one of the two bytes only.
+    Wlan
 }
 
 impl Wlan {
@@ -62,18 +60,6 @@ impl Wlan {
             Err(_) => Next::Ethertype(ethertype::LONGEST_LENGTH),
         };
         Ok(Self { len, next })
-    }
-
-    /// Returns the length of the 802.11 header in bytes.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the header after the 802.11 header: LLC, except in aggregates.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
     }
 }
 

@@ -1,22 +1,20 @@
 //! CAPWAP data headers: tunnels between access points and their controllers.
 
-use crate::{malformed::Malformed, next::Next};
+use crate::{field::parsed_header, malformed::Malformed, next::Next};
 
-/// Parsed CAPWAP header of the data channel: RFC 5415 section 4.3.
-///
-/// | bits | field |
-/// |---|---|
-/// | 0..8 | preamble: version, type; 0 for a header in clear |
-/// | 8..13 | length of the header in words |
-/// | 13..18 | radio |
-/// | 18..23 | wireless binding: 1 for 802.11, RFC 5416 |
-/// | 23..29 | native frame format, fragment, last fragment, wireless information, radio address, keep-alive |
-/// | 32..64 | fragment |
-/// | 64.. | radio address and wireless information |
-#[derive(Clone, Copy, Debug)]
-pub struct Capwap {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed CAPWAP header of the data channel: RFC 5415 section 4.3.
+    ///
+    /// | bits | field |
+    /// |---|---|
+    /// | 0..8 | preamble: version, type; 0 for a header in clear |
+    /// | 8..13 | length of the header in words |
+    /// | 13..18 | radio |
+    /// | 18..23 | wireless binding: 1 for 802.11, RFC 5416 |
+    /// | 23..29 | native frame format, fragment, last fragment, wireless information, radio address, keep-alive |
+    /// | 32..64 | fragment |
+    /// | 64.. | radio address and wireless information |
+    Capwap
 }
 
 impl Capwap {
@@ -44,18 +42,6 @@ impl Capwap {
             return Err(Malformed::TunnelShort);
         }
         Ok(Self { len, next })
-    }
-
-    /// Returns the length of the CAPWAP header in bytes, optional fields included.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the frame that CAPWAP carries.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
     }
 }
 

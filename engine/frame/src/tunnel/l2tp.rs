@@ -1,31 +1,29 @@
 //! L2TP data headers of versions 2 and 3.
 
 use crate::{
-    field::be16,
+    field::{be16, parsed_header},
     link::{Ethernet, Ppp},
     malformed::Malformed,
     next::Next,
     numbers::ethertype,
 };
 
-/// Parsed L2TP data header: RFC 2661 section 3.1 (version 2), RFC 3931 section 4.1 (version 3).
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0..2 | control message (0x8000); length (0x4000), sequence numbers (0x0800) and offset (0x0200) present; version (4 bits) |
-/// | 2.. | version 2: length, 2 bytes if present; tunnel and session (4 bytes); sequence numbers, 4 bytes if present; offset and padding if present; PPP |
-/// | 2..8 | version 3 over UDP: reserved, session (4 bytes) |
-///
-/// Over IP, a header of version 3 is the session alone; session 0 is a control message.
-///
-/// After a session of version 3 follow a cookie of 0, 4 or 8 bytes and a sublayer of 0 or 4 bytes,
-/// and the content is Ethernet, PPP or another protocol. Control messages negotiate all three;
-/// tshark asks for them (preferences of packet-l2tp.c). Here the first of the possible offsets at
-/// which a frame begins with certainty is used. Without one, the content is not parsed.
-#[derive(Clone, Copy, Debug)]
-pub struct L2tp {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed L2TP data header: RFC 2661 section 3.1 (version 2), RFC 3931 section 4.1 (version 3).
+    ///
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0..2 | control message (0x8000); length (0x4000), sequence numbers (0x0800) and offset (0x0200) present; version (4 bits) |
+    /// | 2.. | version 2: length, 2 bytes if present; tunnel and session (4 bytes); sequence numbers, 4 bytes if present; offset and padding if present; PPP |
+    /// | 2..8 | version 3 over UDP: reserved, session (4 bytes) |
+    ///
+    /// Over IP, a header of version 3 is the session alone; session 0 is a control message.
+    ///
+    /// After a session of version 3 follow a cookie of 0, 4 or 8 bytes and a sublayer of 0 or 4 bytes,
+    /// and the content is Ethernet, PPP or another protocol. Control messages negotiate all three;
+    /// tshark asks for them (preferences of packet-l2tp.c). Here the first of the possible offsets at
+    /// which a frame begins with certainty is used. Without one, the content is not parsed.
+    L2tp
 }
 
 impl L2tp {
@@ -89,18 +87,6 @@ impl L2tp {
             },
             None => Self::with_payload(session_end),
         }
-    }
-
-    /// Returns the length of the L2TP header in bytes, with cookie and sublayer.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the header after L2TP.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
     }
 }
 

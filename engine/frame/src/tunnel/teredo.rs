@@ -1,24 +1,22 @@
 //! Teredo headers (IPv6 through NATs), and EtherIP.
 
 use crate::{
-    field::{be16, fixed_header},
+    field::{be16, fixed_header, parsed_header},
     ip::Ipv6,
     malformed::Malformed,
     next::Next,
     numbers::ethertype,
 };
 
-/// Parsed headers of a Teredo packet before IPv6: RFC 4380 section 5.1.1.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0..2 | 1 for an authentication header, 0 for an origin indication |
-/// | 2.. | authentication: lengths of identifier and value, both, nonce (8 bytes), confirmation |
-/// | 2..8 | origin: port, address |
-#[derive(Clone, Copy, Debug)]
-pub struct Teredo {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed headers of a Teredo packet before IPv6: RFC 4380 section 5.1.1.
+    ///
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0..2 | 1 for an authentication header, 0 for an origin indication |
+    /// | 2.. | authentication: lengths of identifier and value, both, nonce (8 bytes), confirmation |
+    /// | 2..8 | origin: port, address |
+    Teredo
 }
 
 impl Teredo {
@@ -44,18 +42,6 @@ impl Teredo {
             Err(_) => Next::Payload,
         };
         Ok(Self { len, next })
-    }
-
-    /// Returns the length in bytes of the headers before IPv6.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the packet that Teredo carries.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
     }
 }
 

@@ -1,19 +1,17 @@
 //! TZSP headers: frames that access points and routers send to a sniffer.
 
-use crate::{malformed::Malformed, next::Next};
+use crate::{field::parsed_header, malformed::Malformed, next::Next};
 
-/// Parsed TZSP header, with its tagged fields. Its layout is that of tshark's packet-tzsp.c.
-///
-/// | bytes | field |
-/// |---|---|
-/// | 0 | version, 1 |
-/// | 1 | type: 0 for a received frame, 1 for a frame to send |
-/// | 2..4 | encapsulated protocol: 1 for Ethernet, 18 for 802.11 |
-/// | 4.. | tagged fields: 0 is padding and 1 the end; others have length and content |
-#[derive(Clone, Copy, Debug)]
-pub struct Tzsp {
-    len: usize,
-    next: Next,
+parsed_header! {
+    /// Parsed TZSP header, with its tagged fields. Its layout is that of tshark's packet-tzsp.c.
+    ///
+    /// | bytes | field |
+    /// |---|---|
+    /// | 0 | version, 1 |
+    /// | 1 | type: 0 for a received frame, 1 for a frame to send |
+    /// | 2..4 | encapsulated protocol: 1 for Ethernet, 18 for 802.11 |
+    /// | 4.. | tagged fields: 0 is padding and 1 the end; others have length and content |
+    Tzsp
 }
 
 impl Tzsp {
@@ -49,18 +47,6 @@ impl Tzsp {
         }
         let next = Next::Payload;
         Ok(Self { len, next })
-    }
-
-    /// Returns the length of the TZSP header in bytes, tagged fields included.
-    #[must_use]
-    pub fn header_len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the type of the frame that TZSP carries.
-    #[must_use]
-    pub fn next(&self) -> Next {
-        self.next
     }
 }
 
