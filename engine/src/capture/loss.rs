@@ -6,19 +6,13 @@
 //! the capture ends in order, with the frames completed by then. Another capture creates all
 //! objects again and continues the counters.
 
-use super::{
-    Capture, End, Limits, Report, Resources,
-    clock::ClockWatch,
-    source::PortSource,
-    start::{Startup, open_port},
-};
+use super::{Capture, End, Limits, Report, clock::ClockWatch, open::open_port, source::PortSource};
 use crate::{
     Error,
     config::{OnLoss, OnPortDown, PipelineMode},
     device::kernel,
     plan::Plan,
     stats::outage::Cause,
-    sync::wakeup::Wakeup,
     time::system_ns,
     verbs::CVLAN_STRIPPING,
 };
@@ -56,24 +50,6 @@ impl LossSearch {
 }
 
 impl Capture {
-    /// Starts a capture that continues an earlier one of the same plan whose device was lost. The
-    /// report has the sum of both captures' counters, and their notes and files. New files are
-    /// started; they state what is missing before them. `limits` apply to the rest of the run
-    /// ([`Limits::after`]).
-    ///
-    /// # Errors
-    /// The errors of [`Capture::start`]. They are likely while the device is lost; the call may be
-    /// repeated.
-    pub fn continue_from(
-        plan: &Plan,
-        resources: &Resources,
-        limits: Limits,
-        earlier: &Report,
-        wakeup: &Wakeup,
-    ) -> Result<Self, Error> {
-        Startup::new(plan, resources, limits, Some(earlier), wakeup).begin()
-    }
-
     /// Returns the capture's plan with all changes since the start: filter, rules, shares of the
     /// queues, VLAN stripping.
     #[must_use]

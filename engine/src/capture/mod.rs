@@ -39,6 +39,7 @@ mod clock;
 mod handle;
 mod link;
 mod loss;
+mod open;
 mod packet_port;
 pub mod port;
 mod report;

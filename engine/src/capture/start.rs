@@ -3,14 +3,12 @@
 
 use super::{
     CHECK, CHECK_ASLEEP, Capture, Limits, Report, Resources, SharedRun,
-    clock::{CaptureClock, ClockWatch},
+    clock::ClockWatch,
     loss::LossSearch,
-    packet_port::PacketPort,
-    port::Port,
+    open::open_port,
     respread,
-    source::{LoopChannels, PortSource, Rings, Source, Sources, VerbsSource},
+    source::{LoopChannels, PortSource, Rings, Sources},
     wq_flags::WqFlagsHandle,
-    xdp_port::XdpPort,
 };
 use crate::{
     Error, ResourceError,
@@ -18,8 +16,8 @@ use crate::{
         flows::PortLabels,
         observer::{Observers, ObserversAttr},
     },
-    config::{self, Backend, Format, Order, PipelineMode},
-    device::counters::{NicReader, NicReaders},
+    config::{self, Format, Order, PipelineMode},
+    device::counters::NicReaders,
     filter::{FilterCell, FilterCompiler},
     pipeline::{
         Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
@@ -37,7 +35,6 @@ use crate::{
         outage::{OutageLog, OutageReporter, Outages},
     },
     sync::{thread::spawn, wakeup::Wakeup},
-    verbs::AsyncEvents,
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
@@ -76,6 +73,24 @@ impl Capture {
         wakeup: &Wakeup,
     ) -> Result<Self, Error> {
         Startup::new(plan, resources, limits, None, wakeup).begin()
+    }
+
+    /// Starts a capture that continues an earlier one of the same plan whose device was lost. The
+    /// report has the sum of both captures' counters, and their notes and files. New files are
+    /// started; they state what is missing before them. `limits` apply to the rest of the run
+    /// ([`Limits::after`]).
+    ///
+    /// # Errors
+    /// The errors of [`Capture::start`]. They are likely while the device is lost; the call may be
+    /// repeated.
+    pub fn continue_from(
+        plan: &Plan,
+        resources: &Resources,
+        limits: Limits,
+        earlier: &Report,
+        wakeup: &Wakeup,
+    ) -> Result<Self, Error> {
+        Startup::new(plan, resources, limits, Some(earlier), wakeup).begin()
     }
 
     /// Starts a capture with custom consumers instead of files. `make` is called once per queue, or
@@ -498,80 +513,6 @@ impl Capture {
         self.loops.push(thread);
         Ok(())
     }
-}
-
-/// Opens the source of a port, with `queues` as its queues. Sets `ready` when the first ring is
-/// ready.
-pub(super) fn open_port(
-    plan: &PortPlan,
-    queues: &[u16],
-    watch: ClockWatch,
-    ready: &mut Option<Instant>,
-) -> Result<(Source, NicReader, Rings), Error> {
-    match plan.device.kernel {
-        None => verbs_source(plan, queues, watch, ready),
-        Some(_) if plan.backend == Backend::AfXdp => xdp_source(plan, ready),
-        Some(_) => packet_source(plan, ready),
-    }
-}
-
-/// Creates the objects of a port on its RDMA device, with `queues` as its queues. Sets `ready` when
-/// the first WQ is ready.
-fn verbs_source(
-    plan: &PortPlan,
-    queues: &[u16],
-    watch: ClockWatch,
-    ready: &mut Option<Instant>,
-) -> Result<(Source, NicReader, Rings), Error> {
-    let mut port = Port::open(plan)?;
-    let events = AsyncEvents::open(port.context())?;
-    let nic = NicReader::start(
-        &plan.device.name,
-        plan.number,
-        plan.netdev.as_deref(),
-        plan.delays_drop(),
-    );
-    let mut rings = Vec::with_capacity(queues.len());
-    for queue in queues {
-        rings.push(port.ring(plan, *queue)?);
-        ready.get_or_insert_with(Instant::now);
-    }
-    port.create_qps(&rings)?;
-    let clock = CaptureClock::start(plan, &port, watch)?;
-    let fatal = rings
-        .iter()
-        .map(|ring| (ring.wq().id(), Arc::default()))
-        .collect();
-    let source = VerbsSource {
-        port,
-        events,
-        fatal,
-        clock,
-    };
-    Ok((Source::Verbs(Box::new(source)), nic, Rings::Device(rings)))
-}
-
-/// Opens the packet sockets of a network interface. Sets `ready` when they have their rings.
-fn packet_source(
-    plan: &PortPlan,
-    ready: &mut Option<Instant>,
-) -> Result<(Source, NicReader, Rings), Error> {
-    let (port, rings) = PacketPort::open(plan)?;
-    ready.get_or_insert_with(Instant::now);
-    let nic = NicReader::start_interface(&plan.device.name, port.drops());
-    Ok((Source::Packet(port), nic, Rings::Packet(rings)))
-}
-
-/// Opens the AF_XDP sockets of a network interface. Sets `ready` when they have their rings.
-fn xdp_source(
-    plan: &PortPlan,
-    ready: &mut Option<Instant>,
-) -> Result<(Source, NicReader, Rings), Error> {
-    let (port, rings) = XdpPort::open(plan)?;
-    tracing::info!("{}", port.describe());
-    ready.get_or_insert_with(Instant::now);
-    let nic = NicReader::start_interface(&plan.device.name, port.drops());
-    Ok((Source::Xdp(port), nic, Rings::Xdp(rings)))
 }
 
 /// Returns the encryption key of finished capture files.
