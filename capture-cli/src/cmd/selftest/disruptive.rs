@@ -3,7 +3,7 @@
 //! Invariant: each setting is restored when its [`PutBack`] is dropped, however the test ends.
 
 use super::{
-    probe::MAC,
+    frames::MAC,
     report::Outcome,
     rig::{Sender, is_connected},
     run::{HasErrno, SelftestRun},

@@ -1,7 +1,6 @@
 //! Frames that the selftest sends: one of each type that a capture distinguishes, between addresses
 //! that no host has.
 
-use super::probe::MAC;
 use etherparse::{
     IpFragOffset, IpHeaders, Ipv4Extensions, Ipv4Header, PacketBuilder, VlanId, ip_number,
 };
@@ -97,6 +96,9 @@ pub fn vxlan(inner: &[u8]) -> Vec<u8> {
     datagram(MAC, (49152, 4789), &[&header[..], inner].concat())
 }
 
+/// MAC address to which the selftest sends its frames, locally administered (IEEE 802, 8.4): 02 and
+/// "wqcap".
+pub const MAC: [u8; 6] = *b"\x02wqcap";
 /// Virtual network of the VXLAN test frames.
 pub const VNI: u32 = 0x77_7163;
 

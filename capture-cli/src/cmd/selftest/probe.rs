@@ -3,7 +3,11 @@
 //! Invariant: unless the test is disruptive, every rule matches the destination address [`MAC`],
 //! which no interface has.
 
-use super::{frames::VNI, report::Outcome, run::SelftestRun};
+use super::{
+    frames::{MAC, VNI},
+    report::Outcome,
+    run::SelftestRun,
+};
 use wqcap_engine::{
     device::DeviceFacts,
     memory::Region,
@@ -15,9 +19,6 @@ use wqcap_engine::{
 };
 use wqcap_rss::{HashFields, RssKey};
 
-/// MAC address to which the selftest sends its frames, locally administered (IEEE 802, 8.4): 02 and
-/// "wqcap".
-pub const MAC: [u8; 6] = *b"\x02wqcap";
 /// Number of WRs of a WQ whose size is not under test.
 const WRS: u32 = 256;
 /// Number of entries of a CQ that would take 64 MiB.

@@ -3,11 +3,11 @@
 //! Invariant: a report contains no MAC or IP address, GUID, host name or interface name of the
 //! user.
 
-use super::verdict::CardVerdict;
 use nix::errno::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::fmt;
 
 /// Name of the schema file, which is in `docs/` next to the folder of reports.
 const SCHEMA: &str = "selftest.schema.json";
@@ -48,6 +48,80 @@ pub struct SelftestReport {
     /// Known differences between cards, and whether the tested device shows them.
     #[serde(default)]
     pub verdicts: Vec<CardVerdict>,
+}
+
+/// Difference that real cards, firmwares or kernels may show from the software NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CardDifference {
+    /// Limit of a WQ.
+    F1,
+    /// Stamps of a CQ for ticks.
+    F2,
+    /// Network interface of the port.
+    F3,
+    /// Counter of a filler.
+    F4,
+    /// Strides that an error consumes.
+    F5,
+    /// Frames longer than their buffers.
+    F6,
+    /// Longest frame of the port.
+    F7,
+    /// Device folder after a restart of the driver.
+    F8,
+    /// FCS of frames.
+    F9,
+    /// Prefetch of frames.
+    F10,
+    /// RoCE packets.
+    F11,
+    /// Name of a LAG's device.
+    F12,
+    /// Start of the moderation period.
+    F13,
+    /// Padding in requests for rules.
+    F14,
+}
+
+/// Verdict on one of the known differences between cards.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CardVerdict {
+    /// Difference that the verdict is about.
+    pub difference: CardDifference,
+    /// Name of the verdict's difference.
+    pub name: String,
+    /// Findings of the selftest about the difference, in short.
+    #[serde(flatten)]
+    pub shown: Shown,
+}
+
+/// Whether the tested device shows a difference from the software NIC.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Shown {
+    /// The device behaves as the software NIC does by default.
+    AsExpected,
+    /// The device behaves differently.
+    Differs {
+        /// Behaviour of the device.
+        what: String,
+    },
+    /// The selftest has no finding about it.
+    NotTested {
+        /// Reason why nothing was found.
+        reason: String,
+    },
+}
+
+impl fmt::Display for CardVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}: ", self.difference, self.name)?;
+        match &self.shown {
+            Shown::AsExpected => write!(f, "as expected"),
+            Shown::Differs { what } => write!(f, "this card differs: {what}"),
+            Shown::NotTested { reason } => write!(f, "not tested: {reason}"),
+        }
+    }
 }
 
 /// Finding of a selftest: one request to the device, with its outcome.

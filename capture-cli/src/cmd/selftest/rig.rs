@@ -1,20 +1,25 @@
 //! Receiving queues of the selftest with their rules, and passes that send known frames to them.
 
 use super::{
-    frames::{FROM, TestFrame, udp},
+    frames::{FROM, MAC, TestFrame, udp},
     probe::{ipv4, ipv6, own, tcp, udp as to_udp},
     report::Outcome,
     run::SelftestRun,
 };
-use crate::bench::wire::Generator;
+use crate::{bench::wire::Generator, failure::Failure};
 use serde_json::{Value, json};
 use std::{
     thread,
     time::{Duration, Instant},
 };
-use wqcap_engine::verbs::{
-    CVLAN_STRIPPING, Context, Flow, FlowSpec, Inspected, InspectedAttr, InspectedQueue, Pd, RssQp,
-    RwqTable, SCATTER_FCS, Striding, VerbsError,
+use wqcap_engine::{
+    config::Config,
+    device::DeviceFacts,
+    plan::Plan,
+    verbs::{
+        CVLAN_STRIPPING, Context, Flow, FlowSpec, Inspected, InspectedAttr, InspectedQueue, Pd,
+        RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError,
+    },
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
 
@@ -349,4 +354,21 @@ fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     let (checks, headers) = (it.raw[CHECKS_AT], it.raw[HEADERS_AT]);
     let value = format!("checks {checks:#04x}, headers {headers:#04x}, hash {hash}");
     run.value("completions", &format!("completion: {}", frame.name), value);
+}
+
+/// Returns the plan of a capture of the test frames.
+///
+/// # Errors
+/// The device cannot capture with this number of queues.
+pub fn plan(device: &DeviceFacts, port: u8, queues: u16) -> Result<Plan, Failure> {
+    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
+    let text = format!(
+        "[device]\nname = \"{}\"\nport = {port}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
+         promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
+        device.name
+    );
+    Ok(Plan::new(
+        &Config::parse(&text)?,
+        std::slice::from_ref(device),
+    )?)
 }

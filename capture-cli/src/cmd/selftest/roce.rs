@@ -1,8 +1,8 @@
 //! RoCEv2 packets: whether they arrive like other UDP datagrams, or go to the device's RDMA part.
 
 use super::{
-    frames::{FOREIGN, ROCE, V4, datagram, roce as roce_packet},
-    probe::{MAC, to_mac, udp},
+    frames::{FOREIGN, MAC, ROCE, V4, datagram, roce as roce_packet},
+    probe::{to_mac, udp},
     report::Outcome,
     rig::{Pass, Sender},
     run::{HasErrno, SelftestRun},

@@ -4,9 +4,8 @@
 use super::{
     frames::{ipv6_tcp, number_of, numbered, udp, vxlan},
     probe::{inner, vxlan as to_vxlan},
-    rig::{HASH_AT, Pass, Sender, accepted, spread as table},
+    rig::{HASH_AT, Pass, Sender, accepted, plan, spread as table},
     run::SelftestRun,
-    traffic::plan,
 };
 use crate::{bench::wire::Generator, failure::Failure};
 use std::{

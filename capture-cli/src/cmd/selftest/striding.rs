@@ -4,9 +4,8 @@ use super::{
     frames::{TestFrame, numbered},
     probe::FLAGS,
     recovery::recovery,
-    rig::{Pass, STRIDING_WRS, Sender, accepted},
+    rig::{Pass, STRIDING_WRS, Sender, accepted, plan},
     run::SelftestRun,
-    traffic::plan,
 };
 use wqcap_engine::{
     device::DeviceFacts,

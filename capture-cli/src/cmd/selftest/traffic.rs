@@ -2,13 +2,13 @@
 
 use super::{
     compressed::compressed,
-    frames::{TestFrame, frames, udp},
+    frames::{MAC, TestFrame, frames, udp},
     held::held,
     lengths::{lengths, too_long},
-    probe::{FLAGS, MAC, ipv4, own, tcp},
+    probe::{FLAGS, ipv4, own, tcp},
     recovery::recovery,
     report::{Finding, Outcome},
-    rig::{PATIENCE, Pass, Sender, WRS, accepted, is_connected},
+    rig::{PATIENCE, Pass, Sender, WRS, accepted, is_connected, plan},
     roce::roce,
     run::{HasErrno, SelftestRun},
     sleeping::sleeping,
@@ -25,9 +25,7 @@ use std::{
 };
 use wqcap_engine::{
     capture::Membership,
-    config::Config,
     device::{DeviceFacts, counters::NicReader},
-    plan::Plan,
     verbs::{CompletionStamps, FlowSpec},
 };
 
@@ -274,23 +272,6 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
         // A clock in TAI is 37 s ahead.
         run.measured("realtime_clock", id, device - host, "s", Some(1.0));
     }
-}
-
-/// Returns the plan of a capture of the test frames.
-///
-/// # Errors
-/// The device cannot capture with this number of queues.
-pub fn plan(device: &DeviceFacts, port: u8, queues: u16) -> Result<Plan, Failure> {
-    let mac = MAC.map(|it| format!("{it:02x}")).join(":");
-    let text = format!(
-        "[device]\nname = \"{}\"\nport = {port}\n[capture]\nmode = \"filtered\"\nqueues = {queues}\n\
-         promiscuous = false\n[output]\nformat = \"none\"\n[[rule]]\ndst_mac = \"{mac}\"\n",
-        device.name
-    );
-    Ok(Plan::new(
-        &Config::parse(&text)?,
-        std::slice::from_ref(device),
-    )?)
 }
 
 /// Measures the highest rate without loss for each number of queues and frame size, searched as in
