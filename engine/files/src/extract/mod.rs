@@ -196,7 +196,12 @@ impl FrameSelection<'_> {
 }
 
 impl RecordSelection for FrameSelection<'_> {
-    fn select<'a>(&'a mut self, packet: Packet<'a>, link: PortLink) -> Option<Packet<'a>> {
+    fn select<'a>(
+        &'a mut self,
+        packet: Packet<'a>,
+        link: PortLink,
+        _: usize,
+    ) -> Option<Packet<'a>> {
         if !self.matches(&packet, link) {
             return None;
         }
@@ -323,7 +328,7 @@ fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
 struct Anonymous(Anonymizer);
 
 impl RecordSelection for Anonymous {
-    fn select<'a>(&'a mut self, packet: Packet<'a>, _: PortLink) -> Option<Packet<'a>> {
+    fn select<'a>(&'a mut self, packet: Packet<'a>, _: PortLink, _: usize) -> Option<Packet<'a>> {
         Some(packet.with_bytes(self.0.frame(packet.bytes, packet.len)))
     }
 }

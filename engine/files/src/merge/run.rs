@@ -40,18 +40,14 @@ pub fn run(
 /// Selection of the records that a merge writes; it may replace their bytes.
 pub(crate) trait RecordSelection {
     /// Returns the record to write to the merged file, with at most as many bytes as the input
-    /// record. `link` is the form of the frame. `None`: the record is left out.
-    fn select<'a>(&'a mut self, packet: Packet<'a>, link: PortLink) -> Option<Packet<'a>>;
-
-    /// Selects a record of the port with this number.
-    fn select_of_port<'a>(
+    /// record. `link` is the form of the frame, `port` the number of its port in the merged file.
+    /// `None`: the record is left out.
+    fn select<'a>(
         &'a mut self,
         packet: Packet<'a>,
         link: PortLink,
-        _port: usize,
-    ) -> Option<Packet<'a>> {
-        self.select(packet, link)
-    }
+        port: usize,
+    ) -> Option<Packet<'a>>;
 }
 
 /// Record of the inputs of a merge plan, on its way to a visitor.
@@ -73,12 +69,8 @@ pub struct VisitedRecord<'a> {
 struct Visitor<F>(F);
 
 impl<F: FnMut(&VisitedRecord<'_>)> RecordSelection for Visitor<F> {
-    fn select<'a>(&'a mut self, _: Packet<'a>, _: PortLink) -> Option<Packet<'a>> {
-        None
-    }
-
     #[inline]
-    fn select_of_port<'a>(
+    fn select<'a>(
         &'a mut self,
         packet: Packet<'a>,
         link: PortLink,
@@ -111,7 +103,7 @@ pub fn visit(
 struct AllRecords;
 
 impl RecordSelection for AllRecords {
-    fn select<'a>(&'a mut self, packet: Packet<'a>, _: PortLink) -> Option<Packet<'a>> {
+    fn select<'a>(&'a mut self, packet: Packet<'a>, _: PortLink, _: usize) -> Option<Packet<'a>> {
         Some(packet)
     }
 }
@@ -173,7 +165,7 @@ pub(crate) fn run_selected(
             Some((packet, port)) => {
                 if let Some(port) = port
                     && let Some(link) = ledger.ports.list.get(port).map(|it| it.link)
-                    && let Some(packet) = selection.select_of_port(packet, link, port)
+                    && let Some(packet) = selection.select(packet, link, port)
                     && !state.repeats(&mut repetitions, &packet, link)
                 {
                     while format == FileFormat::Pcapng && output.interfaces <= port {
