@@ -253,13 +253,8 @@ impl Bench {
             dir: dir.clone(),
             index_dir,
             key: None,
-            frames: FrameQuery {
-                times: 0..u64::MAX / 2,
-                filter: it.filter.clone(),
-                community_id: None,
-                anonymize: None,
-                out: out.to_owned(),
-            },
+            files: None,
+            frames: FrameQuery::new(0..u64::MAX / 2, it.filter.clone(), out.to_owned()),
         };
         let found = [None, Some(indexes.clone()), Some(indexes)].map(|index_dir| {
             let out = self.out("pcapng");

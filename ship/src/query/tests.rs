@@ -297,13 +297,7 @@ impl TestBench {
         StoreQuery {
             store: self.url.clone(),
             choice,
-            frames: FrameQuery {
-                times,
-                filter: Filter::default(),
-                community_id: None,
-                anonymize: None,
-                out: self.at("found.pcap"),
-            },
+            frames: FrameQuery::new(times, Filter::default(), self.at("found.pcap")),
         }
     }
 

@@ -91,6 +91,7 @@ fn query(args: &ExtractArgs, key: Option<SecretKey>) -> Result<ExtractQuery, Fai
         dir: args.dir.clone(),
         index_dir: args.index.clone(),
         key,
+        files: None,
         frames: frames(args)?,
     })
 }
@@ -119,11 +120,9 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
         }
     };
     Ok(FrameQuery {
-        times,
-        filter,
         community_id: args.community_id.clone(),
         anonymize: anonymize(args)?,
-        out: args.out.clone(),
+        ..FrameQuery::new(times, filter, args.out.clone())
     })
 }
 

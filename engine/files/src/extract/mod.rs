@@ -23,13 +23,14 @@ use crate::{
     format::ETHERNET,
     index::{FlowTerms, IndexFolder},
     link::{EthernetFrames, link_type_name},
-    merge::{self, MergeError, MergePlan, MergeTarget, PortLink, RecordSelection},
+    merge::{self, MergeError, MergePlan, MergeTarget, OutputLimits, PortLink, RecordSelection},
     read::{FileRanges, Packet, ReadMeter},
     sealed::SecretKey,
 };
 use select::{SelectionQuery, select};
 use serde::Serialize;
 use std::{
+    io::Write,
     ops::Range,
     path::{Path, PathBuf},
     time::Instant,
@@ -49,8 +50,20 @@ pub struct ExtractQuery {
     pub index_dir: Option<PathBuf>,
     /// Key that opens the folder's sealed files; `None`: only plain files can be read.
     pub key: Option<SecretKey>,
+    /// Files to search; `None`: all finished capture files of the folder, and missing indexes are
+    /// built.
+    pub files: Option<SearchedFiles>,
     /// Selection of frames by time, filter and flow.
     pub frames: FrameQuery,
+}
+
+/// Files of a capture folder that a query searches. Their indexes are read and never built.
+#[derive(Clone, Debug, Default)]
+pub struct SearchedFiles {
+    /// Paths and lengths in bytes of finished files.
+    pub finished: Vec<(PathBuf, u64)>,
+    /// Paths, without `.part`, and present lengths in bytes of files that a capture still writes.
+    pub open: Vec<(PathBuf, u64)>,
 }
 
 /// Selection of frames in capture files, and how they are written.
@@ -63,11 +76,35 @@ pub struct FrameQuery {
     /// Community ID of the flow to select, as [`Headers::community_id`] computes it of the
     /// innermost packet. `None`: any flow.
     pub community_id: Option<String>,
+    /// Pairs of a time range, as `times`, and a filter; a selected frame also matches one of the
+    /// pairs. Empty: `times` and `filter` suffice.
+    pub alternatives: Vec<(Range<u64>, Filter)>,
+    /// Terms that every selected frame meets, for the indexes. `None`: those of `filter`.
+    pub terms: Option<FlowTerms>,
+    /// Limits of the extraction's output.
+    pub limits: OutputLimits,
     /// Anonymization of the frames found and of the files' metadata. `None`: frames are copied
     /// unchanged.
     pub anonymize: Option<AnonymizeParams>,
     /// Path of the extraction's output; `-` is standard output.
     pub out: PathBuf,
+}
+
+impl FrameQuery {
+    /// Creates a query for the frames of `times` that match `filter`, unlimited and unchanged.
+    #[must_use]
+    pub fn new(times: Range<u64>, filter: Filter, out: PathBuf) -> Self {
+        Self {
+            times,
+            filter,
+            community_id: None,
+            alternatives: Vec::new(),
+            terms: None,
+            limits: OutputLimits::default(),
+            anonymize: None,
+            out,
+        }
+    }
 }
 
 /// Result of an extraction: counts of the frames found, and the output that was written.
@@ -150,6 +187,15 @@ impl FrameSelection<'_> {
             other => self.accepts_other(other, bytes, len),
         };
         accepts
+            && (query.alternatives.is_empty()
+                || self
+                    .ethernet
+                    .convert(link.link_type, bytes, len)
+                    .is_some_and(|(bytes, len)| {
+                        query.alternatives.iter().any(|(times, filter)| {
+                            times.contains(&packet.ns) && filter.accepts(bytes, len)
+                        })
+                    }))
             && query.community_id.as_ref().is_none_or(|id| {
                 let frame = self.ethernet.convert(link.link_type, bytes, len);
                 let found = frame.and_then(|(it, _)| Headers::innermost(it).community_id(it));
@@ -181,18 +227,6 @@ impl FrameSelection<'_> {
             }
         }
     }
-
-    /// Returns a line for each link type with frames that the filter cannot judge.
-    fn losses(&self) -> impl Iterator<Item = String> {
-        self.filters.iter().filter_map(|it| {
-            let e = it.filter.as_ref().err()?;
-            Some(format!(
-                "{} frames of {} are left out, because the filter cannot be applied to them: {e}",
-                it.left_out,
-                link_type_name(it.link_type)
-            ))
-        })
-    }
 }
 
 impl RecordSelection for FrameSelection<'_> {
@@ -209,6 +243,19 @@ impl RecordSelection for FrameSelection<'_> {
             Some(anonymizer) => packet.with_bytes(anonymizer.frame(packet.bytes, packet.len)),
             None => packet,
         })
+    }
+
+    /// Returns a line for each link type with frames that the filter cannot judge.
+    fn losses(&self) -> Vec<String> {
+        let lost = self.filters.iter().filter_map(|it| {
+            let e = it.filter.as_ref().err()?;
+            Some(format!(
+                "{} frames of {} are left out, because the filter cannot be applied to them: {e}",
+                it.left_out,
+                link_type_name(it.link_type)
+            ))
+        });
+        lost.collect()
     }
 }
 
@@ -236,6 +283,28 @@ pub fn extract(
     query: &ExtractQuery,
     watch: impl Fn(u64, u64) -> bool,
 ) -> Result<Extracted, MergeError> {
+    extract_to(query, None, watch)
+}
+
+/// Runs an extraction query as [`extract`] does, and passes the output to `writer` while frames are
+/// found. The extension of [`FrameQuery::out`] selects the format of the output. A pcapng output
+/// ends with a comment that begins with `complete:` or `incomplete:`.
+///
+/// # Errors
+/// See [`extract`].
+pub fn extract_into(
+    query: &ExtractQuery,
+    writer: Box<dyn Write + Send>,
+    watch: impl Fn(u64, u64) -> bool,
+) -> Result<Extracted, MergeError> {
+    extract_to(query, Some(writer), watch)
+}
+
+fn extract_to(
+    query: &ExtractQuery,
+    writer: Option<Box<dyn Write + Send>>,
+    watch: impl Fn(u64, u64) -> bool,
+) -> Result<Extracted, MergeError> {
     let begun = Instant::now();
     let meter = ReadMeter::default();
     let wanted = SelectionQuery {
@@ -245,20 +314,22 @@ pub fn extract(
             dir: folder_of(&query.dir),
         }),
         key: query.key.as_ref(),
-        out: Some(&query.frames.out),
+        out: Some(query.frames.out.as_path()).filter(|_| writer.is_none()),
+        files: query.files.as_ref(),
         times: &query.frames.times,
-        terms: FlowTerms::parse(query.frames.filter.expression()),
+        terms: match &query.frames.terms {
+            Some(terms) => terms.clone(),
+            None => FlowTerms::parse(query.frames.filter.expression()),
+        },
     };
     let selection = select(&wanted, &meter, &|| watch(0, 0))?;
     let read = selection.files.len() as u64;
-    let mut written = extract_ranges(selection.files, selection.notes, &query.frames, watch)?;
-    // The head of a compressed file may have been the whole file; its index has reported the loss
-    // already.
-    let mut losses = selection.losses;
-    written.losses.retain(|it| !losses.contains(it));
-    losses.append(&mut written.losses);
+    let (files, index) = (selection.files, selection.index);
+    let mut plan = MergePlan::from_ranges(files, selection.notes, &query.frames.out, false)?;
+    plan.limit(query.frames.limits, selection.losses);
+    let written = write_frames(plan, &query.frames, writer, watch)?;
     Ok(Extracted {
-        written: FramesWritten { losses, ..written },
+        written,
         files: ReadCount {
             read,
             total: selection.finished,
@@ -267,7 +338,7 @@ pub fn extract(
             read: meter.bytes(),
             total: selection.finished_bytes,
         },
-        index: selection.index,
+        index,
         seconds: begun.elapsed().as_secs_f64(),
     })
 }
@@ -285,10 +356,27 @@ pub fn extract_ranges(
     watch: impl Fn(u64, u64) -> bool,
 ) -> Result<FramesWritten, MergeError> {
     let mut plan = MergePlan::from_ranges(files, notes, &query.out, false)?;
+    plan.limit(query.limits, Vec::new());
+    write_frames(plan, query, None, watch)
+}
+
+/// Writes the frames of a plan that match the query, to `writer` or to the output of the query.
+fn write_frames(
+    mut plan: MergePlan,
+    query: &FrameQuery,
+    writer: Option<Box<dyn Write + Send>>,
+    watch: impl Fn(u64, u64) -> bool,
+) -> Result<FramesWritten, MergeError> {
     if query.anonymize.is_some() {
         make_anonymous(&mut plan)?;
     }
-    let target = MergeTarget::new(&query.out, &plan)?;
+    let target = match writer {
+        Some(writer) => {
+            plan.add_closing_comment();
+            MergeTarget::to_writer(writer)
+        }
+        None => MergeTarget::new(&query.out, &plan)?,
+    };
     let to_read = plan.bytes().unwrap_or(0);
     let mut frames = FrameSelection {
         query,
@@ -297,9 +385,6 @@ pub fn extract_ranges(
         anonymizer: query.anonymize.as_ref().map(Anonymizer::new),
     };
     let merged = merge::run_selected(plan, target, &mut frames, |bytes| watch(bytes, to_read))?;
-    let losses = merged.inputs.iter();
-    let losses = losses.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
-    let losses = losses.chain(frames.losses());
     Ok(FramesWritten {
         out: merged.out,
         format: merged.format,
@@ -307,7 +392,7 @@ pub fn extract_ranges(
         bytes: merged.bytes,
         first_ns: merged.first_ns,
         last_ns: merged.last_ns,
-        losses: losses.collect(),
+        losses: merged.losses,
         anonymized: frames.anonymizer.map(|it| it.done()),
         notes: merged.notes,
     })
@@ -360,13 +445,8 @@ mod tests {
             dir: dir.path().to_owned(),
             index_dir: index.map(|it| it.path().to_owned()),
             key: None,
-            frames: FrameQuery {
-                times: 0..u64::MAX,
-                filter: Filter::default(),
-                community_id: None,
-                anonymize: None,
-                out: dir.path().join("out"),
-            },
+            files: None,
+            frames: FrameQuery::new(0..u64::MAX, Filter::default(), dir.path().join("out")),
         }
     }
 

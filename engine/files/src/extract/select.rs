@@ -1,6 +1,9 @@
 //! Selection of the parts of files that may hold the frames wanted.
 
-use super::times::{Beginning, may_hold, reaches};
+use super::{
+    SearchedFiles,
+    times::{Beginning, may_hold, reaches},
+};
 use crate::{
     index::{self, CaptureIndex, FlowTerms, IndexFolder},
     merge::{MergeError, in_folder_or_file},
@@ -35,6 +38,8 @@ pub(super) struct SelectionQuery<'a> {
     pub(super) key: Option<&'a SecretKey>,
     /// Output of the extraction, which is not an input.
     pub(super) out: Option<&'a Path>,
+    /// Files to search; `None`: all finished files of the folder.
+    pub(super) files: Option<&'a SearchedFiles>,
     pub(super) times: &'a Range<u64>,
     pub(super) terms: FlowTerms,
 }
@@ -97,7 +102,9 @@ pub(super) fn select(
     let mut it = FileSelection::default();
     it.index.helps_filter = !wanted.terms.is_empty();
     let mut found = it.list(wanted, meter)?;
-    if let Some(IndexFolder { folder, .. }) = wanted.indexes {
+    if let Some(IndexFolder { folder, .. }) = wanted.indexes
+        && wanted.files.is_none()
+    {
         fs::create_dir_all(folder)
             .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
     }
@@ -113,7 +120,7 @@ pub(super) fn select(
         if file.is_lost || file.index.is_none() && !may_hold(&reach, wanted.times) {
             continue;
         }
-        if let (None, Some(indexes)) = (&file.index, wanted.indexes) {
+        if let (None, Some(indexes), None) = (&file.index, wanted.indexes, wanted.files) {
             let index = it.build_index(indexes, wanted.key, file, may_continue);
             file.index = index.map(|index| Indexed::new(&index, wanted));
         }
@@ -135,7 +142,10 @@ impl FileSelection {
         wanted: &SelectionQuery<'_>,
         meter: &ReadMeter,
     ) -> Result<Vec<FoundFile>, MergeError> {
-        let files = in_folder_or_file(wanted.dir, wanted.key, wanted.out, meter, &mut self.notes)?;
+        let files = match wanted.files {
+            Some(files) => searched(files, wanted, meter),
+            None => in_folder_or_file(wanted.dir, wanted.key, wanted.out, meter, &mut self.notes)?,
+        };
         let found: Vec<_> = files
             .into_iter()
             .map(|(file, len)| FoundFile {
@@ -160,7 +170,8 @@ impl FileSelection {
     /// Loads the index of a capture file. Without an index, reads the time of the first record of a
     /// file of a folder, if the query limits times. A file that the user named may be a pipe.
     fn load_index_or_beginning(&mut self, found: &mut FoundFile, wanted: &SelectionQuery<'_>) {
-        let indexes = wanted.indexes;
+        // The index of an open file is built when the file is finished.
+        let indexes = wanted.indexes.filter(|_| !found.file.is_open);
         if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
             self.index.files += 1;
             self.index.bytes_read += bytes;
@@ -170,6 +181,8 @@ impl FileSelection {
                 Ok(begins) => found.begins = begins,
                 // The merge notes that the file was deleted.
                 Err(e) if e.is_not_found() => {}
+                // The header of an open file is not on the disk yet.
+                Err(_) if found.file.is_open => found.is_lost = true,
                 Err(e) => {
                     let shown = found.file.path.display();
                     self.losses.push(format!("{shown}: cannot be read: {e}"));
@@ -227,6 +240,30 @@ impl FileSelection {
         }
         self.files.push(file);
     }
+}
+
+/// Returns the files of a list, with their lengths. Open files are read up to their present length.
+fn searched(
+    files: &SearchedFiles,
+    wanted: &SelectionQuery<'_>,
+    meter: &ReadMeter,
+) -> Vec<(FileRanges, u64)> {
+    let of = |path: &Path| FileRanges {
+        found_in: Some(wanted.dir.to_owned()),
+        meter: meter.for_another_file(),
+        key: wanted.key.cloned(),
+        ..FileRanges::whole(path.to_owned())
+    };
+    let finished = files.finished.iter().map(|(path, len)| (of(path), *len));
+    let open = files.open.iter().map(|(path, len)| {
+        let file = FileRanges {
+            is_open: true,
+            ..of(path)
+        };
+        let ranges = std::iter::once(0..*len).collect();
+        (file.with_ranges(ranges), *len)
+    });
+    finished.chain(open).collect()
 }
 
 /// Returns the part before the first record of the first capture file that still exists. It is

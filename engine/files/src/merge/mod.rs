@@ -26,7 +26,7 @@ mod target;
 
 pub use gaps::GapFacts;
 pub use inputs::{in_folder, in_folder_or_file, kind_in_folder};
-pub use plan::MergePlan;
+pub use plan::{MergePlan, OutputLimits};
 pub use run::{VisitedRecord, run, visit};
 pub use summary::{InputFacts, InterfaceFacts, Lateness, MergeError, MergeSummary};
 pub use target::MergeTarget;

@@ -240,6 +240,30 @@ impl MergeOutput {
         }
     }
 
+    /// Returns the number of bytes of the merged file so far.
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        self.written + self.piece.len() as u64
+    }
+
+    /// Passes the buffered output on if a reader waits for it.
+    pub(super) fn pass_on(&mut self) -> Result<(), MergeError> {
+        match self.target.is_awaited() {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a comment as the last block of a pcapng output: in statistics of its first interface.
+    pub(super) fn closing_comment(&mut self, text: &str) {
+        if self.format == FileFormat::Pcapng && self.interfaces > 0 {
+            let none = InterfaceStatistics::default();
+            interface_statistics(&mut self.piece, 0, &none, |out| {
+                option(out, OPT_COMMENT, text.as_bytes());
+            });
+        }
+    }
+
     /// Writes the remaining bytes of the merged file and renames it. Returns its length, and notes
     /// on differences from the inputs.
     pub(super) fn finish(mut self) -> Result<(u64, Vec<String>), MergeError> {

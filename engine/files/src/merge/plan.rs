@@ -26,6 +26,25 @@ use wqcap_frame::dedup::{DedupWindow, IgnoredFields};
 /// Maximum number of unreadable inputs in the error for a merge without any readable input.
 const MOST_LOSSES: usize = 3;
 
+/// Limits of a merged file. A merge ends with the record that reaches one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputLimits {
+    /// Maximum number of records.
+    pub frames: u64,
+    /// Number of output bytes after which no further record is written.
+    pub bytes: u64,
+}
+
+impl Default for OutputLimits {
+    /// Returns limits that no file reaches.
+    fn default() -> Self {
+        Self {
+            frames: u64::MAX,
+            bytes: u64::MAX,
+        }
+    }
+}
+
 /// Checked inputs of a merge, and the format of its output.
 pub struct MergePlan {
     pub(super) streams: Vec<StreamPlan>,
@@ -51,6 +70,12 @@ pub struct MergePlan {
     pub(super) repetitions: Option<DedupWindow>,
     /// Set when the merged file omits texts written by people or machines.
     pub(super) anonymous: bool,
+    /// Limits of the merged file.
+    pub(super) limits: OutputLimits,
+    /// Losses that were known before the merge, a line each.
+    pub(super) known_losses: Vec<String>,
+    /// Set when a pcapng output ends with a comment on its completeness.
+    pub(super) has_closing_comment: bool,
     /// Set when an input file is encrypted, and the key for it was not given.
     lacks_key: bool,
     identities: HashSet<(u64, u64)>,
@@ -174,6 +199,9 @@ impl MergePlan {
             secrets: Vec::new(),
             repetitions: None,
             anonymous: false,
+            limits: OutputLimits::default(),
+            known_losses: Vec::new(),
+            has_closing_comment: false,
             lacks_key: false,
             identities: HashSet::new(),
             bytes: Some(0),
@@ -265,6 +293,17 @@ impl MergePlan {
         Ok(())
     }
 
+    /// Sets the limits of the merged file and the losses of the inputs that are known already.
+    pub(crate) fn limit(&mut self, limits: OutputLimits, known_losses: Vec<String>) {
+        self.limits = limits;
+        self.known_losses = known_losses;
+    }
+
+    /// Ends a pcapng output with a comment on its completeness.
+    pub(crate) fn add_closing_comment(&mut self) {
+        self.has_closing_comment = true;
+    }
+
     /// Leaves out of the merged file names, descriptions, comments, secrets and all options that
     /// may identify persons or places, and all frames of other link types than Ethernet.
     pub(crate) fn make_anonymous(&mut self) {
@@ -312,7 +351,7 @@ impl MergePlan {
             // Remote ranges always have an end.
             self.bytes = self.bytes.map(|n| n + ranges.bytes(u64::MAX));
         } else if path.as_os_str() != "-" {
-            let metadata = match fs::metadata(path) {
+            let metadata = match ranges.with_present_path(|path| fs::metadata(path)) {
                 Ok(metadata) => metadata,
                 Err(e) => return self.unreadable(&ranges, e.into()),
             };
@@ -440,6 +479,10 @@ impl MergePlan {
 
     /// Records an input file of which nothing is read.
     fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
+        // The header of an open file is not on the disk yet.
+        if ranges.is_open {
+            return None;
+        }
         self.inputs.push(InputFacts {
             path: ranges.shown(),
             loss: Some(format!("cannot be read: {problem}")),

@@ -48,6 +48,11 @@ pub(crate) trait RecordSelection {
         link: PortLink,
         port: usize,
     ) -> Option<Packet<'a>>;
+
+    /// Returns a line for each kind of records that the selection could not judge.
+    fn losses(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Record of the inputs of a merge plan, on its way to a visitor.
@@ -134,6 +139,9 @@ pub(crate) fn run_selected(
         unread: 0,
         secrets: plan.secrets,
     };
+    let (limits, has_closing_comment) = (plan.limits, plan.has_closing_comment);
+    let mut losses = plan.known_losses;
+    let mut limited = false;
     let mut repetitions = plan.repetitions;
     let planned = plan.streams.len();
     let streams = plan.streams.into_iter().enumerate();
@@ -176,6 +184,7 @@ pub(crate) fn run_selected(
                     }
                     output.record(&packet, port, stream.queue)?;
                     state.count(ns, stream.number, port);
+                    limited = state.frames >= limits.frames || output.len() >= limits.bytes;
                 }
                 stream.advance(&mut ledger);
             }
@@ -197,11 +206,17 @@ pub(crate) fn run_selected(
             due.push(Reverse((overtaken.next_ns, streams.len())));
             streams.push(overtaken);
         }
+        if limited {
+            break;
+        }
         steps += 1;
         if steps.is_multiple_of(EVERY) {
             let open: u64 = streams.iter().map(MergeStream::offset).sum();
             if !watch(ledger.bytes_read + open) {
                 return Err(MergeError::Stopped);
+            }
+            if state.frames > 0 {
+                output.pass_on()?;
             }
             if output.reader_left {
                 break;
@@ -217,7 +232,7 @@ pub(crate) fn run_selected(
             output.statistics(port, statistics);
         }
     }
-    let mut notes = ledger.notes;
+    let mut notes = std::mem::take(&mut ledger.notes);
     if output.reader_left {
         notes.push("the output is incomplete: its reader closed the pipe".into());
     }
@@ -242,6 +257,23 @@ pub(crate) fn run_selected(
                 notes.push(format!("{n} {what}"));
             }
         }
+    }
+    // The head of a compressed file may have been the whole file; its index has reported the loss
+    // already.
+    for loss in ledger.losses().chain(selection.losses()) {
+        if !losses.contains(&loss) {
+            losses.push(loss);
+        }
+    }
+    if limited {
+        losses.push(format!(
+            "the answer ends at a limit, after {} frames and {} bytes",
+            state.frames,
+            output.len()
+        ));
+    }
+    if has_closing_comment {
+        output.closing_comment(&closing_text(state.frames, &losses));
     }
     let (bytes, more) = output.finish()?;
     notes.extend(more);
@@ -276,7 +308,16 @@ pub(crate) fn run_selected(
         late: state.late,
         inputs: ledger.inputs,
         notes,
+        losses,
     })
+}
+
+/// Formats the comment on the completeness of an output.
+fn closing_text(frames: u64, losses: &[String]) -> String {
+    match losses {
+        [] => format!("complete: {frames} frames"),
+        losses => format!("incomplete: {frames} frames; {}", losses.join("; ")),
+    }
 }
 
 /// Progress of a merge: counts and times of the records written so far.

@@ -60,6 +60,12 @@ pub(super) struct MergeLedger {
 }
 
 impl MergeLedger {
+    /// Returns a line for each input with lost records.
+    pub(super) fn losses(&self) -> impl Iterator<Item = String> {
+        let inputs = self.inputs.iter();
+        inputs.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)))
+    }
+
     /// Returns the capture port of an input's interface, if the output can hold it.
     fn port(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let fits = self.only.is_none_or(|it| it == interface.link_type);
@@ -236,12 +242,15 @@ impl MergeStream {
         let facts = &mut ledger.inputs[open.input];
         facts.bytes = open.reader.offset();
         let mut losses = Vec::new();
-        if let Some(e) = error {
+        // The next records of an open file are not on the disk yet.
+        let is_open = open.ranges.is_open;
+        if let Some(e) = error.filter(|_| !is_open) {
             losses.push(format!(
                 "{e}; the frames after this place in the file are lost"
             ));
         }
         match open.reader.end() {
+            Some(FileEnd::Torn { .. } | FileEnd::Padding { .. }) if is_open => {}
             Some(end @ FileEnd::Torn { .. }) => losses.push(end.to_string()),
             Some(end @ FileEnd::Padding { .. }) => facts.notes.push(end.to_string()),
             Some(FileEnd::Clean) | None => {}

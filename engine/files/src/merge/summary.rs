@@ -54,6 +54,10 @@ pub struct MergeSummary {
     pub inputs: Vec<InputFacts>,
     /// Notes for the user on the merged file.
     pub notes: Vec<String>,
+    /// Reasons why the merged file lacks frames of the inputs, a line each. In JSON they are the
+    /// `loss` of each input.
+    #[serde(skip)]
+    pub losses: Vec<String>,
 }
 
 /// Capture port in the merged file.

@@ -22,6 +22,8 @@ enum MergeDestination {
     /// No destination: the output is discarded.
     Nothing,
     Stdout,
+    /// Function of the caller that takes the output.
+    Writer(Box<dyn Write + Send>),
     /// Output device or pipe, written directly.
     Direct(File),
     /// Temporary file in the folder of the output, renamed to its final path when complete.
@@ -34,6 +36,15 @@ impl MergeTarget {
         Self {
             place: MergeDestination::Nothing,
             shown: String::new(),
+        }
+    }
+
+    /// Creates a destination that passes the output to `writer`. An error of kind `BrokenPipe` ends
+    /// the merge early.
+    pub(crate) fn to_writer(writer: Box<dyn Write + Send>) -> Self {
+        Self {
+            place: MergeDestination::Writer(writer),
+            shown: "the answer".into(),
         }
     }
 
@@ -84,6 +95,7 @@ impl MergeTarget {
                 stdout.write_all(bytes).and_then(|()| stdout.flush())
             }
             MergeDestination::Direct(file) => file.write_all(bytes),
+            MergeDestination::Writer(writer) => writer.write_all(bytes),
             MergeDestination::Named(file, _) => file.as_file_mut().write_all(bytes),
         };
         match result {
@@ -91,6 +103,11 @@ impl MergeTarget {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(e) => Err(failed(&self.shown, &format!("write at byte {offset}"), &e)),
         }
+    }
+
+    /// Returns `true` if the caller waits for the output while the merge runs.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(self.place, MergeDestination::Writer(_))
     }
 
     /// Overwrites bytes of the merged file that were written before. `false`: the destination is

@@ -1,7 +1,10 @@
 //! Opening of capture files, whole or in part, compressed or not.
 
 use super::{Decompressor, PacketReader, ReadError};
-use crate::sealed::{Content, SecretKey};
+use crate::{
+    name::PART,
+    sealed::{Content, SecretKey},
+};
 use std::{
     fmt::Debug,
     io::{self, Read, Seek, SeekFrom},
@@ -45,6 +48,9 @@ pub struct FileRanges {
     pub(crate) key: Option<SecretKey>,
     /// Source of the capture file's content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
+    /// Set if a capture may still write the file, which then has the name `path` with
+    /// [`PART`]. Its readable part ends with its last complete record.
+    pub(crate) is_open: bool,
 }
 
 /// Content of a capture file that is not local, such as an object of a store.
@@ -124,6 +130,7 @@ impl FileRanges {
             meter: ReadMeter::default(),
             key: None,
             remote: None,
+            is_open: false,
         }
     }
 
@@ -165,6 +172,23 @@ impl FileRanges {
     #[must_use]
     pub fn may_be_lost(&self) -> bool {
         self.found_in.is_some()
+    }
+
+    /// Calls `access` with the present path of the capture file. The name of an open file changes
+    /// when its capture finishes it.
+    pub(crate) fn with_present_path<T>(
+        &self,
+        access: impl Fn(&Path) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.is_open {
+            let mut part = self.path.clone().into_os_string();
+            part.push(PART);
+            match access(Path::new(&part)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                result => return result,
+            }
+        }
+        access(&self.path)
     }
 
     /// Returns the capture file's name for messages.
@@ -235,7 +259,7 @@ impl FileRanges {
         let key = self.key.as_ref();
         let file = match self.is_named {
             true => Content::open_named(&self.path, key)?,
-            false => Content::open(&self.path, key)?,
+            false => self.with_present_path(|path| Content::open(path, key))?,
         };
         Ok(RangeSource {
             file,
