@@ -28,6 +28,8 @@ use args::{Args, CliCommand};
 use clap::Parser;
 #[cfg(feature = "flows")]
 use cmd::flows;
+#[cfg(feature = "serve")]
+use cmd::serve;
 use cmd::{
     check, ctl, devices, extcap, extract, manual, merge, model, pin, recover, rss, run, selftest,
     top,
@@ -65,6 +67,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "flows")]
         CliCommand::Flows(it) => flows::flows(&it, args.quiet),
         CliCommand::Pin(it) => pin::pin(&it),
+        #[cfg(feature = "serve")]
+        CliCommand::Serve(it) => serve::serve(&it, args.quiet),
         #[cfg(feature = "ship")]
         CliCommand::Ship(it) => ship::ship(&it, args.quiet),
         #[cfg(feature = "ship")]

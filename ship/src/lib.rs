@@ -20,6 +20,7 @@
 //! | `key` | keys of objects |
 //! | [`mod@store`] | an object store: a bucket, or a folder |
 //! | `source` | finds the finished files of a capture |
+//! | [`columns`] | reads columns of any Parquet file |
 //! | `blocks` | writes the parts of a file, from its index, as a Parquet file |
 //! | `flow_filter` | Bloom filter of the flows in a part |
 //! | `journal` | delivery state of each file, on disk before the next step |
@@ -44,6 +45,7 @@ extern crate self as wqcap_ship;
 
 mod bandwidth;
 mod blocks;
+pub mod columns;
 #[cfg(test)]
 mod corpus;
 pub mod fleet;

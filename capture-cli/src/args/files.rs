@@ -132,7 +132,7 @@ impl FilterArgs {
 }
 
 /// Options that name the key for encrypted capture files.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct KeyArgs {
     /// Decrypt capture files with the key in this file, as output.encrypt_key names it
     #[arg(long, value_name = "KEYFILE")]
@@ -143,7 +143,7 @@ pub struct KeyArgs {
 }
 
 /// Arguments of `wqcap extract`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 T is one of
   2026-03-01T12:00:00Z, 2026-03-01T14:00:00.5+02:00   RFC 3339
@@ -183,14 +183,20 @@ Examples:
       --filter 'host 10.0.0.1 and tcp port 443'
   wqcap extract file:///srv/store --sensor tap1 --from -1h -o a.pcapng
   wqcap extract s3://captures/site1 --ranges found.csv -o found.pcapng
+  wqcap extract https://sensor7:9465 --token-file token --from -10m \\
+      --filter 'host 10.0.0.1' -o alert.pcapng
 
 Exit status: 1 also if OUT is complete except for records lost in a truncated or damaged file, or in \
 an object that is missing or has changed.")]
 pub struct ExtractArgs {
     /// Directory of capture files (output.dir of the capture), including all directories below it;
-    /// or a capture file, or a store
-    #[arg(value_name = "DIR|FILE|STORE")]
+    /// or a capture file, a store, or a sensor on which wqcap serve runs
+    #[arg(value_name = "DIR|FILE|STORE|URL")]
     pub dir: PathBuf,
+    /// Further sensors, whose frames are merged by time with those of the first one
+    #[cfg(feature = "serve")]
+    #[arg(value_name = "URL")]
+    pub more: Vec<PathBuf>,
     /// Start of the extracted period, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub from: Option<TimePoint>,
@@ -223,6 +229,9 @@ pub struct ExtractArgs {
     /// first records]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    pub sensor: super::SensorArgs,
     #[cfg(feature = "ship")]
     #[command(flatten)]
     pub store: super::StoreArgs,

@@ -10,6 +10,8 @@ mod fleet;
 mod foreign;
 mod pin;
 mod selftest;
+#[cfg(feature = "serve")]
+mod serve;
 #[cfg(feature = "ship")]
 mod ship;
 
@@ -23,6 +25,8 @@ pub use fleet::*;
 pub use foreign::hint;
 pub use pin::*;
 pub use selftest::*;
+#[cfg(feature = "serve")]
+pub use serve::*;
 #[cfg(feature = "ship")]
 pub use ship::*;
 
@@ -98,6 +102,9 @@ pub enum CliCommand {
     /// Ship finished files and flow records to an object store
     #[cfg(feature = "ship")]
     Ship(ShipArgs),
+    /// Serve packets, flow records and the state of a capture over HTTPS, with a page
+    #[cfg(feature = "serve")]
+    Serve(ServeArgs),
     /// Show all sensors of an object store, and whether anything is missing
     #[cfg(feature = "ship")]
     Fleet(FleetArgs),

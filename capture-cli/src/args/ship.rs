@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use wqcap_engine::config::Sensor;
 
 /// Options of `wqcap extract` that select the frames to read from a store.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct StoreArgs {
     /// In a store: extract only frames of this sensor; the option may be given several times
     /// [default: every sensor]

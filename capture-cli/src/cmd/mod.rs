@@ -19,6 +19,8 @@ pub mod recover;
 pub mod rss;
 pub mod run;
 pub mod selftest;
+#[cfg(feature = "serve")]
+pub mod serve;
 #[cfg(feature = "ship")]
 pub mod ship;
 pub mod summary;

@@ -54,6 +54,32 @@ impl Peer {
             name,
         }
     }
+
+    /// Returns the peer with another name for the limit of its audit lines.
+    #[must_use]
+    pub fn limited_as(self, bound: String) -> Self {
+        Self { bound, ..self }
+    }
+}
+
+/// Writes to the audit trail that a request for stored data was answered. `result` says how
+/// completely, `new` what the answer had, and `why` what it lacks.
+pub fn log_answer(who: &Peer, what: &str, result: &str, new: &str, why: Option<&str>) {
+    AuditLine {
+        new: Some(new),
+        why,
+        ..AuditLine::new(who, what, result)
+    }
+    .write();
+}
+
+/// Writes to the audit trail that a request which may be frequent was answered or refused. Each peer
+/// has a limit of such lines, and omitted ones are counted.
+pub fn log_frequent(who: &Peer, what: &str, result: &str, why: Option<&str>) {
+    without_effect(&AuditLine {
+        why,
+        ..AuditLine::new(who, what, result)
+    });
 }
 
 /// Writes the outcome of a requested change to the audit trail.

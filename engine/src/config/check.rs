@@ -5,7 +5,7 @@ use super::{
     Config, DeviceConfig, Format, Mode, OnLoss, OutputConfig, Problem, RuleConfig, Size, Span,
 };
 use crate::text::counted;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 use wqcap_files::name::NameTemplate;
 
 /// Largest number of WRs in a receive ring: the RQ's producer index has 16 bits, and libmlx5 rounds
@@ -119,6 +119,8 @@ ranges! {
     "ship.part_size": Bytes 5 * MIB, GIB => it.ship.as_ref()?.part_size;
     "ship.concurrency": Number 1, 64 => it.ship.as_ref()?.concurrency;
     "ship.bandwidth": Bytes 64 * KIB, TIB => it.ship.as_ref()?.bandwidth;
+    "serve.max_requests": Number 1, 256 => it.serve.as_ref()?.max_requests;
+    "serve.max_bytes": Bytes MIB, TIB => it.serve.as_ref()?.max_bytes;
     "control.srq": Number 1, 1 << 16 => it.control.as_ref()?.srq;
     "control.srq_max": Number 1, 1 << 16 => it.control.as_ref()?.srq_max;
     "control.srq_calm": Time SECOND, DAY => it.control.as_ref()?.srq_calm;
@@ -193,6 +195,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     rss(config, &mut found);
     output(config, &mut found);
     ship(config, &mut found);
+    serve(config, &mut found);
     found
 }
 
@@ -405,6 +408,28 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
             let problem = format!("the directory is also that of {key}; name another directory");
             found.push(Problem::new("ship.journal", value, problem).involving(&[key]));
         }
+    }
+}
+
+/// Checks that the files for TLS are set together.
+fn serve(config: &Config, found: &mut Vec<Problem>) {
+    let Some(it) = &config.serve else { return };
+    let mut need = |key: &'static str, value: &Option<PathBuf>, others: &[&'static str]| {
+        if let Some(path) = value {
+            let problem = format!("TLS needs {} too", others.join(" and "));
+            let value = format!("{path:?}");
+            found.push(Problem::new(key, value, problem).involving(others));
+        }
+    };
+    match (&it.tls_cert, &it.tls_key) {
+        (Some(_), Some(_)) => {}
+        (None, None) => need(
+            "serve.client_ca",
+            &it.client_ca,
+            &["serve.tls_cert", "serve.tls_key"],
+        ),
+        (cert @ Some(_), None) => need("serve.tls_cert", cert, &["serve.tls_key"]),
+        (None, key) => need("serve.tls_key", key, &["serve.tls_cert"]),
     }
 }
 

@@ -25,7 +25,8 @@ pub use read::ParsedConfig;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     AnonymizeConfig, CaptureConfig, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig,
-    OutputConfig, PipelineConfig, PortConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
+    OutputConfig, PipelineConfig, PortConfig, ProcessConfig, RssConfig, ServeConfig, ShipConfig,
+    WqConfig,
 };
 pub use ship::{Sensor, ShipPackets};
 pub use value_error::ConfigValueError;
@@ -74,6 +75,8 @@ pub struct Config {
     pub metrics: Option<MetricsConfig>,
     /// Object store to which `wqcap ship` sends finished files; `None`: no store.
     pub ship: Option<ShipConfig>,
+    /// Packets and states over HTTPS by `wqcap serve`; `None`: the defaults of that command.
+    pub serve: Option<ServeConfig>,
     /// Anonymization of the files that `wqcap ship` sends; `None`: they are sent unchanged.
     pub anonymize: Option<AnonymizeConfig>,
     /// User and sandbox of the capture process.

@@ -64,7 +64,7 @@ fn every_key_is_documented_and_nothing_else() {
 
 #[test]
 fn documented_defaults_are_the_defaults() {
-    const OPTIONAL: &str = "[flows]\n[control]\n[metrics]\n[ship]\n[anonymize]\n";
+    const OPTIONAL: &str = "[flows]\n[control]\n[metrics]\n[ship]\n[serve]\n[anonymize]\n";
     let everything = Config::parse(OPTIONAL).unwrap();
     for (section, rows) in document() {
         for (key, default) in rows {

@@ -312,6 +312,26 @@ section! {
 }
 
 section! {
+    /// `[serve]`: packets, flow records and the state of the capture over HTTPS (`wqcap serve`).
+    pub struct ServeConfig {
+        /// Socket address of `wqcap serve`.
+        pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9465)).into(),
+        /// PEM file of the certificates of `wqcap serve`; absent: HTTP without TLS.
+        pub tls_cert: Option<PathBuf> = None,
+        /// PEM file of the private key of `wqcap serve`.
+        pub tls_key: Option<PathBuf> = None,
+        /// PEM file of the authorities that sign client certificates; absent: clients have none.
+        pub client_ca: Option<PathBuf> = None,
+        /// File of the tokens of callers; absent: callers have none.
+        pub tokens: Option<PathBuf> = None,
+        /// Number of requests that read capture files at the same time.
+        pub max_requests: u32 = 8,
+        /// Bytes of packets after which an answer ends as incomplete.
+        pub max_bytes: Size = Size(4 << 30),
+    }
+}
+
+section! {
     /// `[anonymize]`: anonymization of the files that `[ship]` sends.
     pub struct AnonymizeConfig {
         /// File with the key for anonymization.

@@ -9,7 +9,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `partitions` | selects the partitions and files that may have frames of the times |
-//! | `columns`, `table` | read Parquet files, and tables of parts |
+//! | `table` | reads tables of parts |
 //! | `ranges` | reads a list of ranges |
 //! | `plan` | selects the ranges of objects to be fetched |
 //! | `pieces` | combines ranges to requests |
@@ -18,7 +18,6 @@
 //! To the merge, each sensor is a folder of its name with its files. The result has the same ports,
 //! streams and bytes as that of `wqcap merge` on such folders.
 
-mod columns;
 mod fetch;
 mod partitions;
 mod pieces;
@@ -28,7 +27,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use columns::ParquetColumnError;
 pub use fetch::FetchProgress;
 pub use plan::{ObjectChoice, PlanError, Unsent};
 pub use ranges::{RangeList, RangeListError, RangeRowError};

@@ -1,6 +1,6 @@
 //! List of ranges of objects, made by a user: CSV or Parquet, as SQL engines print them.
 
-use super::columns::{Columns, ParquetColumnError};
+use crate::columns::{Columns, ParquetColumnError};
 use bytes::Bytes;
 use csv::{ReaderBuilder, Trim};
 use std::{collections::BTreeMap, io::Read, ops::Range};

@@ -1,6 +1,6 @@
 //! Reader of tables of parts: the columns that [`crate::blocks`] writes.
 
-use super::columns::{Columns, ParquetColumnError};
+use crate::columns::{Columns, ParquetColumnError};
 use crate::{
     blocks::{FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS},
     flow_filter::FlowFilter,

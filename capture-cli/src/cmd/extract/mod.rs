@@ -4,6 +4,8 @@
 //! The summary goes to stderr, because stdout may carry the capture. With `--json` it goes to
 //! stdout, and the capture must go to a file.
 
+#[cfg(feature = "serve")]
+mod sensors;
 #[cfg(feature = "ship")]
 mod store;
 
@@ -33,6 +35,13 @@ use wqcap_engine::{
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
     let key = key::of_args(&args.key)?;
+    #[cfg(feature = "serve")]
+    {
+        let urls = sensors::urls(args)?;
+        if !urls.is_empty() {
+            return sensors::extract(args, &urls, quiet);
+        }
+    }
     #[cfg(feature = "ship")]
     if let Some(url) = store::url(args)? {
         return store::extract(args, url, quiet);

@@ -150,6 +150,29 @@ impl AllowedPaths {
         }
     }
 
+    /// Collects the paths that `wqcap serve` may use: the capture's folders, certificates and tokens
+    /// to read, the folder of pins to write, and its port.
+    #[cfg(feature = "serve")]
+    pub fn to_serve(plan: &wqcap_serve::ServePlan, pins: Option<PathBuf>, port: u16) -> Self {
+        let mut read: Vec<PathBuf> = READ.iter().map(PathBuf::from).collect();
+        // A panic reads the program's file for its backtrace.
+        read.extend(env::current_exe());
+        read.push(plan.dir.clone());
+        read.extend(plan.index_dir.clone());
+        read.extend(plan.flows.iter().map(|it| it.dir.clone()));
+        let tls = plan.tls.iter();
+        let tls = tls.flat_map(|it| [Some(&it.cert), Some(&it.key), it.client_ca.as_ref()]);
+        let secrets = tls.flatten().chain(&plan.tokens);
+        read.extend(secrets.flat_map(|it| places(it)));
+        Self {
+            read,
+            write: pins.into_iter().collect(),
+            devices: plain_devices(),
+            listen: vec![port],
+            connects: false,
+        }
+    }
+
     /// Restricts this thread, and the threads that it creates, to the allowed files and ports.
     pub fn restrict(&self) -> Result<(), SandboxError> {
         match self.domain()? {

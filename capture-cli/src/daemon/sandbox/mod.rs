@@ -153,6 +153,34 @@ impl Sandbox {
         it.check("landlock denies other files", own.restrict())
     }
 
+    /// Restricts this process to what `wqcap serve` needs: the user, and for this thread and the
+    /// threads that it creates the files and the port. Connections to other machines are refused.
+    #[cfg(feature = "serve")]
+    pub fn enter_to_serve(
+        settings: &Config,
+        plan: &wqcap_serve::ServePlan,
+        port: u16,
+    ) -> Result<(), Failure> {
+        let it = Self {
+            wanted: settings.process.sandbox,
+            wire: None,
+            kernel: KernelSockets::None,
+        };
+        // The folder of pins gets the owner of the capture's folder.
+        let pins = plan.tokens.as_ref().and_then(|_| {
+            let folder = wqcap_engine::files::pin::PinFolder { dir: &plan.dir };
+            folder.prepare().ok()
+        });
+        user::become_reader(settings, port).map_err(|e| {
+            Failure::refused(format!("process.user = {:?}: {e}", settings.process.user))
+        })?;
+        if it.wanted == Wanted::Off {
+            return Ok(());
+        }
+        let own = files::AllowedPaths::to_serve(plan, pins, port);
+        it.check("landlock denies other files", own.restrict())
+    }
+
     /// Restricts all threads to the system calls of a capture.
     pub fn close(&self) -> Result<(), Failure> {
         let beyond = match self.wanted {

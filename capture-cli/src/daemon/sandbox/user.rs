@@ -93,6 +93,30 @@ pub fn drop_root_capabilities(
     Ok(())
 }
 
+/// Reduces the rights of `wqcap serve`: root becomes `process.user` without any capability, or keeps
+/// only those to read the capture's files and to add pins.
+#[cfg(feature = "serve")]
+pub fn become_reader(config: &Config, port: u16) -> Result<(), SandboxError> {
+    if !Uid::effective().is_root() {
+        return Ok(());
+    }
+    let mut kept = CapsHashSet::new();
+    if (1..1024).contains(&port) {
+        kept.insert(Capability::CAP_NET_BIND_SERVICE);
+    }
+    let name = &config.process.user;
+    if !name.is_empty() {
+        return Identity::lookup(name)?.enter(&kept);
+    }
+    kept.extend([
+        Capability::CAP_CHOWN,
+        Capability::CAP_DAC_OVERRIDE,
+        Capability::CAP_DAC_READ_SEARCH,
+    ]);
+    limit(&kept)?;
+    Ok(keep(&kept)?)
+}
+
 /// User and group to which the process switches.
 struct Identity {
     uid: Uid,

@@ -288,7 +288,7 @@ pub fn extract(
 
 /// Runs an extraction query as [`extract`] does, and passes the output to `writer` while frames are
 /// found. The extension of [`FrameQuery::out`] selects the format of the output. A pcapng output
-/// ends with a comment that begins with `complete:` or `incomplete:`.
+/// that lacks frames ends with a comment that begins with `incomplete:`.
 ///
 /// # Errors
 /// See [`extract`].

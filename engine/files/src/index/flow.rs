@@ -61,6 +61,17 @@ impl IndexFlow {
         }
     }
 
+    /// Creates the flow between two endpoints, each an address as a number and a port.
+    #[must_use]
+    pub fn between(ethertype: u16, protocol: u8, a: (u128, u16), b: (u128, u16)) -> Self {
+        Self {
+            ethertype,
+            protocol,
+            low: a.min(b),
+            high: a.max(b),
+        }
+    }
+
     /// Returns `true` if an endpoint of the flow has this address.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let (number, fits) = match address {

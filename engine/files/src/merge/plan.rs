@@ -74,7 +74,7 @@ pub struct MergePlan {
     pub(super) limits: OutputLimits,
     /// Losses that were known before the merge, a line each.
     pub(super) known_losses: Vec<String>,
-    /// Set when a pcapng output ends with a comment on its completeness.
+    /// Set when a pcapng output that lacks frames ends with a comment which says so.
     pub(super) has_closing_comment: bool,
     /// Set when an input file is encrypted, and the key for it was not given.
     lacks_key: bool,
@@ -299,7 +299,7 @@ impl MergePlan {
         self.known_losses = known_losses;
     }
 
-    /// Ends a pcapng output with a comment on its completeness.
+    /// Ends a pcapng output that lacks frames with a comment which says so.
     pub(crate) fn add_closing_comment(&mut self) {
         self.has_closing_comment = true;
     }

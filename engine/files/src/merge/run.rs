@@ -272,8 +272,9 @@ pub(crate) fn run_selected(
             output.len()
         ));
     }
-    if has_closing_comment {
-        output.closing_comment(&closing_text(state.frames, &losses));
+    if has_closing_comment && !losses.is_empty() {
+        let frames = state.frames;
+        output.closing_comment(&format!("incomplete: {frames} frames; {}", losses.join("; ")));
     }
     let (bytes, more) = output.finish()?;
     notes.extend(more);
@@ -310,14 +311,6 @@ pub(crate) fn run_selected(
         notes,
         losses,
     })
-}
-
-/// Formats the comment on the completeness of an output.
-fn closing_text(frames: u64, losses: &[String]) -> String {
-    match losses {
-        [] => format!("complete: {frames} frames"),
-        losses => format!("incomplete: {frames} frames; {}", losses.join("; ")),
-    }
 }
 
 /// Progress of a merge: counts and times of the records written so far.

@@ -167,6 +167,16 @@ impl PinFolder<'_> {
         self.write(&folder, pin).map_err(io_error)
     }
 
+    /// Creates the folder of pins if it is missing, and returns its path.
+    ///
+    /// # Errors
+    /// The folder cannot be created.
+    pub fn prepare(&self) -> io::Result<PathBuf> {
+        let folder = self.folder();
+        self.make_folder(&folder)?;
+        Ok(folder)
+    }
+
     /// Creates the folder of pins with the owner of the capture folder and mode 0755, regardless of
     /// the umask: the owner of the files can release pins and read them.
     fn make_folder(&self, folder: &Path) -> io::Result<()> {

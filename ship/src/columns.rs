@@ -16,7 +16,7 @@ use std::panic::{self, AssertUnwindSafe};
 const MOST_ROWS: usize = 1 << 24;
 
 /// Columns of a Parquet file. Errors name the column, but not the file.
-pub(super) struct Columns {
+pub struct Columns {
     reader: SerializedFileReader<Bytes>,
     rows: usize,
 }
@@ -66,7 +66,11 @@ pub enum ParquetColumnError {
 use ParquetColumnError as Fault;
 
 impl Columns {
-    pub(super) fn new(file: Bytes) -> Result<Self, Fault> {
+    /// Opens a Parquet file that is in memory.
+    ///
+    /// # Errors
+    /// The bytes are not a Parquet file, or it has more rows than the limit.
+    pub fn new(file: Bytes) -> Result<Self, Fault> {
         let reader = SerializedFileReader::new(file).map_err(Fault::File)?;
         let rows = reader.metadata().file_metadata().num_rows();
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
@@ -76,12 +80,15 @@ impl Columns {
         Ok(Self { reader, rows })
     }
 
-    pub(super) fn rows(&self) -> usize {
+    /// Returns the number of rows of the Parquet file.
+    #[must_use]
+    pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Returns the value of a metadata key of the Parquet file.
-    pub(super) fn fact(&self, key: &str) -> Option<&str> {
+    #[must_use]
+    pub fn fact(&self, key: &str) -> Option<&str> {
         let facts = self
             .reader
             .metadata()
@@ -90,12 +97,17 @@ impl Columns {
         facts.iter().find(|it| it.key == key)?.value.as_deref()
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    /// Returns `true` if the Parquet file has a column of this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
         !self.places(name).is_empty()
     }
 
     /// Reads a Parquet column of whole numbers of at least 0, one per row; `None`: null.
-    pub(super) fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, Fault> {
+    ///
+    /// # Errors
+    /// The column is missing, has another type, or is damaged.
+    pub fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, Fault> {
         let place = self.place(name)?;
         let column = self.schema().column(place);
         let is_other = matches!(
@@ -129,7 +141,10 @@ impl Columns {
     }
 
     /// Reads a Parquet column of texts, one per row; `None`: null.
-    pub(super) fn texts(&self, name: &str) -> Result<Vec<Option<String>>, Fault> {
+    ///
+    /// # Errors
+    /// The column is missing, has another type, or is damaged.
+    pub fn texts(&self, name: &str) -> Result<Vec<Option<String>>, Fault> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |text| {
@@ -141,7 +156,10 @@ impl Columns {
     }
 
     /// Reads a Parquet column of byte arrays, one per row; `None`: null.
-    pub(super) fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, Fault> {
+    ///
+    /// # Errors
+    /// The column is missing, has another type, or is damaged.
+    pub fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, Fault> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {

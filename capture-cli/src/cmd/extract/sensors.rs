@@ -1,0 +1,197 @@
+//! `wqcap extract https://SENSOR`: fetches the frames of one or several sensors, merged by time.
+
+use super::{frames, notes_in_words, output_in_words, print_result};
+use crate::{
+    args::ExtractArgs,
+    daemon::signals,
+    failure::Failure,
+    term::{progress::ReadProgress, table::bytes, time::TimePoint},
+};
+use serde::Serialize;
+use std::{
+    fmt::Write,
+    io::{Seek, SeekFrom},
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
+use tempfile::NamedTempFile;
+use wqcap_engine::{
+    extract::{FramesWritten, extract_ranges},
+    files::read::FileRanges,
+    filter::Filter,
+};
+use wqcap_serve::client::{ClientFiles, FetchError, SensorClient};
+
+impl From<FetchError> for Failure {
+    fn from(e: FetchError) -> Self {
+        match e {
+            FetchError::File { .. } | FetchError::Refused { .. } => Self::refused(e.to_string()),
+            e => Self::failed(e.to_string()),
+        }
+    }
+}
+
+/// Result of an extraction from sensors, in the layout that `--json` prints.
+#[derive(Debug, Serialize)]
+struct SensorsExtracted {
+    #[serde(flatten)]
+    written: FramesWritten,
+    sensors: Vec<SensorAnswer>,
+}
+
+/// Answer of one sensor.
+#[derive(Debug, Serialize)]
+struct SensorAnswer {
+    url: String,
+    bytes: u64,
+    lacks: Option<String>,
+}
+
+/// Returns `true` if a path is the address of a sensor.
+fn is_url(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.starts_with("https://") || text.starts_with("http://")
+}
+
+/// Returns the addresses of the sensors that the arguments name; empty: they name a directory, a file
+/// or a store.
+pub(super) fn urls(args: &ExtractArgs) -> Result<Vec<String>, Failure> {
+    let all: Vec<&PathBuf> = std::iter::once(&args.dir).chain(&args.more).collect();
+    let urls = all.iter().filter(|it| is_url(it)).count();
+    if urls == 0 {
+        if let Some(second) = args.more.first() {
+            return Err(Failure::refused(format!(
+                "{}: only sensors (https://...) can be several; use wqcap merge for several directories",
+                second.display()
+            )));
+        }
+        return match args.sensor.names_files() {
+            Some(option) => Err(Failure::refused(format!(
+                "{option} is for a sensor, but {} is not https://HOST:PORT; leave {option} out",
+                args.dir.display()
+            ))),
+            None => Ok(Vec::new()),
+        };
+    }
+    if urls < all.len() {
+        return Err(Failure::refused(
+            "name either sensors (https://HOST:PORT) or one directory, file or store",
+        ));
+    }
+    if args.index.is_some() {
+        return Err(Failure::refused(
+            "--index is for a directory; a sensor uses its own indexes; leave --index out",
+        ));
+    }
+    Ok(all.iter().map(|it| it.to_string_lossy().into_owned()).collect())
+}
+
+/// Extracts frames from sensors, and prints how much was fetched.
+pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Result<(), Failure> {
+    let mut query = frames_here(args)?;
+    let client = SensorClient::new(&ClientFiles {
+        token: args.sensor.token_file.clone(),
+        ca: args.sensor.ca.clone(),
+        cert: args.sensor.cert.clone(),
+        key: args.sensor.cert_key.clone(),
+    })?;
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let params = params(args);
+    let mut reading = ReadProgress::with_size(quiet, 0);
+    let mut answers = Vec::new();
+    let mut files = Vec::new();
+    let mut losses = Vec::new();
+    for url in urls {
+        let folder = match args.out.parent() {
+            Some(folder) if args.out.as_os_str() != "-" && !folder.as_os_str().is_empty() => folder,
+            _ if args.out.as_os_str() == "-" => Path::new("/tmp"),
+            _ => Path::new("."),
+        };
+        let temporary = tempfile::Builder::new().prefix(".wqcap-sensor-").tempfile_in(folder);
+        let mut file: NamedTempFile = temporary.map_err(|e| {
+            Failure::refused(format!("{}: cannot create a file: {e}", folder.display()))
+        })?;
+        let fetched = client.fetch(url, &params, file.as_file_mut(), &stop, |bytes| {
+            reading.tick(Path::new(url), bytes);
+        });
+        let fetched = match fetched {
+            Ok(it) => it,
+            // The frames of the other sensors are written.
+            Err(e @ FetchError::Lost { .. }) if urls.len() > 1 => {
+                losses.push(e.to_string());
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        losses.extend(fetched.lacks.iter().map(|it| format!("{url}: {it}")));
+        let _ = file.as_file_mut().seek(SeekFrom::Start(0));
+        if fetched.bytes > 0 {
+            files.push(file);
+        }
+        answers.push(SensorAnswer {
+            url: url.clone(),
+            bytes: fetched.bytes,
+            lacks: fetched.lacks,
+        });
+    }
+    reading.clear();
+    if answers.is_empty() {
+        return Failure::from_messages(losses);
+    }
+    if files.is_empty() {
+        return Err(Failure::failed(format!(
+            "no frame of {} matches, so that no file was written",
+            urls.join(", ")
+        )));
+    }
+    // The sensors have applied the query.
+    query.times = 0..u64::MAX;
+    query.filter = Filter::default();
+    let ranges = files.iter().map(|it| FileRanges::whole(it.path().to_owned()));
+    let mut written = extract_ranges(ranges.collect(), Vec::new(), &query, |_, _| {
+        !stop.load(Ordering::Relaxed)
+    })?;
+    losses.append(&mut written.losses);
+    written.losses = losses;
+    let extracted = SensorsExtracted {
+        written,
+        sensors: answers,
+    };
+    print_result(args, quiet, &extracted, &text(&extracted))?;
+    Failure::from_messages(extracted.written.losses)
+}
+
+/// Builds the local part of the query. Marks are looked up by the sensors.
+fn frames_here(args: &ExtractArgs) -> Result<wqcap_engine::extract::FrameQuery, Failure> {
+    let mut here = args.clone();
+    here.mark = None;
+    here.community_id = None;
+    frames(&here)
+}
+
+/// Returns the parameters of the request.
+fn params(args: &ExtractArgs) -> Vec<(&'static str, String)> {
+    let time = |it: &Option<TimePoint>| {
+        it.map(|TimePoint(ns)| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000))
+    };
+    let expression = &args.filter.expression;
+    let all = [
+        ("from", time(&args.from)),
+        ("to", time(&args.to)),
+        ("filter", Some(expression.clone()).filter(|it| !it.is_empty())),
+        ("community_id", args.community_id.clone()),
+        ("mark", args.mark.clone()),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Formats the result of an extraction from sensors as text.
+fn text(it: &SensorsExtracted) -> String {
+    let mut text = format!("{}; fetched", output_in_words(&it.written));
+    for (n, sensor) in it.sensors.iter().enumerate() {
+        let separator = if n == 0 { "" } else { "," };
+        let _ = write!(text, "{separator} {} from {}", bytes(sensor.bytes), sensor.url);
+    }
+    text.push('\n');
+    text + &notes_in_words(&it.written)
+}

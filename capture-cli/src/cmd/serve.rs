@@ -1,0 +1,132 @@
+//! `wqcap serve`: packets, flow records and the state of a capture over HTTPS.
+
+use crate::{
+    args::ServeArgs,
+    cmd::key,
+    daemon::{sandbox::Sandbox, sd_notify::Service, signals},
+    failure::Failure,
+    term::{output, stderr, terminal},
+};
+use rustix::process::{getpriority_process, setpriority_process};
+use std::{sync::atomic::Ordering, time::Duration};
+use wqcap_engine::config::{Config, Format, ServeConfig};
+use wqcap_serve::{FlowsFolder, ServePlan, Server, ServerError, TlsFiles, identity};
+
+/// Nice value of the process. Without a class of its own, the kernel derives the priority for I/O
+/// from it: (nice + 20) / 5 (ioprio_set(2)).
+const NICE: i32 = 10;
+
+impl From<ServerError> for Failure {
+    fn from(e: ServerError) -> Self {
+        match e {
+            ServerError::Threads(_) => Self::failed(e.to_string()),
+            e => Self::refused(e.to_string()),
+        }
+    }
+}
+
+/// Serves until a signal, or makes a token.
+pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    let serve = config.serve.clone().unwrap_or_default();
+    if let Some(name) = &args.new_token {
+        return new_token(args, &serve, name);
+    }
+    let plan = plan(&config, &serve)?;
+    let mut service = Service::new();
+    // The capture has priority.
+    if getpriority_process(None).is_ok_and(|it| it < NICE) {
+        let _ = setpriority_process(None, NICE);
+    }
+    Sandbox::enter_to_serve(&config, &plan, serve.listen.port)?;
+    // Answers must not wait for a log collector.
+    stderr::detach();
+    stderr::start_writer().map_err(|e| {
+        Failure::failed(format!(
+            "cannot start the thread that writes to stderr: {e}"
+        ))
+    })?;
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let scheme = match plan.tls {
+        Some(_) => "https",
+        None => "http",
+    };
+    let server = Server::bind(plan)?;
+    let address = server.address;
+    if !quiet {
+        terminal::print_line(format_args!("serving at {scheme}://{address}/"));
+    }
+    let status = format!("serves at {scheme}://{address}");
+    service.ready(&status);
+    server.run(|| {
+        service.alive(&status);
+        !stop.load(Ordering::Relaxed)
+    })?;
+    service.stopping();
+    Ok(())
+}
+
+/// Makes a token and prints it.
+fn new_token(args: &ServeArgs, serve: &ServeConfig, name: &str) -> Result<(), Failure> {
+    let none = || {
+        Failure::refused(
+            "serve.tokens is not set; name the file of tokens in [serve] of the config (-c CONFIG), or with --set serve.tokens=FILE",
+        )
+    };
+    let path = serve.tokens.as_ref().ok_or_else(none)?;
+    let token = identity::add_token(path, name, args.role)
+        .map_err(|e| Failure::refused(format!("serve.tokens = {path:?}: {e}")))?;
+    output::print(&format!("{token}\n"))?;
+    terminal::print_line(format_args!(
+        "note: this is the only copy of the token; a running wqcap serve reads the file at its next start"
+    ));
+    Ok(())
+}
+
+/// Makes the plan of the service from the configuration.
+fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
+    let output = &config.output;
+    if output.is_stdout() || output.format == Format::None {
+        return Err(Failure::refused(
+            "this config writes no files that could be served; set output.dir and output.format",
+        ));
+    }
+    let listen = serve.listen.resolve().map_err(|e| {
+        Failure::refused(format!(
+            "serve.listen = \"{}\": cannot listen on this address: {e}",
+            serve.listen
+        ))
+    })?;
+    let tls = match (&serve.tls_cert, &serve.tls_key) {
+        (Some(cert), Some(key)) => Some(TlsFiles {
+            cert: cert.clone(),
+            key: key.clone(),
+            client_ca: serve.client_ca.clone(),
+        }),
+        _ => None,
+    };
+    let key = output.key_source();
+    let key = key.map(|it| key::read(&it, it.config_key())).transpose()?;
+    let sensor = config.ship.as_ref().and_then(|it| it.sensor.as_ref());
+    let names = rustix::system::uname();
+    Ok(ServePlan {
+        listen,
+        tls,
+        tokens: serve.tokens.clone(),
+        dir: output.dir.clone(),
+        index_dir: Some(output.index_dir.clone()).filter(|it| !it.as_os_str().is_empty()),
+        flows: config.flows.as_ref().map(|it| FlowsFolder {
+            dir: it.dir.clone(),
+            delay: it.active.0 + it.idle.0 + 2 * it.interval.0 + Duration::from_secs(10),
+        }),
+        control: config.control.as_ref().map(|it| it.unix.clone()),
+        key,
+        sensor: match sensor {
+            Some(name) => name.as_str().to_owned(),
+            None => names.nodename().to_string_lossy().into_owned(),
+        },
+        // The configuration limits this to 1 to 256.
+        max_requests: serve.max_requests as usize,
+        max_bytes: serve.max_bytes.0,
+    })
+}

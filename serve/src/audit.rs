@@ -1,0 +1,178 @@
+//! Audit line and counters of each request.
+
+use crate::identity::Caller;
+use axum::http::StatusCode;
+use std::{
+    fmt::{self, Write as _},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+use wqcap_control::audit::{Peer, log_answer, log_frequent};
+
+/// Maximum length of a request in an audit line, in characters.
+const LONGEST: usize = 512;
+
+/// Counters of the service since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Requests by outcome.
+    pub answered: AtomicU64,
+    /// Answers that lack frames.
+    pub incomplete: AtomicU64,
+    /// Requests that were refused or failed.
+    pub refused: AtomicU64,
+    /// Bytes of packets that were sent.
+    pub bytes: AtomicU64,
+    /// Frames that were sent.
+    pub frames: AtomicU64,
+    /// Connections that were accepted.
+    pub connections: AtomicU64,
+    /// Connections that were closed because too many were open.
+    pub turned_away: AtomicU64,
+    /// TLS handshakes that failed.
+    pub handshakes_failed: AtomicU64,
+}
+
+impl Counters {
+    /// Returns the counters in the text format of OpenMetrics.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, help, value) in [
+            (
+                "requests_answered",
+                "Requests that were answered",
+                &self.answered,
+            ),
+            (
+                "answers_incomplete",
+                "Answers that lack frames",
+                &self.incomplete,
+            ),
+            (
+                "requests_refused",
+                "Requests that were refused or failed",
+                &self.refused,
+            ),
+            ("packet_bytes", "Bytes of packets sent", &self.bytes),
+            ("frames", "Frames sent", &self.frames),
+            ("connections", "Connections accepted", &self.connections),
+            (
+                "connections_turned_away",
+                "Connections closed because too many were open",
+                &self.turned_away,
+            ),
+            (
+                "tls_handshakes_failed",
+                "TLS handshakes that failed",
+                &self.handshakes_failed,
+            ),
+        ] {
+            let value = value.load(Ordering::Relaxed);
+            let _ = write!(
+                text,
+                "# HELP wqcap_serve_{name} {help}.\n# TYPE wqcap_serve_{name} counter\nwqcap_serve_{name}_total {value}\n"
+            );
+        }
+        text + "# EOF\n"
+    }
+}
+
+/// Request on its way to its audit line.
+pub struct Audited {
+    caller: Caller,
+    what: String,
+    begun: Instant,
+    /// Set when the line has been written.
+    is_written: bool,
+}
+
+impl Drop for Audited {
+    /// Writes the line of a request that ended without an outcome, for example because its client
+    /// left before the answer.
+    fn drop(&mut self) {
+        if !self.is_written {
+            log_frequent(
+                &self.peer(),
+                &self.what,
+                "ended",
+                Some("there is no answer"),
+            );
+        }
+    }
+}
+
+/// What an answer had.
+#[derive(Clone, Debug, Default)]
+pub struct AnswerFacts {
+    /// Number of frames in the answer.
+    pub frames: u64,
+    /// Number of bytes of packets in the answer.
+    pub bytes: u64,
+    /// Reasons why the answer lacks frames; empty: it is complete.
+    pub losses: Vec<String>,
+}
+
+impl Audited {
+    /// Begins the audit of a request. `what` is its method, path and parameters.
+    pub fn new(caller: Caller, what: impl fmt::Display) -> Self {
+        let what = what.to_string();
+        let what = match what.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}...", &what[..end]),
+            None => what,
+        };
+        Self {
+            caller,
+            what,
+            begun: Instant::now(),
+            is_written: false,
+        }
+    }
+
+    fn peer(&self) -> Peer {
+        let Caller { address, .. } = self.caller;
+        Peer::named(format!("{} at {address}", self.caller.shown()))
+    }
+
+    /// Writes the line of a request that an error ended.
+    pub fn refuse(mut self, counters: &Counters, status: StatusCode, why: &str) {
+        self.is_written = true;
+        counters.refused.fetch_add(1, Ordering::Relaxed);
+        let what = format!("{} ({})", self.what, status.as_u16());
+        // The address alone: a name may be wrong.
+        let bound = format!("requests from {}", self.caller.address.ip());
+        log_frequent(&self.peer().limited_as(bound), &what, "refused", Some(why));
+    }
+
+    /// Writes the line of a request that was answered.
+    pub fn answer(mut self, counters: &Counters, facts: &AnswerFacts) {
+        self.is_written = true;
+        counters.answered.fetch_add(1, Ordering::Relaxed);
+        counters.bytes.fetch_add(facts.bytes, Ordering::Relaxed);
+        counters.frames.fetch_add(facts.frames, Ordering::Relaxed);
+        let ms = self.begun.elapsed().as_millis();
+        let new = format!("{} frames, {} bytes in {ms} ms", facts.frames, facts.bytes);
+        let why = facts.losses.join("; ");
+        let result = match facts.losses.is_empty() {
+            true => "complete",
+            false => {
+                counters.incomplete.fetch_add(1, Ordering::Relaxed);
+                "incomplete"
+            }
+        };
+        log_answer(
+            &self.peer(),
+            &self.what,
+            result,
+            &new,
+            (!why.is_empty()).then_some(&*why),
+        );
+    }
+
+    /// Writes the line of a request that was answered without packets. The page reads the state
+    /// every few seconds, so that these lines are limited.
+    pub fn done(mut self, counters: &Counters) {
+        self.is_written = true;
+        counters.answered.fetch_add(1, Ordering::Relaxed);
+        log_frequent(&self.peer(), &self.what, "answered", None);
+    }
+}

@@ -1,0 +1,311 @@
+//! Client of other sensors' services: fetches the frames of a query.
+
+use std::{
+    env,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+use reqwest::{Certificate, Client, Identity, Response, redirect::Policy};
+use serde_json::Value;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{interval, timeout},
+};
+
+/// Environment variable with the token, unless a file is named.
+pub const TOKEN_VARIABLE: &str = "WQCAP_TOKEN";
+/// Time limit to connect to a sensor.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Time after which a sensor that sends nothing is given up. It may search large files first.
+const SILENT: Duration = Duration::from_secs(300);
+/// Interval at which the end of the work is checked.
+const TICK: Duration = Duration::from_millis(200);
+/// Maximum length of an error body that is read, in bytes.
+const MOST_ERROR: usize = 64 << 10;
+
+/// How the client identifies itself, and whom it trusts.
+#[derive(Clone, Debug, Default)]
+pub struct ClientFiles {
+    /// File with the token; `None`: the environment may have it.
+    pub token: Option<PathBuf>,
+    /// PEM file of the authorities that sign the sensors' certificates; `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// PEM file of the client's certificate.
+    pub cert: Option<PathBuf>,
+    /// PEM file of the client's key.
+    pub key: Option<PathBuf>,
+}
+
+/// Reason why a sensor has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// A file of the client cannot be used.
+    #[error("{}: {problem}", .path.display())]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The client cannot be created.
+    #[error("cannot create the client: {0}")]
+    Client(String),
+    /// The sensor refused the request.
+    #[error("{url}: {detail}; {remedy}")]
+    Refused {
+        /// Address of the sensor.
+        url: String,
+        /// What failed, as the sensor says.
+        detail: String,
+        /// What to do, as the sensor says.
+        remedy: String,
+    },
+    /// The sensor cannot be reached, or the answer ended early.
+    #[error("{url}: {problem}")]
+    Lost {
+        /// Address of the sensor.
+        url: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The answer cannot be written.
+    #[error("cannot write the answer of {url}: {source}")]
+    Write {
+        /// Address of the sensor.
+        url: String,
+        /// Error of the system call.
+        source: io::Error,
+    },
+    /// The caller stopped the work.
+    #[error("stopped before the answer of {0} was complete")]
+    Stopped(String),
+}
+
+/// What an answer had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Number of bytes of the answer.
+    pub bytes: u64,
+    /// What the answer lacks, as its last block says; `None`: it is complete.
+    pub lacks: Option<String>,
+}
+
+/// Client of sensors' services.
+pub struct SensorClient {
+    http: Client,
+    token: Option<String>,
+    runtime: Runtime,
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FetchError> {
+    #[expect(clippy::disallowed_methods, reason = "the user named the path")]
+    std::fs::read(path).map_err(|e| FetchError::File {
+        path: path.to_owned(),
+        problem: e.to_string(),
+    })
+}
+
+impl SensorClient {
+    /// Creates a client with the files of the user.
+    ///
+    /// # Errors
+    /// A file cannot be used, or no thread can be started.
+    pub fn new(files: &ClientFiles) -> Result<Self, FetchError> {
+        // Selects the TLS provider. It may be selected already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let token = match &files.token {
+            Some(path) => Some(String::from_utf8_lossy(&read(path)?).trim().to_owned()),
+            None => env::var(TOKEN_VARIABLE).ok(),
+        };
+        let bad = |path: &Path, e: reqwest::Error| FetchError::File {
+            path: path.to_owned(),
+            problem: e.to_string(),
+        };
+        let mut http = Client::builder()
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENT)
+            // A token is for the named sensor only.
+            .redirect(Policy::none());
+        if let Some(path) = &files.ca {
+            let all = Certificate::from_pem_bundle(&read(path)?).map_err(|e| bad(path, e))?;
+            http = http.tls_certs_only(all);
+        }
+        if let (Some(cert), Some(key)) = (&files.cert, &files.key) {
+            let both = [read(cert)?, read(key)?].concat();
+            http = http.identity(Identity::from_pem(&both).map_err(|e| bad(cert, e))?);
+        }
+        let runtime = Builder::new_current_thread().enable_all().build();
+        Ok(Self {
+            http: http.build().map_err(|e| FetchError::Client(causes(&e)))?,
+            token: token.filter(|it| !it.is_empty()),
+            runtime: runtime.map_err(|e| FetchError::Client(e.to_string()))?,
+        })
+    }
+
+    /// Fetches the frames of a query as pcapng or pcap into `to`. `params` are parameters of
+    /// `/api/v1/packets`. An answer without frames is written as no bytes. `stop` ends the work;
+    /// `watch` is called with the number of bytes so far.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    pub fn fetch(
+        &self,
+        url: &str,
+        params: &[(&str, String)],
+        to: &mut File,
+        stop: &AtomicBool,
+        mut watch: impl FnMut(u64),
+    ) -> Result<Fetched, FetchError> {
+        let work = async {
+            let mut answer = self.request(url, params).await?;
+            let mut bytes = 0;
+            let lost = |e: reqwest::Error| FetchError::Lost {
+                url: url.to_owned(),
+                problem: format!(
+                    "the answer ended before it was complete, after {bytes} bytes: {}",
+                    causes(&e)
+                ),
+            };
+            while let Some(piece) = answer.chunk().await.map_err(lost)? {
+                to.write_all(&piece).map_err(|source| FetchError::Write {
+                    url: url.to_owned(),
+                    source,
+                })?;
+                bytes += piece.len() as u64;
+                watch(bytes);
+            }
+            let stated = answer.headers().get("wqcap-lacks");
+            let stated = stated.and_then(|it| it.to_str().ok()).map(str::to_owned);
+            Ok((bytes, stated))
+        };
+        let stopped = async {
+            let mut ticks = interval(TICK);
+            while !stop.load(Ordering::Relaxed) {
+                ticks.tick().await;
+            }
+        };
+        let (bytes, stated) = self.runtime.block_on(async {
+            tokio::select! {
+                done = work => done,
+                () = stopped => Err(FetchError::Stopped(url.to_owned())),
+            }
+        })?;
+        let lacks = stated.or_else(|| closing_comment(to).ok().flatten());
+        Ok(Fetched { bytes, lacks })
+    }
+
+    /// Sends the request, and returns its answer unless that is an error.
+    async fn request(&self, url: &str, params: &[(&str, String)]) -> Result<Response, FetchError> {
+        let address = format!("{}/api/v1/packets", url.trim_end_matches('/'));
+        let mut request = self.http.post(&address).json(&body(params));
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        let lost = |problem| FetchError::Lost {
+            url: url.to_owned(),
+            problem,
+        };
+        let mut answer = request.send().await.map_err(|e| lost(causes(&e)))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let mut text = Vec::new();
+        while let Ok(Ok(Some(piece))) = timeout(CONNECT, answer.chunk()).await {
+            text.extend_from_slice(&piece);
+            if text.len() > MOST_ERROR {
+                break;
+            }
+        }
+        let stated: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let of = |field: &str| stated[field].as_str().map(str::to_owned);
+        match of("detail") {
+            Some(detail) => Err(FetchError::Refused {
+                url: url.to_owned(),
+                detail,
+                remedy: of("remedy").unwrap_or_default(),
+            }),
+            None => Err(lost(format!("the answer has status {status}, and no error of wqcap serve"))),
+        }
+    }
+}
+
+fn body(params: &[(&str, String)]) -> Value {
+    let pairs = params.iter();
+    pairs
+        .map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str())))
+        .collect()
+}
+
+/// Returns an error with its causes, which reqwest leaves out.
+fn causes(e: &reqwest::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(it) = cause {
+        text = format!("{text}: {it}");
+        cause = it.source();
+    }
+    text
+}
+
+/// Returns the comment in the last block of a pcapng file, which says what the file lacks.
+fn closing_comment(file: &mut File) -> io::Result<Option<String>> {
+    /// Block type of interface statistics, and option code of a comment (pcapng draft, 4.6 and 3.5).
+    const STATISTICS: u32 = 5;
+    const COMMENT: u16 = 1;
+    const MOST: u64 = 64 << 10;
+    let len = file.seek(SeekFrom::End(0))?;
+    let mut tail = vec![0; usize::try_from(len.min(MOST)).unwrap_or(0)];
+    file.seek(SeekFrom::Start(len - tail.len() as u64))?;
+    file.read_exact(&mut tail)?;
+    let word = |at: usize| Some(u32::from_ne_bytes(tail.get(at..at + 4)?.try_into().ok()?));
+    let find = || {
+        let block = word(tail.len().checked_sub(4)?)? as usize;
+        let start = tail.len().checked_sub(block)?;
+        // Type, length, interface and time are before the options.
+        let options = start + 20;
+        let code = u16::from_ne_bytes(tail.get(options..options + 2)?.try_into().ok()?);
+        let len = u16::from_ne_bytes(tail.get(options + 2..options + 4)?.try_into().ok()?);
+        let text = tail.get(options + 4..options + 4 + usize::from(len))?;
+        let text = std::str::from_utf8(text).ok()?;
+        let is_comment = word(start)? == STATISTICS && code == COMMENT;
+        let lacks = text.strip_prefix("incomplete: ").filter(|_| is_comment)?;
+        Some(lacks.to_owned())
+    };
+    Ok(find())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_block_says_what_is_missing() {
+        let file = |text: &str| {
+            let mut block = Vec::new();
+            let padded = text.len().next_multiple_of(4);
+            let len = (28 + padded) as u32;
+            for word in [5, len, 0, 0, 0] {
+                block.extend(u32::to_ne_bytes(word));
+            }
+            block.extend(1u16.to_ne_bytes());
+            block.extend((text.len() as u16).to_ne_bytes());
+            block.extend(text.as_bytes());
+            block.resize(24 + padded, 0);
+            block.extend(len.to_ne_bytes());
+            let mut file = tempfile::tempfile().expect("file");
+            file.write_all(&[7; 100]).expect("written");
+            file.write_all(&block).expect("written");
+            file
+        };
+        let of = |text: &str| closing_comment(&mut file(text)).expect("read");
+        assert_eq!(of("incomplete: 3 frames; x"), Some("3 frames; x".into()));
+        assert_eq!(of("a comment"), None);
+        let mut empty = tempfile::tempfile().expect("file");
+        assert_eq!(closing_comment(&mut empty).expect("read"), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Errors as answers: a status, and a JSON body with what failed and what to do.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Reason for which a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// A parameter, or a field of the body, has a wrong value.
+    #[error("{name} = {value:?}: {problem}")]
+    Value {
+        name: &'static str,
+        value: String,
+        problem: String,
+    },
+    /// The request cannot be read as one of this interface.
+    #[error("{0}")]
+    Malformed(String),
+    /// The caller has no valid token or certificate.
+    #[error("{0}")]
+    Unauthenticated(&'static str),
+    /// The caller lacks the role for the request.
+    #[error("{who} has the role read; this request needs the role mark")]
+    NeedsMark { who: String },
+    /// The request may come from a page of another site.
+    #[error("{0}")]
+    Foreign(String),
+    /// The path is not part of the interface.
+    #[error("{0}: there is no such path")]
+    NoPath(String),
+    /// The path has no such method.
+    #[error("{0}: the path does not have this method")]
+    NoMethod(String),
+    /// The capture writes no flow records.
+    #[error("the capture of this sensor writes no flow records")]
+    NoFlows,
+    /// No mark or pin has the ID.
+    #[error("mark = {0:?}: there is no pin or mark of this ID")]
+    NoMark(String),
+    /// The body of the request is too long.
+    #[error("the body of the request has more than {0} bytes, which is the limit")]
+    TooLong(usize),
+    /// As many requests as allowed are being answered.
+    #[error("{0} requests are being answered, which is the limit (serve.max_requests)")]
+    Busy(usize),
+    /// The disk of the sensor is too busy to read from it.
+    #[error(
+        "programs waited for the disk in {percent} % of the last 10 s; the capture has priority"
+    )]
+    DiskBusy { percent: f64 },
+    /// The capture did not do what the request asks for.
+    #[error("{0}")]
+    Capture(String),
+    /// The files of the capture cannot be read, or no thread can be started.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Body of an answer that reports an error.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// Short name of the error, for programs.
+    pub error: &'static str,
+    /// What failed, with its value.
+    pub detail: String,
+    /// What the caller can do.
+    pub remedy: String,
+}
+
+impl ApiError {
+    /// Creates the error of a parameter.
+    pub fn value(name: &'static str, value: &str, problem: impl ToString) -> Self {
+        Self::Value {
+            name,
+            // A long value is not sent back.
+            value: value.chars().take(200).collect(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// Returns the status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.facts().0
+    }
+
+    /// Returns status, short name and remedy of the error.
+    fn facts(&self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::Value { .. } => (
+                StatusCode::BAD_REQUEST,
+                "bad_value",
+                "correct the value; /openapi.json describes the parameters",
+            ),
+            Self::Malformed(_) => (
+                StatusCode::BAD_REQUEST,
+                "malformed",
+                "/openapi.json describes the requests",
+            ),
+            Self::Unauthenticated(_) => (
+                StatusCode::UNAUTHORIZED,
+                "unauthenticated",
+                "send the header \"Authorization: Bearer TOKEN\", or a client certificate; `wqcap serve --new-token NAME` makes a token",
+            ),
+            Self::NeedsMark { .. } => (
+                StatusCode::FORBIDDEN,
+                "needs_mark",
+                "use a token with the role mark; `wqcap serve --new-token NAME --role mark` makes one",
+            ),
+            Self::Foreign(_) => (
+                StatusCode::FORBIDDEN,
+                "foreign_origin",
+                "open the page by the address or the name under which the sensor is configured",
+            ),
+            Self::NoPath(_) => (
+                StatusCode::NOT_FOUND,
+                "no_such_path",
+                "/openapi.json lists the paths",
+            ),
+            Self::NoMethod(_) => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "no_such_method",
+                "/openapi.json lists the methods of the path",
+            ),
+            Self::NoFlows => (
+                StatusCode::NOT_FOUND,
+                "no_flows",
+                "set [flows] in the sensor's config; new flow records are then shown",
+            ),
+            Self::NoMark(_) => (
+                StatusCode::NOT_FOUND,
+                "no_such_mark",
+                "GET /api/v1/pins lists the IDs",
+            ),
+            Self::TooLong(_) => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_long",
+                "send a shorter request",
+            ),
+            Self::Busy(_) => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "busy",
+                "repeat the request after the time in Retry-After",
+            ),
+            Self::DiskBusy { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "disk_busy",
+                "repeat the request after the time in Retry-After",
+            ),
+            Self::Capture(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_capture",
+                "start the capture with [control] in its config",
+            ),
+            Self::Failed(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "failed",
+                "read the log of wqcap serve on the sensor",
+            ),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, error, remedy) = self.facts();
+        let body = ErrorBody {
+            error,
+            detail: self.to_string(),
+            remedy: remedy.into(),
+        };
+        let mut answer = (status, Json(body)).into_response();
+        let headers = answer.headers_mut();
+        let is_later = matches!(
+            self,
+            Self::Busy(_) | Self::DiskBusy { .. } | Self::Capture(_)
+        );
+        if is_later {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"wqcap\""),
+            );
+        }
+        answer
+            .extensions_mut()
+            .insert(FailureText(self.to_string()));
+        answer
+    }
+}
+
+/// Reason of a failed request, which its answer carries to the audit line.
+#[derive(Clone, Debug)]
+pub struct FailureText(pub String);

@@ -1,0 +1,340 @@
+//! Reads flow records of a time range.
+//!
+//! Invariants: a request reads at most [`MOST_ROWS`] records, and files of at most [`MOST_BYTES`]. A
+//! file that cannot be read is named in the answer, and the others are read.
+
+use crate::FlowsFolder;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::{cmp::Reverse, fs, net::IpAddr, ops::Range, path::PathBuf};
+use utoipa::ToSchema;
+use wqcap_files::{
+    folder::open::read_regular,
+    index::{FlowTerms, IndexFlow},
+};
+use wqcap_ship::columns::{Columns, ParquetColumnError};
+
+/// Maximum number of records that a request reads.
+const MOST_ROWS: u64 = 4_000_000;
+/// Maximum length of a file of flow records in bytes.
+const MOST_BYTES: u64 = 512 << 20;
+/// Maximum number of records in an answer.
+pub const MOST_ANSWERED: usize = 10_000;
+
+/// Order of the records in an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FlowOrder {
+    /// Most bytes of both directions first.
+    #[default]
+    Bytes,
+    /// Most frames of both directions first.
+    Frames,
+    /// Earliest first frame first.
+    First,
+    /// Latest last frame first.
+    Last,
+    /// Longest time from first to last frame first.
+    Duration,
+}
+
+/// Flow record. Times are decimal digits: nanoseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FlowRow {
+    /// Time of the first frame.
+    #[serde(serialize_with = "crate::routes::digits")]
+    #[schema(value_type = String)]
+    pub first_ns: u64,
+    /// Time of the last frame.
+    #[serde(serialize_with = "crate::routes::digits")]
+    #[schema(value_type = String)]
+    pub last_ns: u64,
+    /// Address that sent the first frame; the MAC address without IP.
+    pub src: String,
+    /// Source port of TCP, UDP or SCTP.
+    pub src_port: Option<u16>,
+    /// Address to which the first frame was sent.
+    pub dst: String,
+    /// Destination port of TCP, UDP or SCTP.
+    pub dst_port: Option<u16>,
+    /// IANA protocol number; absent without IP.
+    pub protocol: Option<u8>,
+    /// Frames from `src`.
+    pub frames_fwd: u64,
+    /// Frames from `dst`.
+    pub frames_rev: u64,
+    /// Bytes from `src`.
+    pub bytes_fwd: u64,
+    /// Bytes from `dst`.
+    pub bytes_rev: u64,
+    /// Server name in the client's TLS or QUIC hello.
+    pub tls_sni: Option<String>,
+    /// JA4 fingerprint of the client's hello.
+    pub ja4: Option<String>,
+    /// Host of the first HTTP request in clear.
+    pub http_host: Option<String>,
+    /// Community ID.
+    pub community_id: Option<String>,
+    /// Label of the captured port with the first frame from `src`.
+    pub port_fwd: Option<String>,
+    /// Label of the captured port with the first frame from `dst`.
+    pub port_rev: Option<String>,
+    /// Reason why the record ended.
+    pub ended_by: Option<String>,
+}
+
+/// Flow records of a query.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct FlowsAnswer {
+    /// Records, in the requested order.
+    pub flows: Vec<FlowRow>,
+    /// Number of records that match the query.
+    pub matched: u64,
+    /// Set if `flows` lacks matching records: more than `limit`, or more than a request reads.
+    pub truncated: bool,
+    /// Set if records decide the whole filter. Otherwise some records may have no matching frame.
+    pub exact: bool,
+    /// Notes for people.
+    pub notes: Vec<String>,
+}
+
+/// Query for flow records.
+#[derive(Debug)]
+pub struct FlowsQuery {
+    /// Times of frames: a record matches if it has frames before the end and after the start.
+    pub times: Range<u64>,
+    /// Filter expression, of which records decide the plain terms.
+    pub filter: String,
+    /// Part of a name: of a TLS server, an HTTP host or a JA4 fingerprint, without regard to case.
+    pub name: String,
+    /// Community ID; empty: any.
+    pub community_id: String,
+    /// Order of the records.
+    pub order: FlowOrder,
+    /// Maximum number of records.
+    pub limit: usize,
+}
+
+/// Reads the flow records of a query. `may_continue` is called for each file.
+pub fn read(
+    folder: &FlowsFolder,
+    query: &FlowsQuery,
+    may_continue: impl Fn() -> bool,
+) -> FlowsAnswer {
+    let terms = FlowTerms::parse(&query.filter);
+    let mut answer = FlowsAnswer {
+        exact: query.filter.trim().is_empty() || !terms.is_empty(),
+        ..FlowsAnswer::default()
+    };
+    let mut rows = 0;
+    for path in files(folder, &query.times, &mut answer.notes) {
+        if rows >= MOST_ROWS || !may_continue() {
+            answer.truncated = true;
+            answer.notes.push(format!(
+                "only {rows} records were read; choose a shorter time"
+            ));
+            break;
+        }
+        match of_file(&path, query, &terms, &mut answer) {
+            Ok(read) => rows += read,
+            Err(problem) => answer
+                .notes
+                .push(format!("{}: cannot be read: {problem}", path.display())),
+        }
+        // Bounds the memory for records that are not in the answer.
+        if answer.flows.len() > 4 * MOST_ANSWERED {
+            keep_first(&mut answer, query);
+        }
+    }
+    keep_first(&mut answer, query);
+    answer
+}
+
+/// Sorts the records and keeps the first ones.
+fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
+    let flows = &mut answer.flows;
+    match query.order {
+        FlowOrder::Bytes => flows.sort_by_key(|it| Reverse(it.bytes_fwd + it.bytes_rev)),
+        FlowOrder::Frames => flows.sort_by_key(|it| Reverse(it.frames_fwd + it.frames_rev)),
+        FlowOrder::First => flows.sort_by_key(|it| it.first_ns),
+        FlowOrder::Last => flows.sort_by_key(|it| Reverse(it.last_ns)),
+        FlowOrder::Duration => {
+            flows.sort_by_key(|it| Reverse(it.last_ns.saturating_sub(it.first_ns)));
+        }
+    }
+    answer.truncated |= flows.len() > query.limit;
+    flows.truncate(query.limit);
+}
+
+/// Lists the files that may have records of the times, in the order of their names. A file is named
+/// after the time at which it was created, and has the records that ended from then on.
+fn files(folder: &FlowsFolder, times: &Range<u64>, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let entries = match fs::read_dir(&folder.dir) {
+        Ok(entries) => entries,
+        Err(e) => {
+            notes.push(format!("{}: cannot be read: {e}", folder.dir.display()));
+            return Vec::new();
+        }
+    };
+    let created = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        let ns = name
+            .strip_prefix("wqcap-flows-")?
+            .strip_suffix(".parquet")?;
+        ns.parse::<u64>().ok()
+    };
+    let all = entries.filter_map(|it| {
+        let path = it.ok()?.path();
+        Some((created(&path)?, path))
+    });
+    let mut all: Vec<_> = all.collect();
+    all.sort();
+    // A record is in a file after its last frame, and at most the delay after its first one.
+    let delay = u64::try_from(folder.delay.as_nanos()).unwrap_or(u64::MAX);
+    let latest = times.end.saturating_add(delay);
+    let earliest = times.start.saturating_sub(delay);
+    let within = |(ns, _): &(u64, PathBuf)| *ns >= earliest && *ns <= latest;
+    all.into_iter()
+        .filter(within)
+        .map(|(_, path)| path)
+        .collect()
+}
+
+/// Adds the matching records of a file. Returns the number of records that were read.
+fn of_file(
+    path: &PathBuf,
+    query: &FlowsQuery,
+    terms: &FlowTerms,
+    answer: &mut FlowsAnswer,
+) -> Result<u64, String> {
+    let bytes = read_regular(path, MOST_BYTES).map_err(|e| e.to_string())?;
+    let table = FlowTable::read(bytes.into()).map_err(|e| e.to_string())?;
+    for n in 0..table.first.len() {
+        let Some(row) = table.row(n) else { continue };
+        if row.first_ns < query.times.end
+            && row.last_ns >= query.times.start
+            && has_name(&row, &query.name)
+            && (query.community_id.is_empty()
+                || row.community_id.as_ref() == Some(&query.community_id))
+            && (terms.is_empty() || terms.allows(&table.index_flow(n, &row)))
+        {
+            answer.matched += 1;
+            answer.flows.push(row);
+        }
+    }
+    Ok(table.first.len() as u64)
+}
+
+fn has_name(row: &FlowRow, name: &str) -> bool {
+    let wanted = name.to_lowercase();
+    let names = [&row.tls_sni, &row.http_host, &row.ja4];
+    wanted.is_empty()
+        || names
+            .into_iter()
+            .flatten()
+            .any(|it| it.to_lowercase().contains(&wanted))
+}
+
+type Numbers = Vec<Option<u64>>;
+type Texts = Vec<Option<String>>;
+
+/// Columns of a file of flow records.
+struct FlowTable {
+    first: Numbers,
+    last: [Numbers; 2],
+    ports: [Numbers; 2],
+    protocol: Numbers,
+    ethertype: Numbers,
+    frames: [Numbers; 2],
+    bytes: [Numbers; 2],
+    src: Texts,
+    dst: Texts,
+    sni: Texts,
+    ja4: Texts,
+    host: Texts,
+    id: Texts,
+    captured: [Texts; 2],
+    ended_by: Texts,
+}
+
+impl FlowTable {
+    fn read(file: Bytes) -> Result<Self, ParquetColumnError> {
+        let columns = Columns::new(file)?;
+        let texts = |name| columns.texts(name);
+        let numbers = |name| columns.numbers(name);
+        // Files of earlier versions lack some columns.
+        let optional = |name| match columns.has(name) {
+            true => columns.texts(name),
+            false => Ok(vec![None; columns.rows()]),
+        };
+        Ok(Self {
+            first: numbers("first_fwd_ns")?,
+            last: [numbers("last_fwd_ns")?, numbers("last_rev_ns")?],
+            ports: [numbers("src_port")?, numbers("dst_port")?],
+            protocol: numbers("protocol")?,
+            ethertype: numbers("ethertype")?,
+            frames: [numbers("frames_fwd")?, numbers("frames_rev")?],
+            bytes: [numbers("bytes_fwd")?, numbers("bytes_rev")?],
+            src: texts("src")?,
+            dst: texts("dst")?,
+            sni: optional("tls_sni")?,
+            ja4: optional("ja4")?,
+            host: optional("http_host")?,
+            id: optional("community_id")?,
+            captured: [optional("port_fwd")?, optional("port_rev")?],
+            ended_by: optional("ended_by")?,
+        })
+    }
+
+    fn row(&self, n: usize) -> Option<FlowRow> {
+        let number = |of: &Numbers| of.get(n).copied().flatten();
+        let text = |of: &Texts| of.get(n).cloned().flatten();
+        let small = |of: &Numbers| number(of).and_then(|it| u16::try_from(it).ok());
+        let first_ns = number(&self.first)?;
+        Some(FlowRow {
+            first_ns,
+            last_ns: self
+                .last
+                .iter()
+                .filter_map(number)
+                .max()
+                .unwrap_or(first_ns),
+            src: text(&self.src)?,
+            src_port: small(&self.ports[0]),
+            dst: text(&self.dst)?,
+            dst_port: small(&self.ports[1]),
+            protocol: number(&self.protocol).and_then(|it| u8::try_from(it).ok()),
+            frames_fwd: number(&self.frames[0]).unwrap_or(0),
+            frames_rev: number(&self.frames[1]).unwrap_or(0),
+            bytes_fwd: number(&self.bytes[0]).unwrap_or(0),
+            bytes_rev: number(&self.bytes[1]).unwrap_or(0),
+            tls_sni: text(&self.sni),
+            ja4: text(&self.ja4),
+            http_host: text(&self.host),
+            community_id: text(&self.id),
+            port_fwd: text(&self.captured[0]),
+            port_rev: text(&self.captured[1]),
+            ended_by: text(&self.ended_by),
+        })
+    }
+
+    /// Returns the flow of a record as terms of filters see it.
+    fn index_flow(&self, n: usize, row: &FlowRow) -> IndexFlow {
+        let end = |address: &str, port: Option<u16>| {
+            let number = match address.parse() {
+                Ok(IpAddr::V4(it)) => u128::from(it.to_bits()),
+                Ok(IpAddr::V6(it)) => it.to_bits(),
+                Err(_) => 0,
+            };
+            (number, port.unwrap_or(0))
+        };
+        let (a, b) = (end(&row.src, row.src_port), end(&row.dst, row.dst_port));
+        let ethertype = self.ethertype.get(n).copied().flatten();
+        IndexFlow::between(
+            ethertype.and_then(|it| u16::try_from(it).ok()).unwrap_or(0),
+            row.protocol.unwrap_or(0),
+            a,
+            b,
+        )
+    }
+}

@@ -1,0 +1,103 @@
+//! Packets, flow records and the state of a sensor over HTTPS.
+//!
+//! ```text
+//! connection -> listener: TLS, limits -> caller: certificate, token -> handler -> answer, audit line
+//!                                                                        |
+//!                      store: files, indexes ----------------------------+--> packets, stenographer, timeline
+//!                      flow records -------------------------------------+--> flows
+//!                      control socket, pins -----------------------------+--> status, marks, pins
+//! ```
+//!
+//! | module | purpose |
+//! |---|---|
+//! | [`client`] | fetches frames from other sensors |
+//! | [`identity`] | who calls: tokens, client certificates, roles |
+//! | `times` | points in time of requests |
+//! | `error` | errors as answers |
+//! | `steno` | stenographer's query language |
+//! | `store` | the files of the capture with their times, from indexes |
+//! | `packets` | streams the frames of a query |
+//! | `flow_rows` | reads flow records |
+//! | `timeline` | what is stored, by interval |
+//! | `sensor` | state of the capture, marks, pins |
+//! | `audit` | an audit line and counters for each request |
+//! | `routes` | the HTTP interface |
+//! | `openapi` | its description |
+//! | `listener` | connections, TLS, their limits |
+//!
+//! # Invariants
+//!
+//! The process only reads what the capture writes; it adds pins and sends marks for callers with the
+//! role for that. It never waits for the capture and the capture never waits for it. Requests,
+//! connections, memory and the bytes of an answer have bounds. Every request ends in one audit line.
+//! An answer that lacks frames says so in its last block, in a trailer and in the audit line.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod audit;
+pub mod client;
+mod error;
+mod flow_rows;
+pub mod identity;
+mod listener;
+mod openapi;
+mod packets;
+mod routes;
+mod sensor;
+mod steno;
+mod store;
+mod timeline;
+mod times;
+
+pub use listener::{Server, ServerError};
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use wqcap_files::sealed::SecretKey;
+
+/// Configuration of the service: address, callers, folders of the capture, and limits.
+#[derive(Clone, Debug)]
+pub struct ServePlan {
+    /// Addresses to listen on; the first one that can be bound is used.
+    pub listen: Vec<SocketAddr>,
+    /// Certificate and key of the service; `None`: HTTP without TLS.
+    pub tls: Option<TlsFiles>,
+    /// File of the tokens; `None`: no caller has a token.
+    pub tokens: Option<PathBuf>,
+    /// Folder of the capture files.
+    pub dir: PathBuf,
+    /// Folder of the capture files' indexes; `None`: files are selected by their first records.
+    pub index_dir: Option<PathBuf>,
+    /// Folder of the flow records; `None`: the capture writes none.
+    pub flows: Option<FlowsFolder>,
+    /// Unix socket of the capture's control service; `None`: it has none.
+    pub control: Option<PathBuf>,
+    /// Key of encrypted capture files.
+    pub key: Option<SecretKey>,
+    /// Name of the sensor.
+    pub sensor: String,
+    /// Largest number of requests that read files at the same time.
+    pub max_requests: usize,
+    /// Number of bytes after which an answer with packets ends as incomplete.
+    pub max_bytes: u64,
+}
+
+/// PEM files for TLS.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Certificates of the service, its own first.
+    pub cert: PathBuf,
+    /// Private key of the service.
+    pub key: PathBuf,
+    /// Certificates of the authorities that sign client certificates; `None`: clients have none.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Folder of flow records.
+#[derive(Clone, Debug)]
+pub struct FlowsFolder {
+    /// Path of the folder.
+    pub dir: PathBuf,
+    /// Longest time from a flow's first frame until its record is in a file.
+    pub delay: Duration,
+}

@@ -1,0 +1,342 @@
+//! Connections: TLS, client certificates, and their limits.
+//!
+//! Invariants: at most [`MOST_CONNECTIONS`] connections are open, further ones are closed at once. A
+//! client has [`PATIENCE`] for a TLS handshake, for each head of a request, and between requests.
+//! The kernel ends a connection whose client does not take bytes for [`STALLED`](crate::packets::STALLED).
+
+use crate::{
+    ServePlan, TlsFiles,
+    identity::{TokenError, Tokens, certificate_name},
+    packets::STALLED,
+    routes::{Connection, Service, router},
+};
+use axum::{Extension, Router};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    runtime::{Builder, Runtime},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+/// Maximum number of open connections.
+const MOST_CONNECTIONS: usize = 256;
+/// Time for a TLS handshake and for the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of headers of a request.
+const MOST_HEADERS: usize = 64;
+/// Maximum length of the head of a request in bytes.
+const MOST_HEAD: usize = 64 << 10;
+/// Time for the answers in progress after the end was requested.
+const LAST: Duration = Duration::from_secs(5);
+/// Interval at which the end of the service is checked.
+const TICK: Duration = Duration::from_millis(200);
+/// Number of threads that handle connections.
+const THREADS: usize = 2;
+
+/// Reason why the service cannot start or continue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// An address other machines reach needs TLS and callers that identify themselves.
+    #[error(
+        "serve.listen = \"{0}\": other machines reach this address: set serve.tls_cert and serve.tls_key, and serve.client_ca or serve.tokens; or listen on 127.0.0.1"
+    )]
+    Open(SocketAddr),
+    /// No address can be bound.
+    #[error("serve.listen = \"{address}\": cannot listen on this address: {source}")]
+    Listen {
+        /// Address that was tried last.
+        address: SocketAddr,
+        /// Error of the system call.
+        source: io::Error,
+    },
+    /// A file of certificates or of a key cannot be used.
+    #[error("{}: {problem}", .path.display())]
+    Tls {
+        /// Path of the file.
+        path: PathBuf,
+        /// What is wrong with the file.
+        problem: String,
+    },
+    /// The file of tokens cannot be used.
+    #[error("serve.tokens = {path:?}: {source}")]
+    Tokens {
+        /// Path of the file.
+        path: PathBuf,
+        /// What is wrong with the file.
+        source: TokenError,
+    },
+    /// The threads of the service cannot be started.
+    #[error("cannot start the threads of the service: {0}")]
+    Threads(io::Error),
+}
+
+/// Service that is bound to its address.
+pub struct Server {
+    runtime: Runtime,
+    listener: StdListener,
+    tls: Option<TlsAcceptor>,
+    service: Arc<Service>,
+    /// Address on which the service listens.
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// Reads certificates and tokens, and binds the address.
+    ///
+    /// # Errors
+    /// A file cannot be used, the address cannot be bound or must not be open to others, or no
+    /// thread can be started.
+    pub fn bind(plan: ServePlan) -> Result<Self, ServerError> {
+        let identifies = plan.tokens.is_some() || plan.tls.iter().any(|it| it.client_ca.is_some());
+        let is_local = |it: &&SocketAddr| it.ip().is_loopback();
+        if let Some(open) = plan.listen.iter().find(|it| !is_local(it))
+            && (plan.tls.is_none() || !identifies)
+        {
+            return Err(ServerError::Open(*open));
+        }
+        let tokens = match &plan.tokens {
+            None => Tokens::default(),
+            Some(path) => Tokens::read(path).map_err(|source| ServerError::Tokens {
+                path: path.clone(),
+                source,
+            })?,
+        };
+        let tls = plan
+            .tls
+            .as_ref()
+            .map(|it| acceptor(it, plan.tokens.is_some()));
+        let tls = tls.transpose()?;
+        let (listener, address) = bound(&plan.listen)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("serve-net")
+            .enable_all()
+            .build();
+        Ok(Self {
+            runtime: runtime.map_err(ServerError::Threads)?,
+            listener,
+            tls,
+            service: Arc::new(Service::new(plan, tokens)),
+            address,
+        })
+    }
+
+    /// Serves until `may_continue` returns `false`, then completes short answers.
+    ///
+    /// # Errors
+    /// The listening socket fails.
+    pub fn run(self, mut may_continue: impl FnMut() -> bool) -> Result<(), ServerError> {
+        let Self {
+            runtime,
+            listener,
+            tls,
+            service,
+            address,
+        } = self;
+        let failed = |source| ServerError::Listen { address, source };
+        let (stop, stopped) = watch::channel(false);
+        let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let result = runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).map_err(failed)?;
+            let routes = router(Arc::clone(&service));
+            let accept = accept(listener, tls, &service, routes, &connections, &stopped);
+            tokio::pin!(accept);
+            loop {
+                tokio::select! {
+                    () = &mut accept => {}
+                    () = sleep(TICK) => if !may_continue() { break },
+                }
+            }
+            let _ = stop.send(true);
+            let all = u32::try_from(MOST_CONNECTIONS).unwrap_or(u32::MAX);
+            let _ = timeout(LAST, connections.acquire_many(all)).await;
+            Ok(())
+        });
+        // Threads that read files end when they notice that their answers are gone.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        result
+    }
+}
+
+/// Binds the first address that can be bound.
+fn bound(addresses: &[SocketAddr]) -> Result<(StdListener, SocketAddr), ServerError> {
+    let bind = |address: &SocketAddr| {
+        let listener = StdListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    let mut last = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut source = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match bind(address) {
+            Ok(bound) => return Ok(bound),
+            Err(e) => (last, source) = (*address, e),
+        }
+    }
+    Err(ServerError::Listen {
+        address: last,
+        source,
+    })
+}
+
+/// Reads the certificates of a PEM file.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
+    let failed = |problem: String| ServerError::Tls {
+        path: path.to_owned(),
+        problem,
+    };
+    let all = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
+    let all: Vec<_> = all
+        .collect::<Result<_, _>>()
+        .map_err(|e| failed(e.to_string()))?;
+    match all.is_empty() {
+        true => Err(failed("the file has no certificate in PEM form".into())),
+        false => Ok(all),
+    }
+}
+
+/// Builds the TLS side of the service. With tokens, clients without a certificate are accepted.
+fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerError> {
+    let failed = |path: &Path, problem: &dyn ToString| ServerError::Tls {
+        path: path.to_owned(),
+        problem: problem.to_string(),
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .map_err(|e| failed(&files.cert, &e))?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|e| failed(path, &e))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match has_tokens {
+                true => verifier.allow_unauthenticated(),
+                false => verifier,
+            };
+            builder.with_client_cert_verifier(verifier.build().map_err(|e| failed(path, &e))?)
+        }
+    };
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|e| failed(&files.key, &e))?;
+    let config = builder.with_single_cert(certificates(&files.cert)?, key);
+    let mut config = config.map_err(|e| failed(&files.cert, &e))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Accepts connections, each in a task of its own.
+async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    service: &Arc<Service>,
+    routes: Router,
+    connections: &Arc<Semaphore>,
+    stopped: &watch::Receiver<bool>,
+) {
+    loop {
+        let (stream, address) = match listener.accept().await {
+            Ok(it) => it,
+            // No descriptor is free, or the client has left.
+            Err(_) => {
+                sleep(TICK).await;
+                continue;
+            }
+        };
+        let counters = &service.counters;
+        counters.connections.fetch_add(1, Ordering::Relaxed);
+        let Ok(permit) = Arc::clone(connections).try_acquire_owned() else {
+            counters.turned_away.fetch_add(1, Ordering::Relaxed);
+            continue;
+        };
+        let task = Task {
+            routes: routes.clone(),
+            service: Arc::clone(service),
+            address,
+            stopped: stopped.clone(),
+            _permit: permit,
+        };
+        tokio::spawn(task.handshake(stream, tls.clone()));
+    }
+}
+
+/// Connection of a client.
+struct Task {
+    routes: Router,
+    service: Arc<Service>,
+    address: SocketAddr,
+    stopped: watch::Receiver<bool>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Task {
+    async fn handshake(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        let ms = u32::try_from(STALLED.as_millis()).unwrap_or(u32::MAX);
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, ms);
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = tls else {
+            return self.serve(stream, None).await;
+        };
+        match timeout(PATIENCE, tls.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let certificates = stream.get_ref().1.peer_certificates();
+                let name = certificates
+                    .and_then(|it| it.first())
+                    .map(|it| certificate_name(it));
+                self.serve(stream, name).await;
+            }
+            Ok(Err(_)) | Err(_) => {
+                let failed = &self.service.counters.handshakes_failed;
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    async fn serve(
+        mut self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        certificate: Option<String>,
+    ) {
+        let connection = Connection {
+            address: self.address,
+            certificate,
+        };
+        let routes = self.routes.layer(Extension(connection));
+        let served = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .max_headers(MOST_HEADERS)
+            .max_buf_size(MOST_HEAD)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+        tokio::pin!(served);
+        tokio::select! {
+            _ = &mut served => return,
+            _ = self.stopped.changed() => {}
+        }
+        served.as_mut().graceful_shutdown();
+        let _ = timeout(LAST, served).await;
+    }
+}

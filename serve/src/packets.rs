@@ -1,0 +1,292 @@
+//! Streams the frames of a query.
+//!
+//! ```text
+//! query -> thread: extract_into -> pieces over a bounded channel -> body of the answer
+//! ```
+//!
+//! The first pieces decide the head of the answer: no frame is 204, a short answer states in its
+//! headers if it is complete, a long one in a trailer. In pcapng the last block states it as well.
+//!
+//! Invariants: a piece that the client does not take within [`STALLED`] ends the work, and so does a
+//! client that leaves. A request holds at most [`WAITING`] pieces besides the one being filled.
+
+use crate::{
+    audit::{AnswerFacts, Audited, Counters},
+    error::ApiError,
+};
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use std::{
+    io::{self, ErrorKind, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::timeout,
+};
+use wqcap_files::{
+    extract::{ExtractQuery, extract_into},
+    format::{ETHERNET, pcap},
+    merge::MergeError,
+};
+
+/// Time after which a client that does not read is given up.
+pub const STALLED: Duration = Duration::from_secs(60);
+/// Number of pieces, of at most 2 MiB each, that wait for the client.
+const WAITING: usize = 4;
+/// Time that the head of an answer waits for the end of a short answer.
+const SHORT: Duration = Duration::from_millis(50);
+/// Header and trailer that state if the answer is complete: `true`, `false`, or in the head of a long
+/// answer `trailer`.
+const COMPLETE: HeaderName = HeaderName::from_static("wqcap-complete");
+/// Header and trailer with the number of frames.
+const FRAMES: HeaderName = HeaderName::from_static("wqcap-frames");
+/// Header and trailer with the reasons why the answer is not complete.
+const LACKS: HeaderName = HeaderName::from_static("wqcap-lacks");
+/// Maximum length of the reasons in a header or trailer.
+const LONGEST_LACKS: usize = 1024;
+
+/// Message of the thread that reads the files.
+enum Piece {
+    /// Form of the answer, before everything else.
+    Form(PacketsForm),
+    /// Next bytes of the answer.
+    Bytes(Bytes),
+    /// The answer has ended.
+    End(AnswerFacts),
+    /// There is no answer.
+    Refused(ApiError),
+}
+
+/// Form of an answer with packets.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketsForm {
+    /// Media type of the answer.
+    pub media_type: &'static str,
+    /// Name for a file with the answer.
+    pub file_name: &'static str,
+    /// Answer without frames: a file without frames instead of 204.
+    pub is_file_always: bool,
+}
+
+/// Answers with the frames of the query that `prepare` builds. The permit is held until the files are
+/// read.
+pub async fn answer(
+    prepare: impl FnOnce() -> Result<(ExtractQuery, PacketsForm), ApiError> + Send + 'static,
+    permit: OwnedSemaphorePermit,
+    audited: Audited,
+    counters: Arc<Counters>,
+) -> Result<Response<Body>, ApiError> {
+    let (sender, mut pieces) = mpsc::channel(WAITING);
+    let handle = Handle::current();
+    let run = move || {
+        let _permit = permit;
+        let has_left = Arc::new(AtomicBool::new(false));
+        let writer = PieceWriter {
+            sender: sender.clone(),
+            handle: handle.clone(),
+            has_left: Arc::clone(&has_left),
+        };
+        let result = prepare().and_then(|(query, form)| {
+            send(&handle, &sender, Piece::Form(form));
+            read(&query, writer, || !sender.is_closed())
+        });
+        let has_left = has_left.load(Ordering::Relaxed) || sender.is_closed();
+        match result {
+            Err(e) => {
+                audited.refuse(&counters, e.status(), &e.to_string());
+                send(&handle, &sender, Piece::Refused(e));
+            }
+            Ok(mut facts) => {
+                if has_left {
+                    let why = "the client left, or did not read for a minute";
+                    facts.losses.push(why.into());
+                }
+                audited.answer(&counters, &facts);
+                // Without the last message the body ends with an error.
+                if !has_left {
+                    send(&handle, &sender, Piece::End(facts));
+                }
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("serve-read".into())
+        .spawn(run)
+        .map_err(|e| ApiError::Failed(format!("cannot start a thread: {e}")))?;
+    let ended = || ApiError::Failed("the thread that reads the files ended early".into());
+    let mut form = None;
+    let mut bytes = Vec::new();
+    loop {
+        // The head of the answer waits for its first bytes, and for more of them only briefly.
+        let next = match bytes.is_empty() {
+            true => pieces.recv().await,
+            false => match timeout(SHORT, pieces.recv()).await {
+                Ok(next) => next,
+                Err(_) => break,
+            },
+        };
+        match next.ok_or_else(ended)? {
+            Piece::Form(it) => form = Some(it),
+            Piece::Refused(e) => return Err(e),
+            Piece::End(facts) => return Ok(short(bytes, &facts, form.ok_or_else(ended)?)),
+            Piece::Bytes(it) => bytes.push(it),
+        }
+        if bytes.len() > 1 {
+            break;
+        }
+    }
+    Ok(long(bytes, pieces, form.ok_or_else(ended)?))
+}
+
+/// Reads the frames of a query into the answer.
+fn read(
+    query: &ExtractQuery,
+    mut writer: PieceWriter,
+    is_wanted: impl Fn() -> bool,
+) -> Result<AnswerFacts, ApiError> {
+    let files = query.files.as_ref();
+    if files.is_some_and(|it| it.finished.is_empty() && it.open.is_empty()) {
+        // A file without frames; the caller replaces it by 204 where that is the form.
+        let head = pcap::encode_header(pcap::NO_LIMIT, ETHERNET, None);
+        let _ = writer.write(&head);
+        return Ok(AnswerFacts::default());
+    }
+    match extract_into(query, Box::new(writer), |_, _| is_wanted()) {
+        Ok(it) => Ok(AnswerFacts {
+            frames: it.written.frames,
+            bytes: it.written.bytes,
+            losses: it.written.losses,
+        }),
+        Err(MergeError::Stopped) => Ok(AnswerFacts::default()),
+        Err(e @ MergeError::Refused(_)) => Err(ApiError::Malformed(e.to_string())),
+        Err(e) => Err(ApiError::Failed(e.to_string())),
+    }
+}
+
+/// Sends a message to the answer; returns `false` if the client has left or does not read.
+fn send(handle: &Handle, sender: &mpsc::Sender<Piece>, piece: Piece) -> bool {
+    let sent = handle.block_on(timeout(STALLED, sender.send(piece)));
+    matches!(sent, Ok(Ok(())))
+}
+
+/// Passes the output of an extraction to the answer.
+struct PieceWriter {
+    sender: mpsc::Sender<Piece>,
+    handle: Handle,
+    /// Set when the client has left or does not read.
+    has_left: Arc<AtomicBool>,
+}
+
+impl Write for PieceWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let piece = Piece::Bytes(Bytes::copy_from_slice(bytes));
+        if !send(&self.handle, &self.sender, piece) {
+            self.has_left.store(true, Ordering::Relaxed);
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns an answer whose end is known.
+fn short(bytes: Vec<Bytes>, facts: &AnswerFacts, form: PacketsForm) -> Response<Body> {
+    let body = match facts.frames > 0 || form.is_file_always {
+        true => bytes.concat(),
+        false => Vec::new(),
+    };
+    let mut answer = Response::new(Body::from(body));
+    if facts.frames == 0 && !form.is_file_always {
+        *answer.status_mut() = StatusCode::NO_CONTENT;
+    } else {
+        add_form(answer.headers_mut(), form);
+    }
+    add_facts(answer.headers_mut(), facts);
+    answer
+}
+
+/// Returns an answer whose end is not known yet.
+fn long(first: Vec<Bytes>, rest: mpsc::Receiver<Piece>, form: PacketsForm) -> Response<Body> {
+    let first = first
+        .into_iter()
+        .map(|it| Ok::<_, io::Error>(Frame::data(it)));
+    let rest = stream::unfold(Some(rest), |rest| async {
+        let mut rest = rest?;
+        match rest.recv().await {
+            Some(Piece::Bytes(bytes)) => Some((Ok(Frame::data(bytes)), Some(rest))),
+            Some(Piece::End(facts)) => {
+                let mut trailers = HeaderMap::new();
+                add_facts(&mut trailers, &facts);
+                Some((Ok(Frame::trailers(trailers)), None))
+            }
+            // The body ends with an error, so that the client does not take it for complete.
+            Some(Piece::Refused(e)) => Some((Err(io::Error::other(e.to_string())), None)),
+            Some(Piece::Form(_)) | None => Some((Err(ErrorKind::UnexpectedEof.into()), None)),
+        }
+    });
+    let body = StreamBody::new(stream::StreamExt::chain(stream::iter(first), rest));
+    let mut answer = Response::new(Body::new(body));
+    let headers = answer.headers_mut();
+    add_form(headers, form);
+    headers.insert(COMPLETE, HeaderValue::from_static("trailer"));
+    let trailers = HeaderValue::from_static("wqcap-complete, wqcap-frames, wqcap-lacks");
+    headers.insert(header::TRAILER, trailers);
+    answer
+}
+
+fn add_form(headers: &mut HeaderMap, form: PacketsForm) {
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(form.media_type),
+    );
+    let disposition = format!("attachment; filename=\"{}\"", form.file_name);
+    let disposition = HeaderValue::try_from(disposition);
+    headers.extend(disposition.map(|it| (header::CONTENT_DISPOSITION, it)));
+}
+
+/// Adds headers or trailers with the number of frames and what is missing.
+fn add_facts(headers: &mut HeaderMap, facts: &AnswerFacts) {
+    let complete = match facts.losses.is_empty() {
+        true => "true",
+        false => "false",
+    };
+    headers.insert(COMPLETE, HeaderValue::from_static(complete));
+    headers.insert(FRAMES, HeaderValue::from(facts.frames));
+    if !facts.losses.is_empty() {
+        // Names of files may have any characters.
+        let text: String = facts
+            .losses
+            .join("; ")
+            .chars()
+            .take(LONGEST_LACKS)
+            .collect();
+        let plain = |it: char| {
+            if it.is_ascii_graphic() || it == ' ' {
+                it
+            } else {
+                '?'
+            }
+        };
+        let text: String = text.chars().map(plain).collect();
+        headers.extend(HeaderValue::try_from(text).map(|it| (LACKS, it)));
+    }
+}

@@ -1,0 +1,1079 @@
+//! The HTTP interface: paths, parameters, who may call.
+
+use crate::{
+    ServePlan,
+    audit::{Audited, Counters},
+    error::{ApiError, ErrorBody, FailureText},
+    flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
+    identity::{Caller, Role, Tokens},
+    openapi,
+    packets::{self, PacketsForm},
+    sensor::{self, PinsAnswer, Sensor, StatusAnswer},
+    steno,
+    store::{Store, StoreView},
+    timeline::{self, Timeline},
+    times,
+};
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{
+        DefaultBodyLimit, FromRequestParts, Query, Request, State, rejection::BytesRejection,
+    },
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request::Parts},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::{Deserialize, Deserializer, Serializer, de::DeserializeOwned};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use utoipa::{IntoParams, ToSchema};
+use wqcap_files::{
+    extract::{ExtractQuery, FrameQuery},
+    index::FlowTerms,
+    merge::OutputLimits,
+};
+use wqcap_frame::filter::Filter;
+
+/// Maximum length of the body of a request in bytes.
+const MOST_BODY: usize = 64 << 10;
+/// Number of intervals of a timeline by default, and at most.
+const BUCKETS: u64 = 300;
+const MOST_BUCKETS: u64 = 2000;
+/// Number of flow records in an answer by default.
+const FLOWS: usize = 200;
+/// Name of the cookie with the token of a browser.
+const COOKIE: &str = "wqcap_token";
+/// Time after which a browser forgets the token.
+const SESSION_S: u32 = 12 * 3600;
+/// Longest time before and after a mark.
+const LONGEST_MARK: Duration = Duration::from_secs(24 * 3600);
+
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// What all requests share.
+pub struct Service {
+    pub plan: ServePlan,
+    pub tokens: Tokens,
+    pub store: Store,
+    pub sensor: Sensor,
+    pub counters: Arc<Counters>,
+    requests: Arc<Semaphore>,
+}
+
+/// Facts of the connection that a request came over.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Address of the client.
+    pub address: SocketAddr,
+    /// Name of the client's certificate, which the service has verified.
+    pub certificate: Option<String>,
+}
+
+type Shared = State<Arc<Service>>;
+
+impl Service {
+    /// Creates the service of a plan.
+    pub fn new(plan: ServePlan, tokens: Tokens) -> Self {
+        Self {
+            store: Store::new(plan.dir.clone(), plan.index_dir.clone()),
+            sensor: Sensor::new(plan.dir.clone(), plan.control.clone()),
+            counters: Arc::default(),
+            requests: Arc::new(Semaphore::new(plan.max_requests)),
+            tokens,
+            plan,
+        }
+    }
+
+    /// Returns `true` if callers need a token or a certificate.
+    fn authenticates(&self) -> bool {
+        self.plan.tokens.is_some() || self.plan.tls.iter().any(|it| it.client_ca.is_some())
+    }
+
+    /// Returns the right to read files, if a request may begin to.
+    fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = Arc::clone(&self.requests).try_acquire_owned();
+        permit.map_err(|_| ApiError::Busy(self.plan.max_requests))
+    }
+
+    /// Returns the files of the capture.
+    fn view(&self) -> Result<Arc<StoreView>, ApiError> {
+        let dir = &self.plan.dir;
+        let view = self.store.view();
+        view.map_err(|e| ApiError::Failed(format!("{}: {e}", dir.display())))
+    }
+
+    /// Returns the caller of a request. A certificate comes before a token.
+    fn caller(&self, connection: &Connection, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let of = |name: Option<&str>, role| Caller {
+            name: name.map(str::to_owned),
+            role,
+            address: connection.address,
+        };
+        if let Some(token) = token_of(headers) {
+            return match self.tokens.find(token) {
+                Some((name, role)) => Ok(of(Some(name), role)),
+                None => Err(ApiError::Unauthenticated("the token is not known")),
+            };
+        }
+        if let Some(name) = &connection.certificate {
+            return Ok(of(Some(name), Role::Read));
+        }
+        if self.authenticates() {
+            return Err(ApiError::Unauthenticated(
+                "the request has no token, and the connection no certificate",
+            ));
+        }
+        check_host(headers)?;
+        Ok(of(None, Role::Read))
+    }
+}
+
+/// Returns the token of a request, from the header or the cookie.
+fn token_of(headers: &HeaderMap) -> Option<&str> {
+    let authorization = headers.get(header::AUTHORIZATION);
+    if let Some(value) = authorization.and_then(|it| it.to_str().ok()) {
+        let (scheme, token) = value.split_once(' ')?;
+        return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim());
+    }
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let mut pairs = cookies
+        .filter_map(|it| it.to_str().ok())
+        .flat_map(|it| it.split(';'));
+    let token = pairs.find_map(|it| it.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+    token.filter(|it| !it.is_empty())
+}
+
+/// Refuses a name in the header Host that another site could have bound to this address (DNS
+/// rebinding), while callers need no token.
+fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
+    let host = headers.get(header::HOST).and_then(|it| it.to_str().ok());
+    let Some(host) = host else { return Ok(()) };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let plain = name.trim_start_matches('[').trim_end_matches(']');
+    if plain.eq_ignore_ascii_case("localhost") || plain.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    let shown: String = host.chars().take(100).collect();
+    Err(ApiError::Foreign(format!(
+        "the header Host is {shown:?}; without tokens the service answers to IP addresses and localhost only"
+    )))
+}
+
+/// Refuses a change that a page of another site may have sent.
+fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|it: &HeaderValue| it.to_str().ok())
+    };
+    let Some(origin) = text(header::ORIGIN) else {
+        return Ok(());
+    };
+    let authority = origin.split_once("://").map(|it| it.1);
+    match authority == text(header::HOST) && authority.is_some() {
+        true => Ok(()),
+        false => Err(ApiError::Foreign(format!(
+            "the header Origin is {:?}, which is another site",
+            origin.chars().take(100).collect::<String>()
+        ))),
+    }
+}
+
+/// Returns all routes of the service.
+pub fn router(service: Arc<Service>) -> Router {
+    let with_line = Router::new()
+        .route("/api/v1/flows", get(flows))
+        .route("/api/v1/timeline", get(timeline))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/pins", get(pins).post(add_pin))
+        .route("/api/v1/marks", post(add_mark))
+        .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&service),
+            with_audit,
+        ));
+    Router::new()
+        .merge(with_line)
+        // These write their audit lines when their answers end.
+        .route("/api/v1/packets", get(packets_get).post(packets_post))
+        .route("/query", post(query))
+        .route("/api/v1/session", post(log_in).delete(log_out))
+        .route("/healthz", get(healthz))
+        .route("/openapi.json", get(openapi_json))
+        .route(
+            "/",
+            get(|| {
+                page(
+                    "text/html; charset=utf-8",
+                    include_str!("../page/index.html"),
+                )
+            }),
+        )
+        .route(
+            "/app.js",
+            get(|| {
+                page(
+                    "text/javascript; charset=utf-8",
+                    include_str!("../page/app.js"),
+                )
+            }),
+        )
+        .route(
+            "/style.css",
+            get(|| page("text/css; charset=utf-8", include_str!("../page/style.css"))),
+        )
+        .fallback(async |uri: Uri| ApiError::NoPath(uri.path().chars().take(200).collect()))
+        .method_not_allowed_fallback(async |method: Method| ApiError::NoMethod(method.to_string()))
+        .layer(DefaultBodyLimit::max(MOST_BODY))
+        .layer(middleware::map_response(with_headers))
+        .with_state(service)
+}
+
+/// Adds the headers that every answer has.
+async fn with_headers(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// Identifies the caller of a request, runs it, and writes its audit line.
+async fn with_audit(State(service): Shared, mut request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let what = described(&parts, "");
+    let (caller, outcome) = match identified(&service, &mut parts) {
+        Ok(caller) => (caller, Ok(())),
+        Err((caller, e)) => (caller, Err(e)),
+    };
+    let audited = Audited::new(caller.clone(), what);
+    request = Request::from_parts(parts, body);
+    request.extensions_mut().insert(caller);
+    let answer = match outcome {
+        Ok(()) => next.run(request).await,
+        Err(e) => e.into_response(),
+    };
+    match answer.extensions().get::<FailureText>() {
+        Some(FailureText(why)) => audited.refuse(&service.counters, answer.status(), why),
+        None => audited.done(&service.counters),
+    }
+    answer
+}
+
+/// Returns the caller of a request, or an unknown caller and the error.
+fn identified(service: &Service, parts: &mut Parts) -> Result<Caller, (Caller, ApiError)> {
+    let connection = parts.extensions.get::<Connection>().cloned();
+    let nowhere = || Connection {
+        address: SocketAddr::from(([0, 0, 0, 0], 0)),
+        certificate: None,
+    };
+    let connection = connection.unwrap_or_else(nowhere);
+    let caller = service.caller(&connection, &parts.headers);
+    let caller = caller.and_then(|it| match parts.method {
+        Method::GET | Method::HEAD => Ok(it),
+        _ => check_origin(&parts.headers).map(|()| it),
+    });
+    caller.map_err(|e| {
+        let unknown = Caller {
+            name: None,
+            role: Role::Read,
+            address: connection.address,
+        };
+        (unknown, e)
+    })
+}
+
+/// Describes a request for its audit line.
+fn described(parts: &Parts, body: &str) -> String {
+    let query = parts.uri.query().map(|it| format!("?{it}"));
+    let body = match body {
+        "" => String::new(),
+        it => format!(" {it}"),
+    };
+    format!(
+        "{} {}{}{body}",
+        parts.method,
+        parts.uri.path(),
+        query.unwrap_or_default()
+    )
+}
+
+/// Parameters in the query of the address; unknown ones are refused.
+pub struct Params<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let Query(it) = Query::try_from_uri(&parts.uri).map_err(|e| malformed(&e))?;
+        Ok(Self(it))
+    }
+}
+
+fn malformed(e: &impl ToString) -> ApiError {
+    ApiError::Malformed(e.to_string())
+}
+
+/// Body of a request, within the limit.
+fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+    body.map_err(|e| match e.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLong(MOST_BODY),
+        _ => malformed(&e),
+    })
+}
+
+/// Parses a JSON body.
+fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
+    match media_type(headers) {
+        Some("application/json") => serde_json::from_slice(body).map_err(|e| malformed(&e)),
+        _ => Err(ApiError::Malformed(
+            "the body must be JSON, with the header \"Content-Type: application/json\"".into(),
+        )),
+    }
+}
+
+/// Returns the media type of the body, without parameters.
+fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    Some(value.split(';').next().unwrap_or_default().trim())
+}
+
+/// Serializes a number as decimal digits in a string, since JSON readers have 53 bits for numbers.
+pub fn digits<S: Serializer>(n: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(n)
+}
+
+/// Serializes an optional number as decimal digits in a string.
+pub fn optional_digits<S: Serializer>(n: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    match n {
+        Some(n) => to.collect_str(n),
+        None => to.serialize_none(),
+    }
+}
+
+/// Reads a text or a number as text: JSON bodies and addresses have the same parameters.
+fn loose<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Loose {
+        Text(String),
+        Number(serde_json::Number),
+        None(()),
+    }
+    Ok(match Loose::deserialize(from)? {
+        Loose::Text(it) => Some(it),
+        Loose::Number(it) => Some(it.to_string()),
+        Loose::None(()) => None,
+    })
+}
+
+/// Parses an optional time; `other` if it is absent.
+fn time(name: &'static str, text: Option<&str>, other: u64) -> Result<u64, ApiError> {
+    let Some(text) = text.filter(|it| !it.is_empty()) else {
+        return Ok(other);
+    };
+    times::parse(text, times::now()).map_err(|e| ApiError::value(name, text, e))
+}
+
+/// Parses an optional range of times.
+fn range(from: Option<&str>, to: Option<&str>, all: Range<u64>) -> Result<Range<u64>, ApiError> {
+    let from = time("from", from, all.start)?;
+    let to_ns = time("to", to, all.end)?;
+    match from < to_ns {
+        true => Ok(from..to_ns),
+        false => Err(ApiError::value(
+            "to",
+            to.unwrap_or_default(),
+            "must be after from",
+        )),
+    }
+}
+
+/// Parses an optional number within a range.
+fn number(
+    name: &'static str,
+    text: Option<&str>,
+    within: Range<u64>,
+    other: u64,
+) -> Result<u64, ApiError> {
+    let Some(text) = text.filter(|it| !it.is_empty()) else {
+        return Ok(other);
+    };
+    let parsed = text.parse().ok().filter(|it| within.contains(it));
+    parsed.ok_or_else(|| {
+        let problem = format!(
+            "must be a number from {} to {}",
+            within.start,
+            within.end - 1
+        );
+        ApiError::value(name, text, problem)
+    })
+}
+
+fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
+    Filter::compile(text).map_err(|e| ApiError::value(name, text, e))
+}
+
+/// Parameters of a query for packets.
+#[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct PacketsParams {
+    /// Start of the time range, inclusive [default: the first frame].
+    #[serde(deserialize_with = "loose")]
+    from: Option<String>,
+    /// End of the time range, exclusive [default: the last frame].
+    #[serde(deserialize_with = "loose")]
+    to: Option<String>,
+    /// pcap-filter expression [default: every frame].
+    filter: Option<String>,
+    /// Community ID of a flow.
+    community_id: Option<String>,
+    /// ID of a mark or a pin, whose times and filter apply in addition.
+    mark: Option<String>,
+    /// Number of bytes after which the answer ends as incomplete.
+    #[serde(deserialize_with = "loose")]
+    limit_bytes: Option<String>,
+    /// Number of frames after which the answer ends as incomplete.
+    #[serde(deserialize_with = "loose")]
+    limit_packets: Option<String>,
+    /// `pcapng` or `pcap` [default: pcapng].
+    format: Option<String>,
+}
+
+/// Returns the frames of a time range and a filter.
+///
+/// The frames of finished files and those on the disk of open files, in time order, as `wqcap
+/// extract` writes them. The headers `Wqcap-Complete`, `Wqcap-Frames` and `Wqcap-Lacks` say whether
+/// the answer is complete; if the first is `trailer`, they are trailers. The last block of pcapng
+/// that lacks frames has a comment that begins with `incomplete:`.
+#[utoipa::path(get, path = "/api/v1/packets", params(PacketsParams), security(("token" = [])), responses(
+    (status = 200, description = "Capture file", content_type = "application/vnd.tcpdump.pcap"),
+    (status = 204, description = "No frame matches"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed, or too busy", body = ErrorBody),
+))]
+pub async fn packets_get(State(service): Shared, request: Request) -> Result<Response, ApiError> {
+    let (mut parts, _) = request.into_parts();
+    let what = described(&parts, "");
+    let params = Query::try_from_uri(&parts.uri).map(|Query(it)| it);
+    let params = params.map_err(|e| malformed(&e));
+    packets(service, &mut parts, what, params).await
+}
+
+/// Returns the frames of a time range and a filter, with the parameters in the body.
+///
+/// As GET. The body is JSON or a form.
+#[utoipa::path(post, path = "/api/v1/packets", request_body = PacketsParams, security(("token" = [])), responses(
+    (status = 200, description = "Capture file", content_type = "application/vnd.tcpdump.pcap"),
+    (status = 204, description = "No frame matches"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed, or too busy", body = ErrorBody),
+))]
+pub async fn packets_post(
+    State(service): Shared,
+    Extension(connection): Extension<Connection>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let mut parts = rebuilt(connection, method, uri, &headers);
+    let body = body_of(body);
+    let text = body
+        .as_ref()
+        .map(|it| String::from_utf8_lossy(it).into_owned());
+    let what = described(&parts, &text.unwrap_or_default());
+    let params = body.and_then(|body| match media_type(&headers) {
+        Some("application/x-www-form-urlencoded") => form(&body),
+        _ => json(&headers, &body),
+    });
+    packets(service, &mut parts, what, params).await
+}
+
+/// Parses a form.
+fn form<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|e| malformed(&e))?;
+    let uri: Uri = format!("/?{text}")
+        .parse()
+        .map_err(|e: axum::http::uri::InvalidUri| malformed(&e))?;
+    let Query(it) = Query::try_from_uri(&uri).map_err(|e| malformed(&e))?;
+    Ok(it)
+}
+
+/// Rebuilds the head of a request whose body has been read.
+fn rebuilt(connection: Connection, method: Method, uri: Uri, headers: &HeaderMap) -> Parts {
+    let mut request = Request::new(());
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    request.headers_mut().clone_from(headers);
+    request.extensions_mut().insert(connection);
+    request.into_parts().0
+}
+
+async fn packets(
+    service: Arc<Service>,
+    parts: &mut Parts,
+    what: String,
+    params: Result<PacketsParams, ApiError>,
+) -> Result<Response, ApiError> {
+    let pcapng = PacketsForm {
+        media_type: "application/vnd.tcpdump.pcap",
+        file_name: "packets.pcapng",
+        is_file_always: false,
+    };
+    let pcap = PacketsForm {
+        file_name: "packets.pcap",
+        ..pcapng
+    };
+    let build = move |service: &Service| {
+        let params = params?;
+        let form = match params.format.as_deref() {
+            None | Some("" | "pcapng") => pcapng,
+            Some("pcap") => pcap,
+            Some(other) => return Err(ApiError::value("format", other, "must be pcapng or pcap")),
+        };
+        Ok((frames_of(service, &params, form)?, form))
+    };
+    stream(service, parts, what, build).await
+}
+
+/// Builds the query for the frames of the parameters.
+fn frames_of(
+    service: &Service,
+    params: &PacketsParams,
+    form: PacketsForm,
+) -> Result<FrameQuery, ApiError> {
+    let mut times = range(params.from.as_deref(), params.to.as_deref(), 0..u64::MAX)?;
+    let text = params.filter.as_deref().unwrap_or_default();
+    let mut expression = filter("filter", text)?;
+    if let Some(id) = params.mark.as_deref().filter(|it| !it.is_empty()) {
+        let pin = service.sensor.pin(id)?;
+        times = times.start.max(pin.from_ns)..times.end.min(pin.to_ns);
+        let both = match (pin.filter.as_str(), text.trim()) {
+            ("", it) | (it, "") => it.to_owned(),
+            (a, b) => format!("({a}) and ({b})"),
+        };
+        expression = filter("filter", &both)?;
+    }
+    let limits = OutputLimits {
+        frames: number(
+            "limit_packets",
+            params.limit_packets.as_deref(),
+            1..u64::MAX,
+            u64::MAX,
+        )?,
+        bytes: number(
+            "limit_bytes",
+            params.limit_bytes.as_deref(),
+            1..u64::MAX,
+            u64::MAX,
+        )?
+        .min(service.plan.max_bytes),
+    };
+    Ok(FrameQuery {
+        community_id: params.community_id.clone().filter(|it| !it.is_empty()),
+        limits,
+        ..FrameQuery::new(times, expression, form.file_name.into())
+    })
+}
+
+/// Streams the answer to a query for frames, and takes care of its audit line.
+async fn stream(
+    service: Arc<Service>,
+    parts: &mut Parts,
+    what: String,
+    build: impl FnOnce(&Service) -> Result<(FrameQuery, PacketsForm), ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let (caller, identified) = match identified(&service, parts) {
+        Ok(caller) => (caller, Ok(())),
+        Err((caller, e)) => (caller, Err(e)),
+    };
+    let audited = Audited::new(caller, what);
+    let permit = identified.and_then(|()| service.permit());
+    let permit = match permit {
+        Ok(permit) => permit,
+        Err(e) => {
+            audited.refuse(&service.counters, e.status(), &e.to_string());
+            return Err(e);
+        }
+    };
+    let counters = Arc::clone(&service.counters);
+    let prepare = move || {
+        let (frames, form) = build(&service)?;
+        sensor::check_disk()?;
+        let files = service.view()?.files_of(&frames.times);
+        let query = ExtractQuery {
+            dir: service.plan.dir.clone(),
+            index_dir: service.plan.index_dir.clone(),
+            key: service.plan.key.clone(),
+            files: Some(files),
+            frames,
+        };
+        Ok((query, form))
+    };
+    packets::answer(prepare, permit, audited, counters).await
+}
+
+/// Answers a query in stenographer's language with a pcap file.
+///
+/// The headers `Steno-Limit-Bytes` and `Steno-Limit-Packets` limit the answer.
+#[utoipa::path(post, path = "/query", request_body(content = String, content_type = "text/plain"), security(("token" = [])), responses(
+    (status = 200, description = "pcap file", content_type = "application/octet-stream"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed, or too busy", body = ErrorBody),
+))]
+pub async fn query(
+    State(service): Shared,
+    Extension(connection): Extension<Connection>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let mut parts = rebuilt(connection, method, uri, &headers);
+    let body = body_of(body);
+    let text = body
+        .as_ref()
+        .map(|it| String::from_utf8_lossy(it).into_owned());
+    let what = described(&parts, &text.unwrap_or_default());
+    let build = move |service: &Service| {
+        let body = body?;
+        let text = std::str::from_utf8(&body).map_err(|e| malformed(&e))?;
+        let form = PacketsForm {
+            media_type: "application/octet-stream",
+            file_name: "packets.pcap",
+            is_file_always: true,
+        };
+        Ok((steno_frames(service, text, &headers, form)?, form))
+    };
+    stream(service, &mut parts, what, build).await
+}
+
+/// Builds the query for the frames of a query in stenographer's language.
+fn steno_frames(
+    service: &Service,
+    text: &str,
+    headers: &HeaderMap,
+    form: PacketsForm,
+) -> Result<FrameQuery, ApiError> {
+    let limit = |name: &'static str| {
+        let value = headers.get(name).map(|it| it.to_str().unwrap_or("?"));
+        number(name, value, 0..u64::MAX, 0).map(|it| if it == 0 { u64::MAX } else { it })
+    };
+    let limits = OutputLimits {
+        frames: limit("steno-limit-packets")?,
+        bytes: limit("steno-limit-bytes")?.min(service.plan.max_bytes),
+    };
+    let parsed = steno::parse(text, times::now());
+    let alternatives = parsed.map_err(|e| ApiError::value("query", text, e))?;
+    let compiled = |it: &str| filter("query", &steno::behind_vlan_tags(it));
+    let out = form.file_name.into();
+    let query = match &alternatives[..] {
+        [] => FrameQuery::new(0..0, Filter::default(), out),
+        [only] => FrameQuery {
+            terms: Some(FlowTerms::parse(&only.filter)),
+            ..FrameQuery::new(only.times.clone(), compiled(&only.filter)?, out)
+        },
+        all => {
+            let start = all.iter().map(|it| it.times.start).min().unwrap_or(0);
+            let end = all.iter().map(|it| it.times.end).max().unwrap_or(0);
+            let pairs = all
+                .iter()
+                .map(|it| Ok((it.times.clone(), compiled(&it.filter)?)));
+            FrameQuery {
+                alternatives: pairs.collect::<Result<_, ApiError>>()?,
+                ..FrameQuery::new(start..end, Filter::default(), out)
+            }
+        }
+    };
+    Ok(FrameQuery { limits, ..query })
+}
+
+/// Parameters of a query for flow records.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct FlowsParams {
+    /// Start of the time range [default: everything].
+    from: Option<String>,
+    /// End of the time range [default: everything].
+    to: Option<String>,
+    /// pcap-filter expression; records decide its plain terms.
+    filter: Option<String>,
+    /// Part of a TLS server name, an HTTP host or a JA4 fingerprint.
+    name: Option<String>,
+    /// Community ID of a flow.
+    community_id: Option<String>,
+    /// Order: `bytes`, `frames`, `first`, `last` or `duration` [default: bytes].
+    #[param(value_type = Option<FlowOrder>)]
+    sort: Option<String>,
+    /// Maximum number of records, 1 to 10000 [default: 200].
+    limit: Option<String>,
+}
+
+/// Returns flow records of a time range.
+#[utoipa::path(get, path = "/api/v1/flows", params(FlowsParams), security(("token" = [])), responses(
+    (status = 200, description = "Flow records", body = FlowsAnswer),
+    (status = "4XX", description = "Refused, or no flow records are written", body = ErrorBody),
+    (status = "5XX", description = "Failed, or too busy", body = ErrorBody),
+))]
+pub async fn flows(
+    State(service): Shared,
+    Params(params): Params<FlowsParams>,
+) -> Result<Json<FlowsAnswer>, ApiError> {
+    let folder = service.plan.flows.clone().ok_or(ApiError::NoFlows)?;
+    let text = params.filter.unwrap_or_default();
+    // An expression that packets refuse is refused here too.
+    filter("filter", &text)?;
+    let order = match params.sort.as_deref() {
+        None | Some("") => FlowOrder::default(),
+        Some(name) => serde_json::from_value(name.into()).map_err(|_| {
+            ApiError::value(
+                "sort",
+                name,
+                "must be bytes, frames, first, last or duration",
+            )
+        })?,
+    };
+    let limit = number(
+        "limit",
+        params.limit.as_deref(),
+        1..MOST_ANSWERED as u64 + 1,
+        FLOWS as u64,
+    )?;
+    let query = FlowsQuery {
+        times: range(params.from.as_deref(), params.to.as_deref(), 0..u64::MAX)?,
+        filter: text,
+        name: params.name.unwrap_or_default(),
+        community_id: params.community_id.unwrap_or_default(),
+        order,
+        limit: usize::try_from(limit).unwrap_or(FLOWS),
+    };
+    let permit = service.permit()?;
+    in_thread(move || {
+        let _permit = permit;
+        Ok(Json(flow_rows::read(&folder, &query, || true)))
+    })
+    .await
+}
+
+/// Runs work that reads files in a thread of its own.
+async fn in_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("serve-read".into())
+        .spawn(move || drop(sender.send(work())))
+        .map_err(|e| ApiError::Failed(format!("cannot start a thread: {e}")))?;
+    let ended = |_| ApiError::Failed("the thread that reads the files ended early".into());
+    receiver.await.map_err(ended)?
+}
+
+/// Parameters of a timeline.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct TimelineParams {
+    /// Start of the first interval [default: the first stored frame].
+    from: Option<String>,
+    /// End of the last interval [default: the last stored frame].
+    to: Option<String>,
+    /// Number of intervals, 1 to 2000 [default: 300].
+    buckets: Option<String>,
+}
+
+/// Returns what is stored, by interval.
+#[utoipa::path(get, path = "/api/v1/timeline", params(TimelineParams), security(("token" = [])), responses(
+    (status = 200, description = "Timeline", body = Timeline),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub async fn timeline(
+    State(service): Shared,
+    Params(params): Params<TimelineParams>,
+) -> Result<Json<Timeline>, ApiError> {
+    let count = number(
+        "buckets",
+        params.buckets.as_deref(),
+        1..MOST_BUCKETS + 1,
+        BUCKETS,
+    )?;
+    in_thread(move || {
+        let view = service.view()?;
+        let now = times::now();
+        let all = timeline::span(&view).unwrap_or(now.saturating_sub(1)..now);
+        let times = range(params.from.as_deref(), params.to.as_deref(), all)?;
+        let pins = service.sensor.pins();
+        Ok(Json(timeline::timeline(&view, times, count, pins.pins)))
+    })
+    .await
+}
+
+/// Returns the state of the sensor.
+#[utoipa::path(get, path = "/api/v1/status", security(("token" = [])), responses(
+    (status = 200, description = "State", body = StatusAnswer),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub async fn status(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<StatusAnswer>, ApiError> {
+    in_thread(move || {
+        let (capture, disk_hours) = service.sensor.capture();
+        let view = service.view()?;
+        let (capture, capture_problem) = match capture {
+            Ok(it) => (Some(it), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        Ok(Json(StatusAnswer {
+            version: env!("CARGO_PKG_VERSION"),
+            sensor: service.plan.sensor.clone(),
+            now_ns: times::now(),
+            who: caller.name,
+            role: caller.role,
+            authenticates: service.authenticates(),
+            store: service.sensor.store(&view, disk_hours),
+            capture,
+            capture_problem,
+        }))
+    })
+    .await
+}
+
+/// Returns the pins.
+#[utoipa::path(get, path = "/api/v1/pins", security(("token" = [])), responses(
+    (status = 200, description = "Pins", body = PinsAnswer),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub async fn pins(State(service): Shared) -> Result<Json<PinsAnswer>, ApiError> {
+    in_thread(move || Ok(Json(service.sensor.pins()))).await
+}
+
+/// Pin to add.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PinBody {
+    /// Start of the pinned time range.
+    from: String,
+    /// End of the pinned time range.
+    to: String,
+    /// pcap-filter expression of the pinned frames [default: every frame].
+    #[serde(default)]
+    filter: String,
+    /// Reason for the pin, in one line.
+    reason: String,
+}
+
+/// Mark to set.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MarkBody {
+    /// Description, in one line of at most 900 bytes.
+    text: String,
+    /// Time before now that the mark covers, such as `60s` [default: 60s].
+    #[serde(default = "minute")]
+    before: String,
+    /// Time after now that the mark covers, such as `60s` [default: 60s].
+    #[serde(default = "minute")]
+    after: String,
+    /// pcap-filter expression of the frames that the mark covers [default: every frame].
+    #[serde(default)]
+    filter: String,
+}
+
+fn minute() -> String {
+    "60s".into()
+}
+
+/// ID of a new pin or mark.
+#[derive(Debug, serde::Serialize, ToSchema)]
+pub struct Created {
+    /// ID.
+    id: String,
+    /// What the capture has done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+fn need_mark(caller: &Caller) -> Result<(), ApiError> {
+    match caller.role {
+        Role::Mark => Ok(()),
+        Role::Read => Err(ApiError::NeedsMark {
+            who: caller.shown().to_owned(),
+        }),
+    }
+}
+
+/// Pins the files with the frames of a time range and a filter, so that they are not deleted.
+#[utoipa::path(post, path = "/api/v1/pins", request_body = PinBody, security(("token" = [])), responses(
+    (status = 201, description = "Pin", body = Created),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed", body = ErrorBody),
+))]
+pub async fn add_pin(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<Created>), ApiError> {
+    need_mark(&caller)?;
+    let it: PinBody = json(&headers, &body_of(body)?)?;
+    let times = range(Some(&it.from), Some(&it.to), 0..u64::MAX)?;
+    filter("filter", &it.filter)?;
+    in_thread(move || {
+        let pin = sensor::new_pin(times.start, times.end, it.filter, it.reason);
+        let id = service.sensor.add_pin(&pin)?;
+        Ok((StatusCode::CREATED, Json(Created { id, detail: None })))
+    })
+    .await
+}
+
+/// Marks the present moment in the capture, and pins the files around it.
+#[utoipa::path(post, path = "/api/v1/marks", request_body = MarkBody, security(("token" = [])), responses(
+    (status = 201, description = "Mark", body = Created),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+    (status = "5XX", description = "Failed, or no capture runs", body = ErrorBody),
+))]
+pub async fn add_mark(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<Created>), ApiError> {
+    need_mark(&caller)?;
+    let it: MarkBody = json(&headers, &body_of(body)?)?;
+    let duration = |name, text: &str| {
+        let parsed = humantime::parse_duration(text).map_err(|e| ApiError::value(name, text, e))?;
+        match parsed <= LONGEST_MARK {
+            true => Ok(parsed),
+            false => Err(ApiError::value(name, text, "must be at most 24h")),
+        }
+    };
+    let (before, after) = (
+        duration("before", &it.before)?,
+        duration("after", &it.after)?,
+    );
+    filter("filter", &it.filter)?;
+    in_thread(move || {
+        let (id, detail) = service.sensor.mark(it.text, before, after, it.filter)?;
+        let detail = Some(detail);
+        Ok((StatusCode::CREATED, Json(Created { id, detail })))
+    })
+    .await
+}
+
+/// Token of a browser.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionBody {
+    /// Token.
+    token: String,
+}
+
+/// Stores a token in a cookie of the browser.
+#[utoipa::path(post, path = "/api/v1/session", request_body = SessionBody, responses(
+    (status = 204, description = "The cookie is set"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+))]
+pub async fn log_in(
+    State(service): Shared,
+    Extension(connection): Extension<Connection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let caller = |name: Option<&str>| Caller {
+        name: name.map(str::to_owned),
+        role: Role::Read,
+        address: connection.address,
+    };
+    let check = || -> Result<_, ApiError> {
+        check_origin(&headers)?;
+        let it: SessionBody = json(&headers, &body_of(body)?)?;
+        let found = service.tokens.find(&it.token);
+        let (name, _) = found.ok_or(ApiError::Unauthenticated("the token is not known"))?;
+        Ok((name, it.token))
+    };
+    const WHAT: &str = "POST /api/v1/session";
+    match check() {
+        Ok((name, token)) => {
+            Audited::new(caller(Some(name)), WHAT).done(&service.counters);
+            Ok(with_cookie(&service, &token, SESSION_S))
+        }
+        Err(e) => {
+            let audited = Audited::new(caller(None), WHAT);
+            audited.refuse(&service.counters, e.status(), &e.to_string());
+            Err(e)
+        }
+    }
+}
+
+/// Removes the cookie with the token.
+#[utoipa::path(delete, path = "/api/v1/session", responses(
+    (status = 204, description = "The cookie is removed"),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+))]
+pub async fn log_out(State(service): Shared, headers: HeaderMap) -> Result<Response, ApiError> {
+    check_origin(&headers)?;
+    Ok(with_cookie(&service, "", 0))
+}
+
+fn with_cookie(service: &Service, token: &str, seconds: u32) -> Response {
+    let secure = if service.plan.tls.is_some() {
+        "; Secure"
+    } else {
+        ""
+    };
+    let cookie =
+        format!("{COOKIE}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+    let mut answer = StatusCode::NO_CONTENT.into_response();
+    // A known token is hexadecimal.
+    let cookie = HeaderValue::try_from(cookie).map(|it| (header::SET_COOKIE, it));
+    answer.headers_mut().extend(cookie);
+    answer
+}
+
+/// Says that the service answers.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The service answers", content_type = "text/plain", body = String)))]
+pub async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Returns the counters of the service in the text format of OpenMetrics.
+#[utoipa::path(get, path = "/metrics", security(("token" = [])), responses(
+    (status = 200, description = "Counters", content_type = "application/openmetrics-text", body = String),
+    (status = "4XX", description = "Refused", body = ErrorBody),
+))]
+pub async fn metrics(State(service): Shared) -> impl IntoResponse {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], service.counters.text())
+}
+
+async fn openapi_json() -> impl IntoResponse {
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        openapi::document(),
+    )
+}
+
+async fn page(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, kind)], text)
+}

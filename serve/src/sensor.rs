@@ -1,0 +1,418 @@
+//! State of the capture by its control service, marks, pins, and the pressure on the disk.
+//!
+//! Invariant: the control service is asked at most once in [`FRESH`], whatever the number of callers.
+
+use crate::{
+    error::ApiError,
+    routes::{digits, optional_digits},
+    store::StoreView,
+    timeline, times,
+};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use utoipa::ToSchema;
+use wqcap_control::{
+    client::{Client, ClientError, UnixTransport},
+    protocol::{AnswerBody, Command, LedgerSnapshot, Stats, Status},
+};
+use wqcap_core::stats::QueueLedger;
+use wqcap_files::pin::{Pin, PinFolder};
+
+/// Age at which the state of the capture is read again.
+const FRESH: Duration = Duration::from_secs(1);
+/// Time limit for an answer of the control service.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Share of the last 10 s in percent that all programs waited for a disk, from which on requests for
+/// packets are refused.
+const BUSY_PERCENT: f64 = 80.0;
+
+/// Pin of the capture folder. Times are decimal digits: nanoseconds since 1970.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PinRow {
+    /// ID of the pin.
+    pub id: String,
+    /// Start of the pinned time range.
+    #[serde(serialize_with = "digits")]
+    #[schema(value_type = String)]
+    pub from_ns: u64,
+    /// End of the pinned time range.
+    #[serde(serialize_with = "digits")]
+    #[schema(value_type = String)]
+    pub to_ns: u64,
+    /// Filter expression of the pinned frames; empty: every frame.
+    pub filter: String,
+    /// Reason for the pin.
+    pub reason: String,
+    /// Time at which the pin was created.
+    #[serde(serialize_with = "digits")]
+    #[schema(value_type = String)]
+    pub made_ns: u64,
+}
+
+/// Pins of the capture folder.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct PinsAnswer {
+    /// Valid pins.
+    pub pins: Vec<PinRow>,
+    /// Files that are not valid pins. Each of them holds every capture file.
+    pub unsound: Vec<UnsoundRow>,
+}
+
+/// File in the folder of pins that is not a valid pin.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct UnsoundRow {
+    /// Path of the file.
+    pub path: String,
+    /// Reason why it is not valid.
+    pub problem: String,
+}
+
+/// State of the sensor.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct StatusAnswer {
+    /// Version of wqcap that answers.
+    pub version: &'static str,
+    /// Name of the sensor.
+    pub sensor: String,
+    /// Present time of the sensor, in nanoseconds since 1970.
+    #[serde(serialize_with = "digits")]
+    #[schema(value_type = String)]
+    pub now_ns: u64,
+    /// Name of the caller; absent if the service does not authenticate callers.
+    pub who: Option<String>,
+    /// Role of the caller.
+    pub role: crate::identity::Role,
+    /// Set if callers need a token or a certificate.
+    pub authenticates: bool,
+    /// What is stored.
+    pub store: StoreStatus,
+    /// State of the capture; absent if it is not known.
+    pub capture: Option<CaptureAnswer>,
+    /// Reason why the state of the capture is not known.
+    pub capture_problem: Option<String>,
+}
+
+/// What is stored.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct StoreStatus {
+    /// Number of finished files.
+    pub files: u64,
+    /// Bytes of finished files.
+    pub bytes: u64,
+    /// Number of files that the capture writes.
+    pub open_files: u64,
+    /// Time of the earliest frame in finished files, if it is known.
+    #[serde(serialize_with = "optional_digits")]
+    #[schema(value_type = Option<String>)]
+    pub first_ns: Option<u64>,
+    /// Time of the latest frame in finished files, if it is known.
+    #[serde(serialize_with = "optional_digits")]
+    #[schema(value_type = Option<String>)]
+    pub last_ns: Option<u64>,
+    /// Free bytes of the file system for the capture's user.
+    pub free_bytes: Option<u64>,
+    /// Estimated hours of traffic that the disk holds.
+    pub disk_hours: Option<f64>,
+}
+
+/// State of the capture.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct CaptureAnswer {
+    /// `running`, `drained`, `stopped` or `lost`.
+    pub state: String,
+    /// Device that captures.
+    pub device: String,
+    /// Seconds since the capture began.
+    pub elapsed_s: f64,
+    /// Filter of captured frames.
+    pub filter: String,
+    /// Ledger of all queues together: number of frames by line.
+    pub ledger: BTreeMap<String, u64>,
+    /// Frames received per second, between the last two readings.
+    pub frames_per_s: Option<f64>,
+    /// Frames lost per second, between the last two readings.
+    pub lost_per_s: Option<f64>,
+    /// Bits received per second; absent if the capture does not count them.
+    pub bits_per_s: Option<f64>,
+    /// Receive queues.
+    pub queues: Vec<QueueRow>,
+}
+
+/// Receive queue of the capture.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct QueueRow {
+    /// Number of the queue.
+    pub queue: u64,
+    /// Name of the captured port.
+    pub port: String,
+    /// Frames received.
+    pub received: u64,
+    /// Frames written.
+    pub captured: u64,
+    /// Frames lost.
+    pub lost: u64,
+}
+
+/// Access to the capture and to the pins.
+pub struct Sensor {
+    dir: PathBuf,
+    control: Option<PathBuf>,
+    last: Mutex<LastReading>,
+}
+
+#[derive(Default)]
+struct LastReading {
+    at: Option<Instant>,
+    result: Option<Result<CaptureAnswer, String>>,
+    disk_hours: Option<f64>,
+}
+
+impl Sensor {
+    /// Creates the access to the capture of a folder, by the socket of its control service.
+    pub fn new(dir: PathBuf, control: Option<PathBuf>) -> Self {
+        Self {
+            dir,
+            control,
+            last: Mutex::default(),
+        }
+    }
+
+    /// Returns the state of the capture, or the reason why it is not known, and the hours of traffic
+    /// that the disk holds.
+    pub fn capture(&self) -> (Result<CaptureAnswer, String>, Option<f64>) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(at), Some(result)) = (last.at, &last.result)
+            && at.elapsed() < FRESH
+        {
+            return (result.clone(), last.disk_hours);
+        }
+        let now = Instant::now();
+        let passed = last.at.map(|at| now - at);
+        let result = self.read_capture().map(|(mut it, hours)| {
+            last.disk_hours = hours;
+            if let (Some(Ok(before)), Some(passed)) = (&last.result, passed) {
+                it.add_rates(before, passed);
+            }
+            it
+        });
+        last.at = Some(now);
+        last.result = Some(result.clone());
+        (result, last.disk_hours)
+    }
+
+    fn client(&self) -> Result<Client, String> {
+        let socket = self.control.as_ref();
+        let socket =
+            socket.ok_or("the capture has no control service; set [control] in its config")?;
+        let transport = UnixTransport::connect(socket)
+            .map_err(|e| format!("{}: the capture cannot be reached: {e}", socket.display()))?;
+        Ok(Client::new(transport))
+    }
+
+    fn read_capture(&self) -> Result<(CaptureAnswer, Option<f64>), String> {
+        let mut client = self.client()?;
+        let mut ask = |command| {
+            let answer = client.request(command, None, PATIENCE);
+            answer.map_err(|e| e.to_string())
+        };
+        let odd = || "the control service gave another answer than was asked for".to_owned();
+        let AnswerBody::Status(status) = ask(Command::Status)? else {
+            return Err(odd());
+        };
+        let AnswerBody::Stats(stats) = ask(Command::Stats)? else {
+            return Err(odd());
+        };
+        Ok(CaptureAnswer::new(&status, &stats))
+    }
+
+    /// Marks the present moment. Returns the ID of the mark and the answer of the capture.
+    pub fn mark(
+        &self,
+        text: String,
+        before: Duration,
+        after: Duration,
+        filter: String,
+    ) -> Result<(String, String), ApiError> {
+        let mut client = self.client().map_err(ApiError::Capture)?;
+        let ms = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
+        let command = Command::Mark {
+            text,
+            before_ms: ms(before),
+            after_ms: ms(after),
+            filter,
+        };
+        match client.request(command, None, PATIENCE) {
+            Ok(AnswerBody::Changed(it)) => Ok((it.id.unwrap_or_default(), it.now)),
+            Ok(_) => Err(ApiError::Capture(
+                "the control service gave another answer".into(),
+            )),
+            Err(ClientError::Refused(refusal)) => Err(ApiError::Malformed(refusal.message)),
+            Err(e) => Err(ApiError::Capture(e.to_string())),
+        }
+    }
+
+    /// Returns the pins of the capture folder.
+    pub fn pins(&self) -> PinsAnswer {
+        let pins = self.folder().read();
+        let row = |(id, pin): (String, Pin)| PinRow {
+            id,
+            from_ns: pin.from_ns,
+            to_ns: pin.to_ns,
+            filter: pin.filter,
+            reason: pin.reason,
+            made_ns: pin.made_ns,
+        };
+        let unsound = pins.unsound.into_iter().map(|it| UnsoundRow {
+            path: it.path.display().to_string(),
+            problem: it.problem.to_string(),
+        });
+        PinsAnswer {
+            pins: pins.sound.into_iter().map(row).collect(),
+            unsound: unsound.collect(),
+        }
+    }
+
+    /// Returns the pin or mark of an ID.
+    pub fn pin(&self, id: &str) -> Result<Pin, ApiError> {
+        let found = self.folder().find(id);
+        found.map_err(|_| ApiError::NoMark(id.chars().take(200).collect()))
+    }
+
+    /// Adds a pin and returns its ID.
+    pub fn add_pin(&self, pin: &Pin) -> Result<String, ApiError> {
+        use wqcap_files::pin::PinError;
+        self.folder().add(pin).map_err(|e| match e {
+            PinError::Unsound(problem) => ApiError::Malformed(problem.to_string()),
+            e => ApiError::Failed(e.to_string()),
+        })
+    }
+
+    fn folder(&self) -> PinFolder<'_> {
+        PinFolder { dir: &self.dir }
+    }
+
+    /// Returns the state of what is stored.
+    pub fn store(&self, view: &StoreView, disk_hours: Option<f64>) -> StoreStatus {
+        let span = timeline::span(view);
+        StoreStatus {
+            files: view.finished.len() as u64,
+            bytes: view.finished.iter().map(|it| it.len).sum(),
+            open_files: view.open.len() as u64,
+            first_ns: span.as_ref().map(|it| it.start),
+            last_ns: span.map(|it| it.end - 1),
+            free_bytes: free_bytes(&self.dir),
+            disk_hours,
+        }
+    }
+}
+
+impl CaptureAnswer {
+    fn new(status: &Status, stats: &Stats) -> (Self, Option<f64>) {
+        let capture = &status.capture;
+        let total = serde_json::to_value(capture.ledger).unwrap_or_default();
+        let it = Self {
+            state: capture.state.to_string(),
+            device: capture.device.clone(),
+            elapsed_s: capture.elapsed_s,
+            filter: capture.filter.clone(),
+            ledger: serde_json::from_value(total).unwrap_or_default(),
+            queues: queues(&stats.ledger),
+            ..Self::default()
+        };
+        let hours = capture.disk.as_ref().map(|it| it.seconds / 3600.0);
+        (it, hours)
+    }
+
+    /// Adds the rates since an earlier state.
+    fn add_rates(&mut self, before: &Self, passed: Duration) {
+        let rate = |now: u64, before: u64| {
+            let grown = now.checked_sub(before)?;
+            Some(grown as f64 / passed.as_secs_f64().max(0.001))
+        };
+        let line = |it: &Self, name: &str| it.ledger.get(name).copied().unwrap_or(0);
+        self.frames_per_s = rate(line(self, "received"), line(before, "received"));
+        self.lost_per_s = rate(lost(&self.ledger), lost(&before.ledger));
+    }
+}
+
+/// Returns the number of frames in the lines of losses.
+fn lost(ledger: &BTreeMap<String, u64>) -> u64 {
+    let lines = ledger.iter();
+    let lost = lines.filter(|(line, _)| line.starts_with("dropped"));
+    lost.map(|(_, n)| n).sum()
+}
+
+/// Returns the queues of a ledger.
+fn queues(ledger: &LedgerSnapshot) -> Vec<QueueRow> {
+    let row = |it: &QueueLedger| {
+        let lines = serde_json::to_value(it).unwrap_or_default();
+        QueueRow {
+            queue: it.queue.into(),
+            port: ledger
+                .ports
+                .get(usize::from(it.port))
+                .cloned()
+                .unwrap_or_default(),
+            received: it.received,
+            captured: it.captured,
+            lost: lost(&serde_json::from_value(lines).unwrap_or_default()),
+        }
+    };
+    ledger.queues.iter().map(row).collect()
+}
+
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let it = rustix::fs::statvfs(dir).ok()?;
+    Some(it.f_bavail * it.f_frsize)
+}
+
+/// Refuses a request for packets while programs wait for a disk most of the time (proc(5),
+/// `/proc/pressure/io`, line `full`). A kernel without this file refuses nothing.
+pub fn check_disk() -> Result<(), ApiError> {
+    #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
+    let Ok(text) = fs::read_to_string("/proc/pressure/io") else {
+        return Ok(());
+    };
+    match full_percent(&text) {
+        Some(percent) if percent >= BUSY_PERCENT => Err(ApiError::DiskBusy { percent }),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the share of the last 10 s in percent that all programs waited for a disk.
+fn full_percent(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|it| it.strip_prefix("full "))?;
+    let field = line.split(' ').find_map(|it| it.strip_prefix("avg10="))?;
+    field.parse().ok()
+}
+
+/// Returns a new pin of the present time.
+pub fn new_pin(from_ns: u64, to_ns: u64, filter: String, reason: String) -> Pin {
+    Pin {
+        from_ns,
+        to_ns,
+        filter,
+        reason,
+        made_ns: times::now(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pressure_on_the_disk_is_read() {
+        let text = "some avg10=90.00 avg60=1.00 avg300=0.00 total=1\nfull avg10=81.50 avg60=0.00 avg300=0.00 total=5\n";
+        assert_eq!(full_percent(text), Some(81.5));
+        for other in ["", "full", "full avg60=1.0", "full avg10=x"] {
+            assert_eq!(full_percent(other), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Files of the capture: which files there are, and the times of what is in them.
+//!
+//! ```text
+//! folder -> list of files -> index of each finished file -> FileFacts, kept while the file exists
+//! times -> the files that may have frames of them
+//! ```
+//!
+//! Invariants: a list of files is at most [`FRESH`] old. A file without facts may have frames of any
+//! time. The facts of a file have a bounded size, whatever its index has.
+
+use std::{
+    collections::HashMap,
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use wqcap_files::{
+    extract::SearchedFiles,
+    folder::{CaptureFolder, FileStamp},
+    index::{CaptureIndex, IndexFolder},
+    name::PART,
+    read::FileRanges,
+};
+
+/// Age at which the list of files is read again.
+const FRESH: Duration = Duration::from_millis(500);
+/// Maximum number of parts in the facts of a file.
+const MOST_PARTS: usize = 64;
+/// Longest time that a request spends on reading indexes of new files. Files whose indexes are not
+/// read yet count as files without one.
+const LONGEST_READ: Duration = Duration::from_secs(5);
+
+/// Times and counts of a finished capture file.
+#[derive(Clone, Debug, Default)]
+pub struct FileFacts {
+    /// Time of the first frame in nanoseconds since 1970; 0 if it is not known.
+    pub first_ns: u64,
+    /// Time of the last frame in nanoseconds since 1970; `u64::MAX` if it is not known.
+    pub last_ns: u64,
+    /// Parts of the file in file order; empty without an index.
+    pub parts: Vec<PartFacts>,
+    /// Marks of operators: time in nanoseconds since 1970, and text.
+    pub marks: Vec<(u64, String)>,
+    /// Set if the facts are from an index.
+    pub is_indexed: bool,
+}
+
+/// Counts of a part of a capture file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PartFacts {
+    /// Time of the part's first frame in nanoseconds since 1970.
+    pub first_ns: u64,
+    /// Time of the part's last frame in nanoseconds since 1970.
+    pub last_ns: u64,
+    /// Number of frames.
+    pub frames: u64,
+    /// Number of bytes in the file.
+    pub bytes: u64,
+    /// Number of frames that the capture lost before frames of the part.
+    pub lost: u64,
+}
+
+/// Capture file with its facts.
+#[derive(Clone, Debug)]
+pub struct KnownFile {
+    /// Path of the file; of an open file without `.part`.
+    pub path: PathBuf,
+    /// Length of the file in bytes.
+    pub len: u64,
+    /// Facts of a finished file; `None`: they are not known.
+    pub facts: Option<Arc<FileFacts>>,
+}
+
+/// Files of a capture folder at one time.
+#[derive(Clone, Debug, Default)]
+pub struct StoreView {
+    /// Finished files.
+    pub finished: Vec<KnownFile>,
+    /// Files that the capture writes, with their present lengths.
+    pub open: Vec<KnownFile>,
+}
+
+impl StoreView {
+    /// Returns the files that may have frames of `times`.
+    pub fn files_of(&self, times: &Range<u64>) -> SearchedFiles {
+        let may_hold = |it: &&KnownFile| {
+            let facts = it.facts.as_ref();
+            facts.is_none_or(|it| it.first_ns < times.end && it.last_ns >= times.start)
+        };
+        let of = |it: &KnownFile| (it.path.clone(), it.len);
+        SearchedFiles {
+            finished: self.finished.iter().filter(may_hold).map(of).collect(),
+            open: self.open.iter().map(of).collect(),
+        }
+    }
+}
+
+/// Files of a capture folder, with the facts that are known of them.
+pub struct Store {
+    dir: PathBuf,
+    index_dir: Option<PathBuf>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    facts: HashMap<PathBuf, (FileStamp, Arc<FileFacts>)>,
+    view: Arc<StoreView>,
+    listed: Option<Instant>,
+}
+
+impl Store {
+    /// Creates the store of a capture folder.
+    pub fn new(dir: PathBuf, index_dir: Option<PathBuf>) -> Self {
+        Self {
+            dir,
+            index_dir,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Returns the present files. Calls at the same time wait for one reading of the folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn view(&self) -> io::Result<Arc<StoreView>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.listed.is_some_and(|it| it.elapsed() < FRESH) {
+            return Ok(Arc::clone(&known.view));
+        }
+        let folder = CaptureFolder::list(&self.dir)?;
+        let deadline = Instant::now() + LONGEST_READ;
+        let before = std::mem::take(&mut known.facts);
+        let mut view = StoreView::default();
+        for (path, len) in folder.finished {
+            let facts = self.facts(&path, &before, deadline);
+            if let Some((stamp, facts)) = &facts {
+                let entry = (*stamp, Arc::clone(facts));
+                known.facts.insert(path.clone(), entry);
+            }
+            view.finished.push(KnownFile {
+                path,
+                len,
+                facts: facts.map(|(_, facts)| facts),
+            });
+        }
+        for part in folder.unfinished {
+            let len = part.metadata().map_or(0, |it| it.len());
+            let path = without_part(&part);
+            if let Some(path) = path.filter(|_| len > 0) {
+                view.open.push(KnownFile {
+                    path,
+                    len,
+                    facts: None,
+                });
+            }
+        }
+        known.view = Arc::new(view);
+        known.listed = Some(Instant::now());
+        Ok(Arc::clone(&known.view))
+    }
+
+    /// Returns the facts of a finished file that are known already, or reads them.
+    fn facts(
+        &self,
+        path: &Path,
+        before: &HashMap<PathBuf, (FileStamp, Arc<FileFacts>)>,
+        deadline: Instant,
+    ) -> Option<(FileStamp, Arc<FileFacts>)> {
+        let stamp = FileStamp::read(path).ok()?;
+        if let Some((known, facts)) = before.get(path)
+            && *known == stamp
+        {
+            return Some((stamp, Arc::clone(facts)));
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        let index = self.index_dir.as_deref().and_then(|folder| {
+            let dir = &self.dir;
+            IndexFolder { folder, dir }.load(path)
+        });
+        let facts = match index {
+            Some((index, _)) => FileFacts::of_index(&index),
+            None => FileFacts::without_index(path, &stamp)?,
+        };
+        Some((stamp, Arc::new(facts)))
+    }
+}
+
+/// Returns the final path of an open capture file.
+fn without_part(part: &Path) -> Option<PathBuf> {
+    let name = part.file_name()?.to_str()?;
+    Some(part.with_file_name(name.strip_suffix(PART)?))
+}
+
+impl FileFacts {
+    fn of_index(index: &CaptureIndex) -> Self {
+        let blocks = &index.blocks;
+        let together = blocks.len().div_ceil(MOST_PARTS).max(1);
+        let parts = blocks.chunks(together).map(|blocks| PartFacts {
+            first_ns: blocks.iter().map(|it| it.first_ns).min().unwrap_or(0),
+            last_ns: blocks.iter().map(|it| it.last_ns).max().unwrap_or(0),
+            frames: blocks.iter().map(|it| it.frames).sum(),
+            bytes: blocks.iter().map(|it| it.end - it.start).sum(),
+            lost: blocks.iter().filter_map(|it| it.lost).sum(),
+        });
+        let parts: Vec<_> = parts.collect();
+        let marks = index.marks.iter();
+        Self {
+            // A file without frames has frames of no time.
+            first_ns: parts.iter().map(|it| it.first_ns).min().unwrap_or(u64::MAX),
+            last_ns: parts.iter().map(|it| it.last_ns).max().unwrap_or(0),
+            parts,
+            marks: marks.map(|it| (it.ns, it.text.clone())).collect(),
+            is_indexed: true,
+        }
+    }
+
+    /// Returns the facts of a file without an index. Its last frame is not later than its last
+    /// write, unless a clock was set; so the end is not taken as certain.
+    fn without_index(path: &Path, stamp: &FileStamp) -> Option<Self> {
+        let mut reader = FileRanges::whole(path.to_owned()).peek().ok()?;
+        let is_there = reader.advance().ok()?;
+        let packet = reader.packet().filter(|_| is_there)?;
+        let written = stamp
+            .modified()
+            .duration_since(std::time::UNIX_EPOCH)
+            .ok()?;
+        let written = u64::try_from(written.as_nanos()).ok()?;
+        let part = PartFacts {
+            first_ns: packet.ns,
+            last_ns: written.max(packet.ns),
+            frames: 0,
+            bytes: stamp.len,
+            lost: 0,
+        };
+        Some(Self {
+            first_ns: 0,
+            last_ns: u64::MAX,
+            parts: vec![part],
+            marks: Vec::new(),
+            is_indexed: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use wqcap_files::format::{
+        ETHERNET,
+        pcap::{encode_header, encode_record_header},
+    };
+
+    fn file(dir: &Path, name: &str, seconds: &[u64]) -> PathBuf {
+        let mut bytes = encode_header(0, ETHERNET, None).to_vec();
+        for second in seconds {
+            bytes.extend(encode_record_header(second * 1_000_000_000, 60, 60));
+            bytes.extend([7; 60]);
+        }
+        let path = dir.join(name);
+        fs::write(&path, bytes).expect("written");
+        path
+    }
+
+    #[test]
+    fn files_are_selected_by_the_times_of_their_indexes() {
+        let (dir, indexes) = (
+            tempfile::tempdir().expect("dir"),
+            tempfile::tempdir().expect("dir"),
+        );
+        let one = file(dir.path(), "wqcap-q00-1.pcap", &[10, 20]);
+        let two = file(dir.path(), "wqcap-q00-2.pcap", &[30, 40]);
+        let open = file(dir.path(), "wqcap-q00-3.pcap.part", &[50]);
+        fs::write(dir.path().join("wqcap-q01-3.pcap.part"), "").expect("written");
+        let folder = IndexFolder {
+            folder: indexes.path(),
+            dir: dir.path(),
+        };
+        folder
+            .build(&one, None, || true)
+            .expect("built")
+            .expect("built");
+        let store = Store::new(dir.path().to_owned(), Some(indexes.path().to_owned()));
+        let second = 1_000_000_000;
+        let view = store.view().expect("view");
+        let paths = |times| {
+            let files = view.files_of(&times);
+            let names =
+                |all: Vec<(PathBuf, u64)>| all.into_iter().map(|it| it.0).collect::<Vec<_>>();
+            (names(files.finished), names(files.open))
+        };
+        let open_as = vec![without_part(&open).expect("a part")];
+        assert_eq!(
+            paths(0..u64::MAX),
+            (vec![one.clone(), two.clone()], open_as.clone())
+        );
+        assert_eq!(paths(20 * second..21 * second).0, [one, two.clone()]);
+        // Without an index the end of a file is not known.
+        assert_eq!(paths(21 * second..22 * second), (vec![two], open_as));
+        let facts = view.finished[0].facts.clone().expect("facts");
+        assert_eq!(
+            (
+                facts.parts.iter().map(|it| it.frames).sum::<u64>(),
+                facts.is_indexed
+            ),
+            (2, true)
+        );
+    }
+}
