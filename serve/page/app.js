@@ -13,7 +13,9 @@
  */
 
 const SECOND = 1_000_000_000n;
-const DAY = 86_400n * SECOND;
+const MINUTE = 60n * SECOND;
+const HOUR = 60n * MINUTE;
+const DAY = 24n * HOUR;
 const POLL_MS = 2000;
 const ROWS_AT_ONCE = 200;
 const FLOWS_FIRST = 1000;
@@ -33,7 +35,6 @@ const LEDGER_LINES = {
   errors: 'Lost: the receive completed with an error.',
   bytes: 'Bytes of captured frames, as on the wire.',
 };
-const LOSSES = ['dropped_pipeline', 'dropped_storage', 'late', 'errors'];
 
 /**
  * State of the page. `stored` is the range of all that was stored at the last load; `view` is the range of the timeline,
@@ -142,15 +143,14 @@ const formatMetric = (value) => (state.metric === 'bytes' ? formatBytes(value) :
 /** Returns `1 frame` or `3 frames`. */
 const plural = (count, noun) => `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
 
-/** Returns a duration in its two largest units, such as `2 h 24 min`. */
+/** Returns a duration in its two largest units, such as `2 h 24 min`; below a minute with a fraction, such as `1.5 s`. */
 function formatDuration(ns) {
-  const units = [['d', DAY], ['h', 3600n * SECOND], ['min', 60n * SECOND], ['s', SECOND], ['ms', 1_000_000n], ['µs', 1000n], ['ns', 1n]];
+  if (ns < MINUTE) return formatScaled(Number(ns), 1000, ['ns', 'µs', 'ms', 's']);
+  const units = [['d', DAY], ['h', HOUR], ['min', MINUTE], ['s', SECOND]];
   const first = units.findIndex(([, size]) => ns >= size);
-  if (first < 0) return '0 s';
-  const [name, size] = units[first];
-  const [nextName, nextSize] = units[first + 1] ?? ['', 1n];
-  const rest = nextName ? (ns % size) / nextSize : 0n;
-  return rest > 0n ? `${ns / size} ${name} ${rest} ${nextName}` : `${ns / size} ${name}`;
+  const [[name, size], [nextName, nextSize]] = units.slice(first);
+  const rest = (ns % size) / nextSize;
+  return `${ns / size} ${name}${rest > 0n ? ` ${rest} ${nextName}` : ''}`;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ function formatDuration(ns) {
 
 /** Returns the offset of the shown zone from UTC at a time, in nanoseconds. */
 function zoneOffset(ns) {
-  return state.utc ? 0n : BigInt(-new Date(Number(ns / 1_000_000n)).getTimezoneOffset()) * 60n * SECOND;
+  return state.utc ? 0n : BigInt(-new Date(Number(ns / 1_000_000n)).getTimezoneOffset()) * MINUTE;
 }
 
 /** Returns the wall clock of the shown zone as `YYYY-MM-DDTHH:MM:SS`. */
@@ -175,8 +175,8 @@ const formatTime = (ns, digits) => wallClock(ns).replace('T', ' ') + formatFract
 const formatRange = ({ from, to }) => `${formatTime(from)} to ${formatTime(to)}`;
 const toRfc3339 = (ns) => `${new Date(Number(ns / 1_000_000n)).toISOString().slice(0, 19)}${formatFraction(ns)}Z`;
 
-/** Returns the server's current time, as far as the last status shows it. */
-const serverNow = () => BigInt(Date.now()) * 1_000_000n + state.clockOffset;
+/** Returns the server's time by the last status, rounded up to a second, which keeps written times short. */
+const serverNow = () => ((BigInt(Date.now()) * 1_000_000n + state.clockOffset) / SECOND + 1n) * SECOND;
 
 /** Returns a fraction of a second, as digits, in nanoseconds. */
 const fractionToNs = (digits = '') => BigInt(digits.padEnd(9, '0').slice(0, 9));
@@ -185,7 +185,7 @@ const fractionToNs = (digits = '') => BigInt(digits.padEnd(9, '0').slice(0, 9));
 function parseRelative(text) {
   if (text === 'now') return serverNow();
   if (!/^-(\d+[smhd])+$/.test(text)) return null;
-  const sizes = { s: SECOND, m: 60n * SECOND, h: 3600n * SECOND, d: DAY };
+  const sizes = { s: SECOND, m: MINUTE, h: HOUR, d: DAY };
   return [...text.matchAll(/(\d+)([smhd])/g)].reduce((ns, [, count, unit]) => ns - BigInt(count) * sizes[unit], serverNow());
 }
 
@@ -214,11 +214,12 @@ function parseTime(text) {
 
 /** Returns the shown time zone with its offset at `ns`, such as `Europe/Berlin (UTC+01:00)`. */
 function zoneName(ns) {
-  if (state.utc) return 'UTC';
-  const minutes = Number(zoneOffset(ns) / (60n * SECOND));
+  const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
+  if (state.utc || timeZone === 'UTC') return 'UTC';
+  const minutes = Number(zoneOffset(ns) / (MINUTE));
   const two = (value) => String(value).padStart(2, '0');
   const offset = `UTC${minutes < 0 ? '-' : '+'}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
-  return `local time, ${Intl.DateTimeFormat().resolvedOptions().timeZone} (${offset})`;
+  return `local time, ${timeZone} (${offset})`;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -312,6 +313,7 @@ async function loadSection(section, load) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Selection
 
+const isSame = (a, b) => a?.from === b?.from && a?.to === b?.to;
 const isInside = (inner, outer) => outer !== null && inner.from >= outer.from && inner.to <= outer.to;
 
 /** Returns the range of all that is stored, rounded to seconds, or null for an empty store. */
@@ -336,13 +338,13 @@ function selectionQuery() {
 
 /** Applies a change of view, selection or search terms. What takes a request waits until the changes pause. */
 function choose(change) {
-  Object.assign(state, change);
+  Object.assign(state, { anchor: null }, change);
   drawCursor();
   showSelection();
   clearTimeout(choose.timer);
   choose.timer = setTimeout(() => {
     writeHash();
-    loadTimeline();
+    if (!isSame(state.timeline?.view, viewRange())) loadTimeline();
     loadFlows();
   }, 150);
 }
@@ -447,9 +449,9 @@ function loadTimeline() {
     const from = floorTo(view.from, step);
     const buckets = (view.to - from + step - 1n) / step;
     const query = { from: toRfc3339(from), to: toRfc3339(from + buckets * step), buckets };
-    const timeline = readTimeline(await (await get('/api/v1/timeline', query, signal)).json());
+    const timeline = { view, ...readTimeline(await (await get('/api/v1/timeline', query, signal)).json()) };
     setNote('timeline-note', timeline.notes.map(visible).join(' '));
-    Object.assign(state, { timeline, cursor: null });
+    Object.assign(state, { timeline, cursor: isSame(view, state.timeline?.view) ? state.cursor : null });
     showTimeline();
   });
 }
@@ -512,7 +514,7 @@ function describeBucket(index) {
 
 /** Returns the timeline in one sentence. */
 function summarize() {
-  const view = viewRange();
+  const { view } = state.timeline;
   const { bytes, frames, lost } = sumBuckets(view);
   const { gaps } = state.timeline;
   const parts = [formatBytes(bytes), plural(frames, 'frame'), lost > 0 ? plural(lost, 'lost frame') : 'no lost frames', gaps.length ? plural(gaps.length, 'gap') : 'no gaps'];
@@ -539,13 +541,13 @@ const AXIS_TEXT = 226;
 
 /** Returns the horizontal position of a time in the drawing. */
 function xOf(ns) {
-  const view = viewRange();
+  const { view } = state.timeline;
   return Number(ns - view.from) / Number(view.to - view.from) * state.width;
 }
 
 /** Returns the left edge and the width of a range in the drawing, clipped, with a minimum width. */
 function spanOf(range, minimum) {
-  const width = state.width;
+  const { width } = state;
   const left = Math.max(xOf(range.from), 0);
   const right = Math.min(xOf(range.to), width);
   return { left: Math.min(left, width - minimum), width: Math.max(right - left, minimum) };
@@ -620,15 +622,15 @@ function drawScale(top) {
 function tickText(ns, step) {
   const [date, clock] = wallClock(ns).split('T');
   if (step >= DAY || (clock === '00:00:00' && ns % SECOND === 0n)) return date.slice(5);
-  if (step >= 60n * SECOND) return clock.slice(0, 5);
+  if (step >= MINUTE) return clock.slice(0, 5);
   const digits = step >= SECOND ? 0 : step >= 1_000_000n ? 3 : 6;
   return clock + formatFraction(ns, digits);
 }
 
 /** Draws the time axis with about one tick per 90 pixels. */
 function drawAxis() {
-  const view = viewRange();
-  const width = state.width;
+  const { view } = state.timeline;
+  const { width } = state;
   const step = roundStep(view.to - view.from, Math.max(Math.floor(width / 90), 2));
   const ticks = [];
   for (let ns = floorTo(view.from, step) + step; ns < view.to; ns += step) {
@@ -642,15 +644,14 @@ function drawAxis() {
 /** Draws the timeline with its summary, and what depends on it. */
 function showTimeline() {
   const { timeline } = state;
-  state.width = byId('chart').clientWidth;
+  state.width = byId('timeline-summary').clientWidth;
+  byId('timeline-body').hidden = !timeline;
   setText(byId('timeline-summary'), timeline ? summarize() : '');
   if (timeline) {
     const largest = timeline.buckets.reduce((most, it) => Math.max(most, it[state.metric]), 0);
     const top = roundUp(largest, state.metric === 'bytes' ? 1024 : 1000);
     byId('layer-data').replaceChildren(...drawGaps(), drawBars(top), ...drawScale(top), ...drawAxis(), drawLost(), ...drawEvents());
     byId('chart').setAttribute('aria-valuemax', timeline.buckets.length - 1);
-  } else {
-    byId('layer-data').replaceChildren();
   }
   drawCursor();
   showTimelineTable();
@@ -675,7 +676,7 @@ function drawCursor() {
   byId('layer-cursor').replaceChildren(...nodes);
   const selected = selection ? `Selected ${formatRange(selection)}. ` : '';
   const text = cursor === null ? '' : describeBucket(cursor);
-  setText(byId('readout'), selected + text || 'Point at the timeline for the values of one interval.');
+  setText(byId('readout'), selected + text || 'Point at the timeline, or tap it, for the values of one interval.');
   byId('chart').setAttribute('aria-valuenow', cursor ?? 0);
   byId('chart').setAttribute('aria-valuetext', selected + text || 'No interval');
 }
@@ -704,7 +705,7 @@ function zoomIn() {
   const quarter = (view.to - view.from) / 4n;
   const middle = state.cursor === null ? view.from + 2n * quarter : bucketRange(state.cursor).from;
   const range = state.selection ?? { from: middle - quarter, to: middle + quarter };
-  if (range.to - range.from >= 1000n) choose({ view: range, selection: null, anchor: null });
+  if (range.to - range.from >= 1000n) choose({ view: range, selection: null });
 }
 
 /** Doubles the view, at most to all that is stored. */
@@ -717,18 +718,18 @@ function zoomOut() {
   choose({ view: isInside(stored, range) ? null : range });
 }
 
-const zoomAll = () => choose({ stored: state.status ? storedRange(state.status.store) : null, view: null, selection: null, anchor: null });
+const zoomAll = () => choose({ stored: state.status ? storedRange(state.status.store) : null, view: null, selection: null });
 
 /** Shows the last seconds before now. */
 function zoomLast(seconds) {
   const now = serverNow();
-  choose({ view: { from: now - BigInt(seconds) * SECOND, to: now }, selection: null, anchor: null });
+  choose({ view: { from: now - BigInt(seconds) * SECOND, to: now }, selection: null });
 }
 
 /** Selects the buckets from `first` to `last`, in either order. */
 function selectBuckets(first, last) {
   const selection = { from: bucketRange(Math.min(first, last)).from, to: bucketRange(Math.max(first, last)).to };
-  choose({ selection, cursor: last });
+  choose({ selection, cursor: last, anchor: state.anchor });
 }
 
 /** Moves the cursor; with `extends_`, selects from where the cursor was. */
@@ -745,7 +746,7 @@ function moveCursor(index, extendsSelection) {
 
 /** Clears the selection; without one, shows all that is stored. */
 function resetSelection() {
-  if (state.selection) choose({ selection: null, anchor: null });
+  if (state.selection) choose({ selection: null });
   else zoomAll();
 }
 
@@ -766,7 +767,7 @@ function onChartKey(event) {
 function bucketUnder(event) {
   const { left, width } = byId('chart').getBoundingClientRect();
   const part = Math.min(Math.max((event.clientX - left) / width, 0), 1);
-  const view = viewRange();
+  const { view } = state.timeline;
   return bucketAt(view.from + BigInt(Math.floor(part * Number(view.to - view.from))));
 }
 
@@ -857,8 +858,9 @@ function showNoFlows(reason) {
 function flowNotes({ flows, truncated, exact, notes }) {
   const all = (notes ?? []).map(visible);
   if (!exact) all.push('Flow records cannot decide every part of this filter: some flows may have no matching frames.');
-  const isServerOrder = COLUMNS.find((it) => it.id === state.sort.column).server !== undefined;
-  if (truncated && !isServerOrder) all.push(`Only the ${formatCount(flows.length)} loaded flows are sorted by this column.`);
+  const column = COLUMNS.find((it) => it.id === state.sort.column);
+  const isServerOrder = column.server && state.sort.descending === Boolean(column.number);
+  if (truncated && !isServerOrder) all.push(`Only the ${formatCount(flows.length)} loaded flows are in this order.`);
   return all.join(' ');
 }
 
@@ -870,8 +872,11 @@ function showFlows() {
   const sign = state.sort.descending ? -1 : 1;
   const keyed = flows.map((flow) => [value(flow), flow]).sort(([a], [b]) => (a < b ? -sign : a > b ? sign : 0));
   const shown = keyed.slice(0, state.rowsShown).map(([, flow]) => flow);
-  byId('flow-rows').replaceChildren(...shown.map(flowRow));
-  byId('flow-head').replaceChildren(...COLUMNS.map(columnHead));
+  const body = byId('flow-rows');
+  const hadFocus = body.contains(document.activeElement);
+  body.replaceChildren(...shown.map(flowRow));
+  if (hadFocus) body.rows[0]?.focus();
+  showSortOrder();
   byId('flow-table').hidden = flows.length === 0;
   byId('flows-help').hidden = flows.length === 0;
   byId('more').hidden = shown.length === flows.length && !(truncated && flows.length < FLOWS_MOST);
@@ -882,22 +887,25 @@ function showFlows() {
 
 /** Returns the header cell of a column, with a button that sorts by it. */
 function columnHead(column) {
-  const isSorted = state.sort.column === column.id;
-  const head = element('th', { scope: 'col', role: 'columnheader', className: column.number ? 'number' : '' });
-  head.setAttribute('aria-sort', isSorted ? (state.sort.descending ? 'descending' : 'ascending') : 'none');
   const button = element('button', { type: 'button', id: `sort-${column.id}` }, column.title);
   button.addEventListener('click', () => sortBy(column));
-  head.append(button);
-  return head;
+  return element('th', { scope: 'col', role: 'columnheader', className: column.number ? 'number' : '' }, button);
+}
+
+/** Shows which column the flows are sorted by. */
+function showSortOrder() {
+  for (const { id } of COLUMNS) {
+    const order = state.sort.descending ? 'descending' : 'ascending';
+    byId(`sort-${id}`).parentElement.ariaSort = state.sort.column === id ? order : 'none';
+  }
 }
 
 /** Sorts by a column; a second call reverses the order. An order that needs all flows is made by the server. */
 function sortBy(column) {
-  const isSame = state.sort.column === column.id;
-  state.sort = { column: column.id, descending: isSame ? !state.sort.descending : Boolean(column.number) };
-  if (state.flows?.truncated && column.server && !isSame) loadFlows(state.flows.flows.length > FLOWS_FIRST ? FLOWS_MOST : FLOWS_FIRST);
+  const isAgain = state.sort.column === column.id;
+  state.sort = { column: column.id, descending: isAgain ? !state.sort.descending : Boolean(column.number) };
+  if (state.flows?.truncated && column.server && !isAgain) loadFlows(state.flows.flows.length > FLOWS_FIRST ? FLOWS_MOST : FLOWS_FIRST);
   else showFlows();
-  byId(`sort-${column.id}`)?.focus();
 }
 
 /** Returns the row of a flow. The first row can be reached by Tab, the others by the up and down keys. */
@@ -1025,7 +1033,7 @@ function fillList(id, items, empty) {
 
 /** Lists the marks of the timeline; selecting one selects the minute before and after it. */
 function showMarks() {
-  const items = (state.timeline?.marks ?? []).map(({ ns, text }) => eventItem(formatTime(ns, 0), text, () => selectRange({ from: ns - 60n * SECOND, to: ns + 60n * SECOND })));
+  const items = (state.timeline?.marks ?? []).map(({ ns, text }) => eventItem(formatTime(ns, 0), text, () => selectRange({ from: ns - MINUTE, to: ns + MINUTE })));
   fillList('marks', items.slice(0, ROWS_AT_ONCE), 'No marks.');
 }
 
@@ -1095,10 +1103,10 @@ function showStore({ files, bytes, open_files: openFiles, first_ns: first, free_
   setFact('disk-hours', known(hours, (it) => (it < 72 ? `${it.toFixed(1)} h` : `${(it / 24).toFixed(1)} d`)));
 }
 
-/** Returns the rows of the ledger: the known lines in their order, then all others. */
+/** Returns the rows of the ledger, the meaning in the second line of a cell: the known lines in their order, then others. */
 function ledgerRows(ledger) {
   const lines = [...Object.keys(LEDGER_LINES).filter((it) => it in ledger), ...Object.keys(ledger).filter((it) => !(it in LEDGER_LINES))];
-  return lines.map((line) => [visible(line), line === 'bytes' ? formatBytes(ledger[line]) : formatCount(ledger[line]), LEDGER_LINES[line] ?? '']);
+  return lines.map((line) => [`${visible(line)}\n${LEDGER_LINES[line] ?? ''}`, line === 'bytes' ? formatBytes(ledger[line]) : formatCount(ledger[line])]);
 }
 
 /** Shows the state of the capture, or that it is unknown. */
@@ -1114,7 +1122,7 @@ function showCapture(capture, problem) {
   setText(byId('capture-filter'), capture?.filter ? `Capture filter: ${visible(capture.filter)}` : '');
   byId('ledger').hidden = !capture;
   byId('queues').hidden = !capture?.queues?.length;
-  const isLoss = ([line, count]) => (LOSSES.includes(line) && count !== '0' ? 'bad' : '');
+  const isLoss = ([line, count]) => (count !== '0' && line.includes('\nLost:') ? 'bad' : '');
   fillTable(byId('ledger-rows'), ledgerRows(capture?.ledger ?? {}), [1], isLoss);
   const queues = (capture?.queues ?? []).map((it) => [visible(it.port ?? ''), String(it.queue), ...[it.received, it.captured, it.lost].map(formatCount)]);
   fillTable(byId('queue-rows'), queues, [1, 2, 3, 4], (cells) => (cells[4] === '0' ? '' : 'bad'));
@@ -1180,6 +1188,7 @@ async function poll() {
 /** Asks for a token after the server refused a request, or when the person wants to log in. */
 function openLogin(reason) {
   state.status = null;
+  setText(byId('state'), 'not logged in');
   byId('login').hidden = false;
   byId('logout').hidden = true;
   if (byId('login-dialog').open) return;
@@ -1227,10 +1236,10 @@ const onClick = (id, action) => byId(id).addEventListener('click', () => action(
 
 /** Connects the controls of the page. */
 function connect() {
-  const chart = byId('chart');
-  chart.addEventListener('keydown', onChartKey);
-  connectPointer(chart);
-  new ResizeObserver(showTimeline).observe(chart);
+  byId('chart').addEventListener('keydown', onChartKey);
+  connectPointer(byId('chart'));
+  byId('flow-head').append(...COLUMNS.map(columnHead));
+  new ResizeObserver(showTimeline).observe(byId('timeline-summary'));
   onClick('zoom-in', zoomIn);
   onClick('zoom-out', zoomOut);
   onClick('zoom-all', zoomAll);
@@ -1257,4 +1266,5 @@ function connect() {
 }
 
 connect();
+showSelection();
 poll();
