@@ -690,9 +690,10 @@ function showTimelineTable() {
   for (let i = 0; i < buckets.length; i += perRow) {
     const range = { from: bucketRange(i).from, to: bucketRange(Math.min(i + perRow, buckets.length) - 1).to };
     const { bytes, frames, lost } = sumBuckets(range);
-    rows.push([formatTime(range.from), formatTime(range.to), formatBytes(bytes), formatCount(frames), formatCount(lost), eventsOf(range).join(', ')]);
+    rows.push([formatTime(range.from), formatBytes(bytes), formatCount(frames), formatCount(lost), eventsOf(range).join(', ')]);
   }
-  fillTable(byId('timeline-rows'), rows, [2, 3, 4]);
+  setText(byId('timeline-caption'), `Each row covers ${formatDuration(state.timeline.step * BigInt(perRow))}.`);
+  fillTable(byId('timeline-rows'), rows, [1, 2, 3]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -817,12 +818,12 @@ const COLUMNS = [
   { id: 'protocol', title: 'Protocol', value: (it) => it.protocol ?? -1, text: (it) => [protocolText(it), portsText(it)].filter(Boolean).join(' ') },
   { id: 'frames', title: 'Frames', value: (it) => it.frames_fwd + it.frames_rev, text: (it) => formatCount(it.frames_fwd + it.frames_rev), server: 'frames', number: true },
   { id: 'bytes', title: 'Bytes', value: (it) => it.bytes_fwd + it.bytes_rev, text: (it) => formatBytes(it.bytes_fwd + it.bytes_rev), server: 'bytes', number: true },
-  { id: 'names', title: 'Names', value: (it) => namesOf(it).join(), text: () => '', cell: namesCell },
+  { id: 'names', title: 'Names', value: (it) => it.names.join(), text: () => '', cell: namesCell },
 ];
 
 /** Returns the names of a flow, each with its kind. */
 function namesCell(flow) {
-  return namesOf(flow).map(([label, name]) => element('span', { className: 'name', title: name }, element('b', {}, label), ' ', element('bdi', { className: 'foreign' }, name)));
+  return flow.names.map(([label, name]) => element('span', { className: 'name', title: name }, element('b', {}, label), ' ', element('bdi', { className: 'foreign' }, name)));
 }
 
 /** Loads the flows of the selection. */
@@ -833,7 +834,7 @@ function loadFlows(limit = FLOWS_FIRST) {
     try {
       const query = { ...selectionQuery(), name: state.name, sort: column.server ?? 'bytes', limit };
       const answer = await (await get('/api/v1/flows', query, signal)).json();
-      answer.flows.forEach((it) => Object.assign(it, { first: BigInt(it.first_ns), last: BigInt(it.last_ns) }));
+      for (const it of answer.flows) Object.assign(it, { first: BigInt(it.first_ns), last: BigInt(it.last_ns), names: namesOf(it) });
       state.flows = answer;
       if (limit === FLOWS_FIRST) state.rowsShown = ROWS_AT_ONCE;
       showFlows();
@@ -867,21 +868,29 @@ function flowNotes({ flows, truncated, exact, notes }) {
 /** Sorts the loaded flows and shows the first of them. */
 function showFlows() {
   if (!state.flows) return;
-  const { flows, matched, truncated } = state.flows;
+  const { flows } = state.flows;
   const { value } = COLUMNS.find((it) => it.id === state.sort.column);
   const sign = state.sort.descending ? -1 : 1;
   const keyed = flows.map((flow) => [value(flow), flow]).sort(([a], [b]) => (a < b ? -sign : a > b ? sign : 0));
-  const shown = keyed.slice(0, state.rowsShown).map(([, flow]) => flow);
-  const body = byId('flow-rows');
-  const hadFocus = body.contains(document.activeElement);
-  body.replaceChildren(...shown.map(flowRow));
-  if (hadFocus) body.rows[0]?.focus();
+  state.flows.flows = keyed.map(([, flow]) => flow);
+  const hadFocus = byId('flow-rows').contains(document.activeElement);
+  byId('flow-rows').replaceChildren();
+  addFlowRows();
+  if (hadFocus) byId('flow-rows').rows[0]?.focus();
   showSortOrder();
   byId('flow-table').hidden = flows.length === 0;
   byId('flows-help').hidden = flows.length === 0;
-  byId('more').hidden = shown.length === flows.length && !(truncated && flows.length < FLOWS_MOST);
   setNote('flows-note', flows.length ? flowNotes(state.flows) : 'No flow matches the selection. Choose other times or another filter.');
-  const part = shown.length < matched ? `, ${formatCount(shown.length)} shown` : '';
+}
+
+/** Adds rows for the flows that are to be shown and are not yet in the table. */
+function addFlowRows() {
+  const { flows, matched, truncated } = state.flows;
+  const body = byId('flow-rows');
+  body.append(...flows.slice(body.rows.length, state.rowsShown).map(flowRow));
+  if (body.rows.length) body.rows[0].tabIndex = 0;
+  byId('more').hidden = body.rows.length === flows.length && !(truncated && flows.length < FLOWS_MOST);
+  const part = body.rows.length < matched ? `, ${formatCount(body.rows.length)} shown` : '';
   setText(byId('flows-summary'), flows.length ? `${plural(matched, 'flow')}${part}.` : '');
 }
 
@@ -903,34 +912,39 @@ function showSortOrder() {
 /** Sorts by a column; a second call reverses the order. An order that needs all flows is made by the server. */
 function sortBy(column) {
   const isAgain = state.sort.column === column.id;
+  state.rowsShown = ROWS_AT_ONCE;
   state.sort = { column: column.id, descending: isAgain ? !state.sort.descending : Boolean(column.number) };
   if (state.flows?.truncated && column.server && !isAgain) loadFlows(state.flows.flows.length > FLOWS_FIRST ? FLOWS_MOST : FLOWS_FIRST);
   else showFlows();
 }
 
-/** Returns the row of a flow. The first row can be reached by Tab, the others by the up and down keys. */
-function flowRow(flow, index) {
-  const row = element('tr', { role: 'row', tabIndex: index === 0 ? 0 : -1 });
-  for (const column of COLUMNS) {
+/** Returns the row of a flow. */
+function flowRow(flow) {
+  const cells = COLUMNS.map((column) => {
     const cell = element('td', { role: 'cell', className: column.number ? 'number' : 'foreign' });
     cell.dataset.label = column.title;
     cell.append(...(column.cell?.(flow) ?? [column.text(flow)]));
-    row.append(cell);
-  }
-  row.addEventListener('click', () => { if (getSelection().isCollapsed) selectFlow(flow); });
-  row.addEventListener('keydown', (event) => onRowKey(event, row, flow));
-  return row;
+    return cell;
+  });
+  return element('tr', { role: 'row', tabIndex: -1 }, ...cells);
 }
 
-/** Handles the keys of a row of the flow table. */
-function onRowKey(event, row, flow) {
+/** Selects the flow of a row on a click, unless the person selects text. */
+function onRowClick(event) {
+  const row = event.target.closest('tr');
+  if (row && getSelection().isCollapsed) selectFlow(state.flows.flows[row.sectionRowIndex]);
+}
+
+/** Handles the keys of the rows. One row can be reached by Tab, the others by the up and down keys. */
+function onRowKey(event) {
+  const row = event.target;
   const neighbour = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
-  if (event.key === 'Enter' || event.key === ' ') selectFlow(flow);
+  if (event.key === 'Enter' || event.key === ' ') selectFlow(state.flows.flows[row.sectionRowIndex]);
   else if (!neighbour) return;
   event.preventDefault();
   if (!neighbour) return;
-  Object.assign(row, { tabIndex: -1 });
-  Object.assign(neighbour, { tabIndex: 0 });
+  row.tabIndex = -1;
+  neighbour.tabIndex = 0;
   neighbour.focus();
 }
 
@@ -953,7 +967,7 @@ function showMore() {
   const firstNew = state.rowsShown;
   state.rowsShown += ROWS_AT_ONCE;
   const needsMore = state.rowsShown > state.flows.flows.length && state.flows.truncated && state.flows.flows.length < FLOWS_MOST;
-  const shown = needsMore ? loadFlows(FLOWS_MOST) : Promise.resolve(showFlows());
+  const shown = needsMore ? loadFlows(FLOWS_MOST) : Promise.resolve(addFlowRows());
   shown.then(() => byId('flow-rows').rows[firstNew]?.focus());
 }
 
@@ -998,7 +1012,7 @@ async function download(event) {
     await response.body?.cancel();
     if (response.status === 204) return announce('No frame matches the selection.', true);
     element('a', { href, download: fileName() }).click();
-    announce(`Download started: ${fileName()}`);
+    announce('The download started.');
   } catch (error) {
     announce(error.message, true);
   }
@@ -1255,6 +1269,8 @@ function connect() {
   byId('download').addEventListener('click', download);
   for (const button of document.querySelectorAll('[data-copy]')) button.addEventListener('click', () => copyCommand(button.dataset.copy));
   onClick('more', showMore);
+  byId('flow-rows').addEventListener('click', onRowClick);
+  byId('flow-rows').addEventListener('keydown', onRowKey);
   byId('mark-form').addEventListener('submit', markNow);
   byId('pin-form').addEventListener('submit', pinSelection);
   byId('login-form').addEventListener('submit', logIn);

@@ -2,7 +2,7 @@
 
     serve_page.py URL FOLDER [TOKEN]
 
-URL is the server's address without a path. Pictures of the page, and the downloaded capture, are written to FOLDER.
+URL is the server's address without a path. Pictures of the page are written to FOLDER.
 TOKEN is needed if the server authenticates; its role must be `mark`. The store must have frames in several intervals,
 and flow records, at least one of them with a name that contains `<`.
 
@@ -226,19 +226,20 @@ def check_flows(browser):
     browser.wait("a link restores the selection", f"/host /.test(document.getElementById('filter').value) && {idle} && {rows} > 0")
 
 
-def check_packets(browser, folder):
+def check_packets(browser):
     """Checks the commands and the download of the selection."""
     browser.wait("the curl command has the filter", "/filter=.*host /.test(document.getElementById('curl').textContent)")
     browser.wait("the extract command has the filter", "/--filter .*host /.test(document.getElementById('extract').textContent)")
-    browser.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder.resolve()))
-    browser.click("#download")
-    message = browser.wait("the download starts", "document.getElementById('message').textContent.match(/^Download started: (.+)$/)?.[1]")
-    for _ in range(100):
-        found = [it for it in folder.iterdir() if it.name.endswith(".pcapng")]
-        if found:
-            break
-        browser.call("POST", "/execute/async", {"script": "setTimeout(arguments[0], 100)", "args": []})
-    check(f"the download {message} is a pcapng file", found and found[0].read_bytes()[:4] == b"\x0a\x0d\x0d\x0a", f"{list(folder.iterdir())}")
+    with tempfile.TemporaryDirectory() as folder:
+        browser.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder)
+        browser.click("#download")
+        browser.wait("the download starts", "document.getElementById('message').textContent === 'The download started.'")
+        for _ in range(10 * TIMEOUT_S):
+            found = list(pathlib.Path(folder).glob("*.pcapng"))
+            if found:
+                break
+            browser.call("POST", "/execute/async", {"script": "setTimeout(arguments[0], 100)", "args": []})
+        check("the download is a pcapng file", found and found[0].read_bytes()[:4] == b"\x0a\x0d\x0d\x0a", found)
 
 
 def check_marks(browser):
@@ -295,7 +296,7 @@ def main(url, folder, token=None):
             open_page(browser, url, token)
             check_timeline(browser)
             check_flows(browser)
-            check_packets(browser, folder)
+            check_packets(browser)
             check_marks(browser)
             check_pictures(browser, folder)
             check_logs(browser, url, token)
