@@ -60,8 +60,7 @@ const state = {
   sort: { column: 'bytes', descending: true },
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Elements and text
+// ---- Elements and text ----
 
 const byId = (id) => document.getElementById(id);
 
@@ -92,7 +91,7 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Shows `text` in a note, or hides the note if there is no text. */
+/** Shows `text` in a note, or hides the note if `text` is empty. */
 function setNote(id, text) {
   setText(byId(id), text ?? '');
   byId(id).hidden = !text;
@@ -118,8 +117,7 @@ function fillTable(body, rows, numberColumns, rowClass = () => '') {
   });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Numbers
+// ---- Numbers ----
 
 const integers = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const formatCount = (value) => integers.format(value);
@@ -153,8 +151,7 @@ function formatDuration(ns) {
   return `${ns / size} ${name}${rest > 0n ? ` ${rest} ${nextName}` : ''}`;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Times
+// ---- Times ----
 
 /** Returns the offset of the shown zone from UTC at a time, in nanoseconds. */
 function zoneOffset(ns) {
@@ -222,10 +219,9 @@ function zoneName(ns) {
   return `local time, ${timeZone} (${offset})`;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Requests
+// ---- Requests ----
 
-/** Error answer of the server; status 0 if there was no answer. */
+/** Error answer of the server; status 0 if the server did not answer. */
 class ApiError extends Error {
   constructor({ status, code = '', detail, remedy = '', retryAfter = 0 }) {
     super([detail, remedy].filter(Boolean).map(visible).join(' '));
@@ -305,13 +301,14 @@ async function loadSection(section, load) {
   try {
     await load(controller.signal);
   } catch (error) {
-    if (!controller.signal.aborted) setNote(`${section}-note`, error.message);
+    if (controller.signal.aborted) return;
+    if (!(error instanceof ApiError)) console.error(error);
+    setNote(`${section}-note`, error.message);
   }
   if (running[section] === controller) byId(section).removeAttribute('aria-busy');
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Selection
+// ---- Selection ----
 
 const isSame = (a, b) => a?.from === b?.from && a?.to === b?.to;
 const isInside = (inner, outer) => outer !== null && inner.from >= outer.from && inner.to <= outer.to;
@@ -387,14 +384,22 @@ function rangeOf(fromText, toText) {
   return range;
 }
 
+/** Sets a field whose value has changed. Other fields keep what the person is writing. */
+function setField(id, value) {
+  const field = byId(id);
+  if (field.dataset.shown === value) return;
+  field.dataset.shown = value;
+  field.value = value;
+}
+
 /** Shows the selection in the form, the link to the packets and the commands. */
 function showSelection() {
   const range = selectedRange();
-  byId('from').value = range ? formatTime(range.from) : '';
-  byId('to').value = range ? formatTime(range.to) : '';
-  byId('filter').value = state.filter;
-  byId('name').value = state.name;
-  byId('community-id').value = state.communityId;
+  setField('from', range ? formatTime(range.from) : '');
+  setField('to', range ? formatTime(range.to) : '');
+  setField('filter', state.filter);
+  setField('name', state.name);
+  setField('community-id', state.communityId);
   setText(byId('zone'), zoneName(range?.from ?? serverNow()));
   setText(byId('zoom-in'), state.selection ? 'Zoom to selection' : 'Zoom in');
   byId('download').href = `/api/v1/packets${queryString(selectionQuery())}`;
@@ -420,8 +425,14 @@ function applySearch(event) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Timeline: data
+/** Clears the form and shows all that is stored. */
+function clearSearch() {
+  for (const field of byId('search').elements) delete field.dataset.shown;
+  setNote('search-note', '');
+  choose({ view: null, selection: null, filter: '', name: '', communityId: '' });
+}
+
+// ---- Timeline: data ----
 
 /** Steps of the timeline and of its axis. */
 const STEPS = [
@@ -521,16 +532,17 @@ function summarize() {
   return `${formatRange(view)} (${formatDuration(view.to - view.from)}): ${parts.join(', ')}.`;
 }
 
-/** Returns the stored bytes of the selection in words, as far as the timeline has them. */
+/** Returns the stored bytes of the selection in words, if the timeline has them. Buckets are counted in proportion. */
 function estimate() {
   const range = selectedRange();
   if (!state.timeline || !range || !isInside(range, state.timeline)) return '';
+  const covered = bucketRange(bucketAt(range.to - 1n)).to - bucketRange(bucketAt(range.from)).from;
+  const bytes = sumBuckets(range).bytes * Number(range.to - range.from) / Number(covered);
   const before = state.filter || state.communityId ? ' before the filter' : '';
-  return `About ${formatBytes(sumBuckets(range).bytes)} in ${formatDuration(range.to - range.from)}${before}.`;
+  return `About ${formatBytes(bytes)} in ${formatDuration(range.to - range.from)}${before}.`;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Timeline: drawing
+// ---- Timeline: drawing ----
 
 /** Rows of the drawing, in pixels from its top. */
 const PLOT_TOP = 16;
@@ -696,8 +708,7 @@ function showTimelineTable() {
   fillTable(byId('timeline-rows'), rows, [1, 2, 3]);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Timeline: zoom, pointer and keys
+// ---- Timeline: zoom, pointer and keys ----
 
 /** Zooms to the selection. Without a selection, zooms to the half of the view around the cursor. */
 function zoomIn() {
@@ -758,7 +769,7 @@ function onChartKey(event) {
   const at = state.cursor ?? Math.floor(last / 2);
   const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, ArrowDown: at - 1, ArrowUp: at + 1, PageDown: at - 10, PageUp: at + 10, Home: 0, End: last };
   const actions = { Enter: zoomIn, '+': zoomIn, '-': zoomOut, Escape: resetSelection };
-  if (event.key in moves) moveCursor(state.cursor === null ? at : moves[event.key], event.shiftKey);
+  if (event.key in moves) moveCursor(moves[event.key], event.shiftKey);
   else if (event.key in actions) actions[event.key]();
   else return;
   event.preventDefault();
@@ -794,8 +805,7 @@ function connectPointer(chart) {
   chart.addEventListener('dblclick', zoomIn);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Flows
+// ---- Flows ----
 
 const PROTOCOLS = { 1: 'icmp', 6: 'tcp', 17: 'udp', 58: 'icmp6', 132: 'sctp' };
 const NAMES = { tls_sni: 'SNI', http_host: 'HTTP', dns: 'DNS', ja4: 'JA4' };
@@ -803,7 +813,7 @@ const NAMES = { tls_sni: 'SNI', http_host: 'HTTP', dns: 'DNS', ja4: 'JA4' };
 const isMac = (address) => /^([0-9a-f]{2}:){5}[0-9a-f]{2}$/i.test(address);
 const endpoint = (address, port) => visible(port === null ? address : address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`);
 const protocolText = (flow) => (flow.protocol === null ? 'no IP' : PROTOCOLS[flow.protocol]?.toUpperCase() ?? `IP ${flow.protocol}`);
-const portsText = (flow) => [flow.port_fwd, flow.port_rev].filter(Boolean).map(visible).join(' / ');
+const portsText = (flow) => [...new Set([flow.port_fwd, flow.port_rev])].filter(Boolean).map(visible).join(' / ');
 const namesOf = (flow) => Object.entries(NAMES).filter(([key]) => flow[key]).map(([key, label]) => [label, visible(flow[key])]);
 
 /**
@@ -971,8 +981,7 @@ function showMore() {
   shown.then(() => byId('flow-rows').rows[firstNew]?.focus());
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Packets
+// ---- Packets ----
 
 /** Returns the name of the file for the selection. */
 function fileName() {
@@ -1030,8 +1039,7 @@ async function copyCommand(id) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Marks and pins
+// ---- Marks and pins ----
 
 /** Returns a list item with a button for an event, and further text. */
 function eventItem(time, text, onSelect, ...more) {
@@ -1096,8 +1104,7 @@ function showRole({ role }) {
   setNote('role-note', mayMark ? '' : `Marks and pins need the role "mark". This login has the role "${visible(role)}".`);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Live state
+// ---- Live state ----
 
 /** Sets the text of a fact. */
 function setFact(name, text, isBad = false) {
@@ -1196,8 +1203,7 @@ async function poll() {
   if (document.visibilityState === 'visible') poll.timer = setTimeout(poll, delay);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Session
+// ---- Session ----
 
 /** Asks for a token after the server refused a request, or when the person wants to log in. */
 function openLogin(reason) {
@@ -1234,8 +1240,7 @@ async function logOut() {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Start
+// ---- Start ----
 
 /** Shows all times again after a change of the zone. */
 function changeZone() {
@@ -1265,7 +1270,7 @@ function connect() {
   byId('table-details').addEventListener('toggle', showTimelineTable);
   byId('utc').addEventListener('change', changeZone);
   byId('search').addEventListener('submit', applySearch);
-  onClick('clear', () => choose({ view: null, selection: null, filter: '', name: '', communityId: '' }));
+  onClick('clear', clearSearch);
   byId('download').addEventListener('click', download);
   for (const button of document.querySelectorAll('[data-copy]')) button.addEventListener('click', () => copyCommand(button.dataset.copy));
   onClick('more', showMore);
