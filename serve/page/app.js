@@ -311,12 +311,15 @@ async function loadSection(section, load) {
 // ---- Selection ----
 
 const isSame = (a, b) => a?.from === b?.from && a?.to === b?.to;
+const overlaps = (a, b) => a.from < b.to && a.to > b.from;
 const isInside = (inner, outer) => outer !== null && inner.from >= outer.from && inner.to <= outer.to;
 
-/** Returns the range of all that is stored, rounded to seconds, or null for an empty store. */
-function storedRange({ first_ns: first, last_ns: last }) {
-  if (first === null || last === null) return null;
-  return { from: BigInt(first) / SECOND * SECOND, to: (BigInt(last) / SECOND + 1n) * SECOND };
+/** Returns the range of all that is stored, rounded to seconds: up to now if the capture runs. Null for an empty store. */
+function storedRange() {
+  const { store, capture, now_ns: now } = state.status ?? {};
+  if (!store?.first_ns || !store.last_ns) return null;
+  const last = BigInt(capture?.state === 'running' ? now : store.last_ns);
+  return { from: BigInt(store.first_ns) / SECOND * SECOND, to: (last / SECOND + 1n) * SECOND };
 }
 
 const viewRange = () => state.view ?? state.stored;
@@ -460,25 +463,26 @@ function loadTimeline() {
     const from = floorTo(view.from, step);
     const buckets = (view.to - from + step - 1n) / step;
     const query = { from: toRfc3339(from), to: toRfc3339(from + buckets * step), buckets };
-    const timeline = { view, ...readTimeline(await (await get('/api/v1/timeline', query, signal)).json()) };
+    const timeline = readTimeline(await (await get('/api/v1/timeline', query, signal)).json(), view);
     setNote('timeline-note', timeline.notes.map(visible).join(' '));
     Object.assign(state, { timeline, cursor: isSame(view, state.timeline?.view) ? state.cursor : null });
     showTimeline();
   });
 }
 
-/** Returns the answer of the server with its times as BigInt. */
-function readTimeline(answer) {
+/** Returns the answer of the server with its times as BigInt, and only with the events of the view. */
+function readTimeline(answer, view) {
   const times = (it) => ({ ...it, from: BigInt(it.from_ns), to: BigInt(it.to_ns) });
   const notes = [...(answer.notes ?? [])];
-  if (answer.unindexed_files > 0) notes.push(`${plural(answer.unindexed_files, 'file')} without an index: shown without detail.`);
+  if (answer.unindexed_files > 0) notes.push(`${plural(answer.unindexed_files, 'file')} shown without detail, because there is no index.`);
   return {
     ...times(answer),
+    view,
     step: BigInt(answer.step_ns),
     buckets: answer.buckets,
-    gaps: answer.gaps.map(times),
-    marks: answer.marks.map((it) => ({ ...it, ns: BigInt(it.ns) })),
-    pins: answer.pins.map(times),
+    gaps: answer.gaps.map(times).filter((it) => overlaps(it, view)),
+    marks: answer.marks.map((it) => ({ ...it, ns: BigInt(it.ns) })).filter(({ ns }) => ns >= view.from && ns < view.to),
+    pins: answer.pins.map(times).filter((it) => overlaps(it, view)),
     notes,
   };
 }
@@ -506,12 +510,11 @@ function sumBuckets(range) {
 
 /** Returns the gaps, marks and pins of a range in words. */
 function eventsOf(range) {
-  const overlaps = (it) => it.from < range.to && it.to > range.from;
   const { gaps, marks, pins } = state.timeline;
   return [
-    ...(gaps.some(overlaps) ? ['gap'] : []),
+    ...(gaps.some((it) => overlaps(it, range)) ? ['gap'] : []),
     ...marks.filter(({ ns }) => ns >= range.from && ns < range.to).map((it) => `mark "${visible(it.text)}"`),
-    ...pins.filter(overlaps).map((it) => `pinned "${visible(it.reason)}"`),
+    ...pins.filter((it) => overlaps(it, range)).map((it) => `pinned "${visible(it.reason)}"`),
   ];
 }
 
@@ -525,9 +528,8 @@ function describeBucket(index) {
 
 /** Returns the timeline in one sentence. */
 function summarize() {
-  const { view } = state.timeline;
+  const { view, gaps } = state.timeline;
   const { bytes, frames, lost } = sumBuckets(view);
-  const { gaps } = state.timeline;
   const parts = [formatBytes(bytes), plural(frames, 'frame'), lost > 0 ? plural(lost, 'lost frame') : 'no lost frames', gaps.length ? plural(gaps.length, 'gap') : 'no gaps'];
   return `${formatRange(view)} (${formatDuration(view.to - view.from)}): ${parts.join(', ')}.`;
 }
@@ -606,7 +608,7 @@ function drawGaps() {
   });
 }
 
-/** Draws the marks as dashed lines with a diamond, and the pins as brackets below the bars. */
+/** Draws the marks as lines with a diamond, and the pins as brackets below the bars. */
 function drawEvents() {
   const marks = state.timeline.marks.map(({ ns, text }) => {
     const title = svg('title', {}, `Mark: ${visible(text)}`);
@@ -730,7 +732,7 @@ function zoomOut() {
   choose({ view: isInside(stored, range) ? null : range });
 }
 
-const zoomAll = () => choose({ stored: state.status ? storedRange(state.status.store) : null, view: null, selection: null });
+const zoomAll = () => choose({ stored: storedRange(), view: null, selection: null });
 
 /** Shows the last seconds before now. */
 function zoomLast(seconds) {
@@ -744,7 +746,7 @@ function selectBuckets(first, last) {
   choose({ selection, cursor: last, anchor: state.anchor });
 }
 
-/** Moves the cursor; with `extends_`, selects from where the cursor was. */
+/** Moves the cursor to a bucket; with `extendsSelection`, selects from where the cursor was. */
 function moveCursor(index, extendsSelection) {
   const last = state.timeline.buckets.length - 1;
   const target = Math.min(Math.max(index, 0), last);
@@ -898,7 +900,7 @@ function addFlowRows() {
   const { flows, matched, truncated } = state.flows;
   const body = byId('flow-rows');
   body.append(...flows.slice(body.rows.length, state.rowsShown).map(flowRow));
-  if (body.rows.length) body.rows[0].tabIndex = 0;
+  body.rows[0]?.setAttribute('tabindex', 0);
   byId('more').hidden = body.rows.length === flows.length && !(truncated && flows.length < FLOWS_MOST);
   const part = body.rows.length < matched ? `, ${formatCount(body.rows.length)} shown` : '';
   setText(byId('flows-summary'), flows.length ? `${plural(matched, 'flow')}${part}.` : '');
@@ -1004,7 +1006,7 @@ function curlCommand() {
 /** Returns the `wqcap extract` command that downloads the selection. */
 function extractCommand() {
   const values = Object.entries(selectionQuery()).filter(([, value]) => value);
-  const options = values.map(([key, value]) => ` \\\n  --${key.replace('_', '-')} ${shellWord(value)}`).join('');
+  const options = values.map(([key, value]) => ` \\\n  --${key.replace('_', '-')}=${shellWord(value)}`).join('');
   return `wqcap extract ${location.origin}${options} \\\n  -o ${shellWord(fileName())}`;
 }
 
@@ -1063,7 +1065,7 @@ function showMarks() {
 function pinItem(pin) {
   const range = { from: BigInt(pin.from_ns), to: BigInt(pin.to_ns) };
   const filter = pin.filter ? [' ', element('code', { className: 'foreign' }, visible(pin.filter))] : [];
-  return eventItem(`${formatTime(range.from, 0)} to ${formatTime(range.to, 0)}`, pin.reason, () => selectRange(range, { filter: pin.filter }), ...filter);
+  return eventItem(`${formatTime(range.from, 0)} to ${formatTime(range.to, 0)}`, pin.reason, () => selectRange(range, { filter: pin.filter.replace(INVISIBLE, '') }), ...filter);
 }
 
 /** Loads and lists all pins, and the pin files that are not valid. */
@@ -1082,8 +1084,8 @@ async function keep(event, path, body, done) {
     const answer = await (await send(path, { method: 'POST', body })).json();
     announce(visible([done, answer.detail].filter(Boolean).join(' ')));
     event.target.reset();
-    loadTimeline();
-    loadPins();
+    await poll();
+    loadAll();
   } catch (error) {
     announce(error.message, true);
   }
@@ -1130,10 +1132,15 @@ function ledgerRows(ledger) {
   return lines.map((line) => [`${visible(line)}\n${LEDGER_LINES[line] ?? ''}`, line === 'bytes' ? formatBytes(ledger[line]) : formatCount(ledger[line])]);
 }
 
-/** Shows the state of the capture, or that it is unknown. */
+/** Shows the state of the capture in one word, or why it is unknown. */
+function showState(name, text = name === 'unknown' ? 'state unknown' : name) {
+  byId('state').dataset.state = name;
+  setText(byId('state'), visible(text));
+}
+
+/** Shows the capture, or that its state is unknown. */
 function showCapture(capture, problem) {
-  byId('state').dataset.state = capture?.state ?? 'unknown';
-  setText(byId('state'), visible(capture?.state ?? 'state unknown'));
+  showState(capture?.state ?? 'unknown');
   setNote('capture-problem', capture ? problem && visible(problem) : `The state of the capture is unknown. ${visible(problem ?? '')}`);
   setFact('frame-rate', known(capture?.frames_per_s, (it) => `${formatShort(it)}/s`));
   setFact('bit-rate', known(capture?.bits_per_s, formatBits));
@@ -1169,7 +1176,7 @@ function showStatus(status) {
 /** Loads all sections again. Without a status, the first status does. */
 function loadAll() {
   if (!state.status) return;
-  state.stored = storedRange(state.status.store);
+  state.stored = storedRange();
   showSelection();
   loadTimeline();
   loadFlows();
@@ -1178,14 +1185,13 @@ function loadAll() {
 
 /** Loads all sections with the selection of the URL. */
 function loadHash() {
-  if (state.status) state.stored = storedRange(state.status.store);
+  state.stored = storedRange();
   Object.assign(state, readHash());
   loadAll();
 }
 
 /** Reads the status every two seconds while the page is visible. */
 async function poll() {
-  clearTimeout(poll.timer);
   let delay = POLL_MS;
   try {
     showStatus(await (await get('/api/v1/status', {}, undefined, 0)).json());
@@ -1194,12 +1200,12 @@ async function poll() {
   } catch (error) {
     poll.failed = true;
     if (error.status === 401) return;
-    if (!(error instanceof ApiError)) throw error;
-    delay = Math.max(error.retryAfter * 1000, POLL_MS);
-    byId('state').dataset.state = 'unknown';
-    setText(byId('state'), 'state unknown');
+    if (error instanceof ApiError) delay = Math.max(error.retryAfter * 1000, POLL_MS);
+    else console.error(error);
+    showState('unknown');
     announce(`${error.message} The page tries again every ${Math.round(delay / 1000)} s.`, true);
   }
+  clearTimeout(poll.timer);
   if (document.visibilityState === 'visible') poll.timer = setTimeout(poll, delay);
 }
 
@@ -1208,7 +1214,7 @@ async function poll() {
 /** Asks for a token after the server refused a request, or when the person wants to log in. */
 function openLogin(reason) {
   state.status = null;
-  setText(byId('state'), 'not logged in');
+  showState('unknown', 'not logged in');
   byId('login').hidden = false;
   byId('logout').hidden = true;
   if (byId('login-dialog').open) return;

@@ -229,7 +229,7 @@ def check_flows(browser):
 def check_packets(browser):
     """Checks the commands and the download of the selection."""
     browser.wait("the curl command has the filter", "/filter=.*host /.test(document.getElementById('curl').textContent)")
-    browser.wait("the extract command has the filter", "/--filter .*host /.test(document.getElementById('extract').textContent)")
+    browser.wait("the extract command has the filter", "/--filter=.*host /.test(document.getElementById('extract').textContent)")
     with tempfile.TemporaryDirectory() as folder:
         browser.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder)
         browser.click("#download")
