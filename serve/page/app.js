@@ -740,9 +740,12 @@ function zoomLast(seconds) {
   choose({ view: { from: now - BigInt(seconds) * SECOND, to: now }, selection: null });
 }
 
-/** Selects the buckets from `first` to `last`, in either order. */
+/** Selects the buckets from `first` to `last`, in either order. Parts outside of the view are left out. */
 function selectBuckets(first, last) {
-  const selection = { from: bucketRange(Math.min(first, last)).from, to: bucketRange(Math.max(first, last)).to };
+  const { view } = state.timeline;
+  const { from } = bucketRange(Math.min(first, last));
+  const { to } = bucketRange(Math.max(first, last));
+  const selection = { from: from > view.from ? from : view.from, to: to < view.to ? to : view.to };
   choose({ selection, cursor: last, anchor: state.anchor });
 }
 
