@@ -1,5 +1,7 @@
 //! Client of other sensors' services: fetches the frames of a query.
 
+use reqwest::{Certificate, Client, Identity, Response, header::CONTENT_TYPE, redirect::Policy};
+use serde_json::Value;
 use std::{
     env,
     fs::File,
@@ -8,8 +10,6 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
-use reqwest::{Certificate, Client, Identity, Response, redirect::Policy};
-use serde_json::Value;
 use tokio::{
     runtime::{Builder, Runtime},
     time::{interval, timeout},
@@ -162,15 +162,15 @@ impl SensorClient {
     ) -> Result<Fetched, FetchError> {
         let work = async {
             let mut answer = self.request(url, params).await?;
-            let mut bytes = 0;
-            let lost = |e: reqwest::Error| FetchError::Lost {
+            let mut bytes = 0u64;
+            let lost = |bytes, e: reqwest::Error| FetchError::Lost {
                 url: url.to_owned(),
                 problem: format!(
                     "the answer ended before it was complete, after {bytes} bytes: {}",
                     causes(&e)
                 ),
             };
-            while let Some(piece) = answer.chunk().await.map_err(lost)? {
+            while let Some(piece) = answer.chunk().await.map_err(|e| lost(bytes, e))? {
                 to.write_all(&piece).map_err(|source| FetchError::Write {
                     url: url.to_owned(),
                     source,
@@ -201,7 +201,11 @@ impl SensorClient {
     /// Sends the request, and returns its answer unless that is an error.
     async fn request(&self, url: &str, params: &[(&str, String)]) -> Result<Response, FetchError> {
         let address = format!("{}/api/v1/packets", url.trim_end_matches('/'));
-        let mut request = self.http.post(&address).json(&body(params));
+        let mut request = self
+            .http
+            .post(&address)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body(params).to_string());
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
@@ -229,7 +233,9 @@ impl SensorClient {
                 detail,
                 remedy: of("remedy").unwrap_or_default(),
             }),
-            None => Err(lost(format!("the answer has status {status}, and no error of wqcap serve"))),
+            None => Err(lost(format!(
+                "the answer has status {status}, and no error of wqcap serve"
+            ))),
         }
     }
 }

@@ -59,7 +59,10 @@ const ENDLESS: &[&str] = &[
 
 /// Beginnings of commands that run in the background until the block ends, because later commands
 /// use their capture.
-const BACKGROUND: &[&str] = &["target/release/wqcap run -c configs/wqcap.toml"];
+const BACKGROUND: &[&str] = &[
+    "target/release/wqcap run -c configs/wqcap.toml",
+    "wqcap serve --set output.dir=cap",
+];
 
 /// Third-party programs. A command is skipped if its program is not installed.
 const OTHERS: &[&str] = &[

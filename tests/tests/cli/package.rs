@@ -13,6 +13,7 @@ const INSTALLED: &[&str] = &[
     "usr/lib/wqcap/libmlx5_model.so",
     UNIT,
     "usr/lib/systemd/system/wqcap@.service",
+    "usr/lib/systemd/system/wqcap-serve@.service",
     "usr/lib/systemd/system/wqcap-ship@.service",
     "usr/lib/sysusers.d/wqcap.conf",
     "usr/lib/tmpfiles.d/wqcap.conf",

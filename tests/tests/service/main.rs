@@ -5,5 +5,6 @@ mod failing_calls;
 mod manager;
 mod metrics;
 mod sandbox;
+mod serve;
 mod signals;
 mod standard_error;

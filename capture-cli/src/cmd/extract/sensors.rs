@@ -83,7 +83,10 @@ pub(super) fn urls(args: &ExtractArgs) -> Result<Vec<String>, Failure> {
             "--index is for a directory; a sensor uses its own indexes; leave --index out",
         ));
     }
-    Ok(all.iter().map(|it| it.to_string_lossy().into_owned()).collect())
+    Ok(all
+        .iter()
+        .map(|it| it.to_string_lossy().into_owned())
+        .collect())
 }
 
 /// Extracts frames from sensors, and prints how much was fetched.
@@ -107,7 +110,9 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
             _ if args.out.as_os_str() == "-" => Path::new("/tmp"),
             _ => Path::new("."),
         };
-        let temporary = tempfile::Builder::new().prefix(".wqcap-sensor-").tempfile_in(folder);
+        let temporary = tempfile::Builder::new()
+            .prefix(".wqcap-sensor-")
+            .tempfile_in(folder);
         let mut file: NamedTempFile = temporary.map_err(|e| {
             Failure::refused(format!("{}: cannot create a file: {e}", folder.display()))
         })?;
@@ -147,7 +152,9 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     // The sensors have applied the query.
     query.times = 0..u64::MAX;
     query.filter = Filter::default();
-    let ranges = files.iter().map(|it| FileRanges::whole(it.path().to_owned()));
+    let ranges = files
+        .iter()
+        .map(|it| FileRanges::whole(it.path().to_owned()));
     let mut written = extract_ranges(ranges.collect(), Vec::new(), &query, |_, _| {
         !stop.load(Ordering::Relaxed)
     })?;
@@ -178,11 +185,16 @@ fn params(args: &ExtractArgs) -> Vec<(&'static str, String)> {
     let all = [
         ("from", time(&args.from)),
         ("to", time(&args.to)),
-        ("filter", Some(expression.clone()).filter(|it| !it.is_empty())),
+        (
+            "filter",
+            Some(expression.clone()).filter(|it| !it.is_empty()),
+        ),
         ("community_id", args.community_id.clone()),
         ("mark", args.mark.clone()),
     ];
-    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    all.into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 /// Formats the result of an extraction from sensors as text.
@@ -190,7 +202,12 @@ fn text(it: &SensorsExtracted) -> String {
     let mut text = format!("{}; fetched", output_in_words(&it.written));
     for (n, sensor) in it.sensors.iter().enumerate() {
         let separator = if n == 0 { "" } else { "," };
-        let _ = write!(text, "{separator} {} from {}", bytes(sensor.bytes), sensor.url);
+        let _ = write!(
+            text,
+            "{separator} {} from {}",
+            bytes(sensor.bytes),
+            sensor.url
+        );
     }
     text.push('\n');
     text + &notes_in_words(&it.written)

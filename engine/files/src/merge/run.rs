@@ -274,7 +274,10 @@ pub(crate) fn run_selected(
     }
     if has_closing_comment && !losses.is_empty() {
         let frames = state.frames;
-        output.closing_comment(&format!("incomplete: {frames} frames; {}", losses.join("; ")));
+        output.closing_comment(&format!(
+            "incomplete: {frames} frames; {}",
+            losses.join("; ")
+        ));
     }
     let (bytes, more) = output.finish()?;
     notes.extend(more);

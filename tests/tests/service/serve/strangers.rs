@@ -1,0 +1,200 @@
+//! Clients that stall, flood, leave early or send nonsense.
+
+use super::{Answer, FRAMES, Service, Stored};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+/// Connects to a service without TLS.
+fn connected(service: &Service) -> TcpStream {
+    let address = service.url.strip_prefix("http://").expect("http");
+    let stream = TcpStream::connect(address).expect("connects");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("set");
+    stream
+}
+
+/// Sends bytes and returns what comes back until the service closes the connection.
+fn sent(service: &Service, bytes: &[u8]) -> String {
+    let mut stream = connected(service);
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[track_caller]
+fn assert_serves(service: &Service) {
+    let answer = service.ask("/api/v1/packets?filter=udp", &[]);
+    assert_eq!((answer.status, answer.curl), (200, 0), "{}", answer.text());
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let stored = Stored::shared();
+    let service = Service::start(&stored.serve(&[]));
+    let long = "x".repeat(100_000);
+    let many: String = (0..200).map(|n| format!("X-{n}: y\r\n")).collect();
+    let close = "Connection: close\r\n\r\n";
+    for (what, request, status) in [
+        ("no HTTP", "\u{16}\u{3}\u{1}\r\n\r\n".to_owned(), "400"),
+        (
+            "a long path",
+            format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n{close}"),
+            "4",
+        ),
+        (
+            "a long header",
+            format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {long}\r\n{close}"),
+            "431",
+        ),
+        (
+            "many headers",
+            format!("GET / HTTP/1.1\r\nHost: localhost\r\n{many}{close}"),
+            "431",
+        ),
+        (
+            "another host",
+            format!("GET /api/v1/status HTTP/1.1\r\nHost: evil.example\r\n{close}"),
+            "403",
+        ),
+        (
+            "two lengths",
+            format!(
+                "POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n{close}tcp"
+            ),
+            "400",
+        ),
+        (
+            "a path outside",
+            format!("GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n{close}"),
+            "404",
+        ),
+        (
+            "an encoded path",
+            format!("GET /api/v1/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n{close}"),
+            "404",
+        ),
+    ] {
+        let answer = sent(&service, request.as_bytes());
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{what}: {answer}"
+        );
+    }
+    let body = "a".repeat(70_000);
+    let _ = service
+        .ask("/query", &["-d", &body])
+        .assert_error(413, "too_long");
+    // Filters that are expensive to compile, and injection into headers.
+    let bomb = vec!["(tcp or udp)"; 3000].join("+and+");
+    assert_eq!(
+        service
+            .ask(&format!("/api/v1/packets?filter={bomb}"), &[])
+            .status
+            / 100,
+        4
+    );
+    let deep = format!("filter={}tcp{}", "(".repeat(3000), ")".repeat(3000));
+    assert_eq!(
+        service.ask(&format!("/api/v1/packets?{deep}"), &[]).status / 100,
+        4
+    );
+    let nested = format!("{}tcp{}", "(".repeat(20_000), ")".repeat(20_000));
+    assert_eq!(service.ask("/query", &["-d", &nested]).status, 400);
+    let injected = service.ask("/api/v1/packets?mark=x%0d%0aSet-Cookie:%20a=b", &[]);
+    assert!(
+        injected.status == 404 && !injected.head.contains("set-cookie: a"),
+        "{}",
+        injected.head
+    );
+    assert_serves(&service);
+    let done = service.stop();
+    assert!(!done.stderr.contains("panicked"), "{done}");
+}
+
+#[test]
+fn slow_and_many_clients_do_not_block_others() {
+    // More than sockets and pieces hold.
+    let stored = Stored::of("synth:size=1400,flows=16,proto=mix,pps=30000");
+    let service = Service::start(&stored.serve(&["serve.max_requests=2"]));
+    // Heads of requests that never end.
+    let stalled: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = connected(&service);
+            stream
+                .write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
+                .expect("sent");
+            stream
+        })
+        .collect();
+    assert_serves(&service);
+    // More connections than are allowed.
+    let flood: Vec<_> = (0..1000).map(|_| connected(&service)).collect();
+    drop(flood);
+    drop(stalled);
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while service.ask("/healthz", &[]).status != 200 {
+        assert!(Instant::now() < deadline, "the service answers again");
+    }
+    // Answers that are not read use up the requests that may read files.
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let mut stream = connected(&service);
+            let request = "GET /api/v1/packets HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(request.as_bytes()).expect("sent");
+            let mut first = [0; 16];
+            stream.read_exact(&mut first).expect("an answer");
+            stream
+        })
+        .collect();
+    let busy = service.ask("/api/v1/packets", &[]);
+    let _ = busy.assert_error(429, "busy");
+    assert_eq!(busy.header("retry-after"), Some("5"));
+    assert_eq!(service.ask("/api/v1/status", &[]).status, 200);
+    // Clients that leave end the work.
+    drop(readers);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while service.ask("/api/v1/packets?filter=udp", &[]).status != 200 {
+        assert!(Instant::now() < deadline, "requests are free again");
+    }
+    let audit = service.audit();
+    let left = audit
+        .iter()
+        .filter(|it| it.contains("the client left"))
+        .count();
+    assert_eq!(left, 2, "{audit:#?}");
+    let done = service.stop();
+    assert!(!done.stderr.contains("panicked"), "{done}");
+}
+
+#[test]
+fn clients_that_ask_at_once_all_get_the_whole_answer() {
+    let stored = Stored::shared();
+    let service = Service::start(&stored.serve(&["serve.max_requests=16"]));
+    let url = format!("{}/api/v1/packets", service.url);
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..16)
+            .map(|_| scope.spawn(|| Answer::of(&url, &[])))
+            .collect();
+        asked
+            .into_iter()
+            .map(|it| it.join().expect("joined"))
+            .collect()
+    });
+    let frames = FRAMES.to_string();
+    for answer in &answers {
+        assert_eq!((answer.status, answer.curl), (200, 0));
+        assert_eq!(
+            answer.header("wqcap-frames"),
+            Some(&*frames),
+            "{}",
+            answer.head
+        );
+        assert_eq!(answer.body, answers[0].body);
+    }
+    let _ = service.stop();
+}
