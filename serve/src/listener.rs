@@ -24,8 +24,12 @@ use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -42,12 +46,15 @@ const MOST_CONNECTIONS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of headers of a request.
 const MOST_HEADERS: usize = 64;
-/// Maximum length of the head of a request in bytes.
-const MOST_HEAD: usize = 64 << 10;
+/// Length in bytes up to which the head of a request is buffered. A head that is not complete by
+/// then is refused.
+const MOST_HEAD: usize = 16 << 10;
 /// Time for the answers in progress after the end was requested.
 const LAST: Duration = Duration::from_secs(5);
 /// Interval at which the end of the service is checked.
 const TICK: Duration = Duration::from_millis(200);
+/// Interval at which indexes of new files are read, and longest time for it before the service starts.
+const LEARN: Duration = Duration::from_secs(2);
 /// Number of threads that handle connections.
 const THREADS: usize = 2;
 
@@ -131,11 +138,14 @@ impl Server {
             .thread_name("serve-net")
             .enable_all()
             .build();
+        let service = Arc::new(Service::new(plan, tokens));
+        let begun = Instant::now();
+        service.store.learn(|| begun.elapsed() < LEARN);
         Ok(Self {
             runtime: runtime.map_err(ServerError::Threads)?,
             listener,
             tls,
-            service: Arc::new(Service::new(plan, tokens)),
+            service,
             address,
         })
     }
@@ -155,6 +165,8 @@ impl Server {
         let failed = |source| ServerError::Listen { address, source };
         let (stop, stopped) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let learner = learner(&service, &is_over)?;
         let result = runtime.block_on(async {
             let listener = TcpListener::from_std(listener).map_err(failed)?;
             let routes = router(Arc::clone(&service));
@@ -171,10 +183,28 @@ impl Server {
             let _ = timeout(LAST, connections.acquire_many(all)).await;
             Ok(())
         });
+        is_over.store(true, Ordering::Relaxed);
+        learner.thread().unpark();
         // Threads that read files end when they notice that their answers are gone.
         runtime.shutdown_timeout(Duration::from_millis(100));
         result
     }
+}
+
+/// Starts the thread that reads the indexes of new files.
+fn learner(
+    service: &Arc<Service>,
+    is_over: &Arc<AtomicBool>,
+) -> Result<thread::JoinHandle<()>, ServerError> {
+    let (service, is_over) = (Arc::clone(service), Arc::clone(is_over));
+    let run = move || {
+        while !is_over.load(Ordering::Relaxed) {
+            service.store.learn(|| !is_over.load(Ordering::Relaxed));
+            thread::park_timeout(LEARN);
+        }
+    };
+    let builder = thread::Builder::new().name("serve-index".into());
+    builder.spawn(run).map_err(ServerError::Threads)
 }
 
 /// Binds the first address that can be bound.

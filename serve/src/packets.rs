@@ -178,7 +178,7 @@ fn read(
 
 /// Sends a message to the answer; returns `false` if the client has left or does not read.
 fn send(handle: &Handle, sender: &mpsc::Sender<Piece>, piece: Piece) -> bool {
-    let sent = handle.block_on(timeout(STALLED, sender.send(piece)));
+    let sent = handle.block_on(async { timeout(STALLED, sender.send(piece)).await });
     matches!(sent, Ok(Ok(())))
 }
 

@@ -43,6 +43,8 @@ use wqcap_frame::filter::Filter;
 
 /// Maximum length of the body of a request in bytes.
 const MOST_BODY: usize = 64 << 10;
+/// Maximum length of a filter expression in bytes. The time to compile one grows with its square.
+const LONGEST_FILTER: usize = 8 << 10;
 /// Number of intervals of a timeline by default, and at most.
 const BUCKETS: u64 = 300;
 const MOST_BUCKETS: u64 = 2000;
@@ -425,7 +427,13 @@ fn number(
     })
 }
 
+/// Compiles a filter expression of a caller.
 fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
+    if text.len() > LONGEST_FILTER {
+        let problem =
+            format!("has more than {LONGEST_FILTER} bytes; name networks instead of hosts");
+        return Err(ApiError::value(name, text, problem));
+    }
     Filter::compile(text).map_err(|e| ApiError::value(name, text, e))
 }
 

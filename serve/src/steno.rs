@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Maximum length of a query in bytes.
-pub const LONGEST: usize = 16 << 10;
+pub const LONGEST: usize = 3 << 10;
 /// Maximum number of alternatives in the translation of a query.
 const MOST_ALTERNATIVES: usize = 64;
 /// Maximum depth of parentheses.

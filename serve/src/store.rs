@@ -5,15 +5,17 @@
 //! times -> the files that may have frames of them
 //! ```
 //!
+//! Indexes are read by a thread of their own; a request never waits for them.
+//!
 //! Invariants: a list of files is at most [`FRESH`] old. A file without facts may have frames of any
 //! time. The facts of a file have a bounded size, whatever its index has.
 
 use std::{
     collections::HashMap,
-    io,
+    io, mem,
     ops::Range,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use wqcap_files::{
@@ -28,9 +30,6 @@ use wqcap_files::{
 const FRESH: Duration = Duration::from_millis(500);
 /// Maximum number of parts in the facts of a file.
 const MOST_PARTS: usize = 64;
-/// Longest time that a request spends on reading indexes of new files. Files whose indexes are not
-/// read yet count as files without one.
-const LONGEST_READ: Duration = Duration::from_secs(5);
 
 /// Times and counts of a finished capture file.
 #[derive(Clone, Debug, Default)]
@@ -104,9 +103,12 @@ pub struct Store {
     known: Mutex<Known>,
 }
 
+/// Facts of a file as it was at the stamp.
+type StampedFacts = (FileStamp, Arc<FileFacts>);
+
 #[derive(Default)]
 struct Known {
-    facts: HashMap<PathBuf, (FileStamp, Arc<FileFacts>)>,
+    facts: HashMap<PathBuf, StampedFacts>,
     view: Arc<StoreView>,
     listed: Option<Instant>,
 }
@@ -121,40 +123,33 @@ impl Store {
         }
     }
 
-    /// Returns the present files. Calls at the same time wait for one reading of the folder.
+    /// Returns the present files with the facts that are known. Calls at the same time wait for one
+    /// reading of the folder.
     ///
     /// # Errors
     /// The folder cannot be read.
     pub fn view(&self) -> io::Result<Arc<StoreView>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         if known.listed.is_some_and(|it| it.elapsed() < FRESH) {
             return Ok(Arc::clone(&known.view));
         }
         let folder = CaptureFolder::list(&self.dir)?;
-        let deadline = Instant::now() + LONGEST_READ;
-        let before = std::mem::take(&mut known.facts);
+        let before = mem::take(&mut known.facts);
         let mut view = StoreView::default();
         for (path, len) in folder.finished {
-            let facts = self.facts(&path, &before, deadline);
-            if let Some((stamp, facts)) = &facts {
-                let entry = (*stamp, Arc::clone(facts));
-                known.facts.insert(path.clone(), entry);
+            let facts = known_facts(&before, &path);
+            if let Some(it) = &facts {
+                known.facts.insert(path.clone(), it.clone());
             }
-            view.finished.push(KnownFile {
-                path,
-                len,
-                facts: facts.map(|(_, facts)| facts),
-            });
+            let facts = facts.map(|(_, facts)| facts);
+            view.finished.push(KnownFile { path, len, facts });
         }
         for part in folder.unfinished {
             let len = part.metadata().map_or(0, |it| it.len());
             let path = without_part(&part);
             if let Some(path) = path.filter(|_| len > 0) {
-                view.open.push(KnownFile {
-                    path,
-                    len,
-                    facts: None,
-                });
+                let facts = None;
+                view.open.push(KnownFile { path, len, facts });
             }
         }
         known.view = Arc::new(view);
@@ -162,22 +157,28 @@ impl Store {
         Ok(Arc::clone(&known.view))
     }
 
-    /// Returns the facts of a finished file that are known already, or reads them.
-    fn facts(
-        &self,
-        path: &Path,
-        before: &HashMap<PathBuf, (FileStamp, Arc<FileFacts>)>,
-        deadline: Instant,
-    ) -> Option<(FileStamp, Arc<FileFacts>)> {
+    /// Reads the facts of files that have none yet, while `may_continue` returns `true`. The facts
+    /// are in the views after that.
+    pub fn learn(&self, may_continue: impl Fn() -> bool) {
+        let Ok(view) = self.view() else { return };
+        for file in view.finished.iter().filter(|it| it.facts.is_none()) {
+            if !may_continue() {
+                return;
+            }
+            if let Some(facts) = self.read_facts(&file.path) {
+                let mut known = self.known();
+                known.facts.insert(file.path.clone(), facts);
+                known.listed = None;
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_facts(&self, path: &Path) -> Option<StampedFacts> {
         let stamp = FileStamp::read(path).ok()?;
-        if let Some((known, facts)) = before.get(path)
-            && *known == stamp
-        {
-            return Some((stamp, Arc::clone(facts)));
-        }
-        if Instant::now() > deadline {
-            return None;
-        }
         let index = self.index_dir.as_deref().and_then(|folder| {
             let dir = &self.dir;
             IndexFolder { folder, dir }.load(path)
@@ -188,6 +189,13 @@ impl Store {
         };
         Some((stamp, Arc::new(facts)))
     }
+}
+
+/// Returns the facts of a file, unless the file has changed since they were read.
+fn known_facts(known: &HashMap<PathBuf, StampedFacts>, path: &Path) -> Option<StampedFacts> {
+    let facts = known.get(path)?;
+    let is_same = FileStamp::read(path).is_ok_and(|it| it == facts.0);
+    is_same.then(|| facts.clone())
 }
 
 /// Returns the final path of an open capture file.
@@ -287,6 +295,7 @@ mod tests {
             .expect("built");
         let store = Store::new(dir.path().to_owned(), Some(indexes.path().to_owned()));
         let second = 1_000_000_000;
+        store.learn(|| true);
         let view = store.view().expect("view");
         let paths = |times| {
             let files = view.files_of(&times);

@@ -91,6 +91,19 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
             "this config writes no files that could be served; set output.dir and output.format",
         ));
     }
+    let index_dir = Some(&output.index_dir).filter(|it| !it.as_os_str().is_empty());
+    for (key, dir) in [
+        ("output.dir", Some(&output.dir)),
+        ("output.index_dir", index_dir),
+        ("flows.dir", config.flows.as_ref().map(|it| &it.dir)),
+    ] {
+        let Some(dir) = dir.filter(|it| !it.is_dir()) else {
+            continue;
+        };
+        return Err(Failure::refused(format!(
+            "{key} = {dir:?}: there is no such directory; start the capture first, or use its config (-c CONFIG)"
+        )));
+    }
     let listen = serve.listen.resolve().map_err(|e| {
         Failure::refused(format!(
             "serve.listen = \"{}\": cannot listen on this address: {e}",
@@ -114,7 +127,7 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
         tls,
         tokens: serve.tokens.clone(),
         dir: output.dir.clone(),
-        index_dir: Some(output.index_dir.clone()).filter(|it| !it.as_os_str().is_empty()),
+        index_dir: index_dir.cloned(),
         flows: config.flows.as_ref().map(|it| FlowsFolder {
             dir: it.dir.clone(),
             delay: it.active.0 + it.idle.0 + 2 * it.interval.0 + Duration::from_secs(10),

@@ -46,12 +46,12 @@ fn answers_equal_the_output_of_extract() {
         "",
         "udp",
         "tcp and ip6",
-        "host 10.0.0.5",
-        "host 10.0.0.5 and tcp",
-        "port 80 or port 443",
+        "host 10.0.0.6",
+        "host 10.0.0.6 and tcp",
+        "port 5001 and host 198.18.0.2",
         "len > 1000",
-        "tcp[tcpflags] & tcp-syn != 0",
-        "ip6 and udp port 53",
+        "ether[20] & 1 != 0",
+        "ip6 and udp port 5001",
         "arp",
     ];
     let ranges = [
@@ -140,6 +140,7 @@ fn frames_of_open_files_are_found_a_second_after_they_arrived() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "live")
         .model("synth:size=200,flows=16,pps=2000")
+        .gated()
         .queues(2)
         .set("output.format=pcapng")
         .control();
@@ -250,7 +251,7 @@ fn an_answer_that_lacks_frames_says_so() {
         .write(true)
         .open(&all[0])
         .expect("opens");
-    file.write_all_at(&[0xff; 64], 50_000).expect("written");
+    file.write_all_at(&[0xff; 4096], 50_000).expect("written");
     let answer = service.ask("/api/v1/packets", &[]);
     assert_eq!((answer.status, answer.curl), (200, 0));
     assert_eq!(

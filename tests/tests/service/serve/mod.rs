@@ -62,7 +62,7 @@ impl Stored {
                 "flows.names=true",
             ])
             .sets(&self.sets().iter().map(String::as_str).collect::<Vec<_>>());
-        let _ = run.finish(0);
+        let _ = run.start().wait().expect(0);
     }
 
     /// Returns the settings that capture and service share.

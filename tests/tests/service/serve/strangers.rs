@@ -36,7 +36,7 @@ fn assert_serves(service: &Service) {
 fn nonsense_is_refused() {
     let stored = Stored::shared();
     let service = Service::start(&stored.serve(&[]));
-    let long = "x".repeat(100_000);
+    let long = "x".repeat(1_000_000);
     let many: String = (0..200).map(|n| format!("X-{n}: y\r\n")).collect();
     let close = "Connection: close\r\n\r\n";
     for (what, request, status) in [
@@ -90,19 +90,14 @@ fn nonsense_is_refused() {
         .ask("/query", &["-d", &body])
         .assert_error(413, "too_long");
     // Filters that are expensive to compile, and injection into headers.
-    let bomb = vec!["(tcp or udp)"; 3000].join("+and+");
-    assert_eq!(
-        service
-            .ask(&format!("/api/v1/packets?filter={bomb}"), &[])
-            .status
-            / 100,
-        4
-    );
-    let deep = format!("filter={}tcp{}", "(".repeat(3000), ")".repeat(3000));
-    assert_eq!(
-        service.ask(&format!("/api/v1/packets?{deep}"), &[]).status / 100,
-        4
-    );
+    let bomb = vec!["(tcp or udp)"; 3000].join(" and ");
+    let deep = format!("{}tcp{}", "(".repeat(3000), ")".repeat(3000));
+    for filter in [bomb, deep] {
+        let body = format!("filter={}", filter.replace(' ', "+"));
+        let _ = service
+            .ask("/api/v1/packets", &["-d", &body])
+            .assert_error(400, "bad_value");
+    }
     let nested = format!("{}tcp{}", "(".repeat(20_000), ")".repeat(20_000));
     assert_eq!(service.ask("/query", &["-d", &nested]).status, 400);
     let injected = service.ask("/api/v1/packets?mark=x%0d%0aSet-Cookie:%20a=b", &[]);
