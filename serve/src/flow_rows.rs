@@ -6,7 +6,13 @@
 use crate::FlowsFolder;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::{cmp::Reverse, fs, net::IpAddr, ops::Range, path::PathBuf};
+use std::{
+    cmp::Reverse,
+    fs,
+    net::IpAddr,
+    ops::Range,
+    path::{Path, PathBuf},
+};
 use utoipa::ToSchema;
 use wqcap_files::{
     folder::open::read_regular,
@@ -202,7 +208,7 @@ fn files(folder: &FlowsFolder, times: &Range<u64>, notes: &mut Vec<String>) -> V
 
 /// Adds the matching records of a file. Returns the number of records that were read.
 fn of_file(
-    path: &PathBuf,
+    path: &Path,
     query: &FlowsQuery,
     terms: &FlowTerms,
     answer: &mut FlowsAnswer,

@@ -257,12 +257,9 @@ async fn with_headers(mut answer: Response) -> Response {
 
 /// Identifies the caller of a request, runs it, and writes its audit line.
 async fn with_audit(State(service): Shared, mut request: Request, next: Next) -> Response {
-    let (mut parts, body) = request.into_parts();
+    let (parts, body) = request.into_parts();
     let what = described(&parts, "");
-    let (caller, outcome) = match identified(&service, &mut parts) {
-        Ok(caller) => (caller, Ok(())),
-        Err((caller, e)) => (caller, Err(e)),
-    };
+    let (caller, outcome) = identified(&service, &parts);
     let audited = Audited::new(caller.clone(), what);
     request = Request::from_parts(parts, body);
     request.extensions_mut().insert(caller);
@@ -277,8 +274,9 @@ async fn with_audit(State(service): Shared, mut request: Request, next: Next) ->
     answer
 }
 
-/// Returns the caller of a request, or an unknown caller and the error.
-fn identified(service: &Service, parts: &mut Parts) -> Result<Caller, (Caller, ApiError)> {
+/// Returns the caller of a request, and the error if the caller is refused; the caller is unknown
+/// then.
+fn identified(service: &Service, parts: &Parts) -> (Caller, Result<(), ApiError>) {
     let connection = parts.extensions.get::<Connection>().cloned();
     let nowhere = || Connection {
         address: SocketAddr::from(([0, 0, 0, 0], 0)),
@@ -290,14 +288,17 @@ fn identified(service: &Service, parts: &mut Parts) -> Result<Caller, (Caller, A
         Method::GET | Method::HEAD => Ok(it),
         _ => check_origin(&parts.headers).map(|()| it),
     });
-    caller.map_err(|e| {
-        let unknown = Caller {
-            name: None,
-            role: Role::Read,
-            address: connection.address,
-        };
-        (unknown, e)
-    })
+    match caller {
+        Ok(caller) => (caller, Ok(())),
+        Err(e) => {
+            let unknown = Caller {
+                name: None,
+                role: Role::Read,
+                address: connection.address,
+            };
+            (unknown, Err(e))
+        }
+    }
 }
 
 /// Describes a request for its audit line.
@@ -477,11 +478,11 @@ pub struct PacketsParams {
     (status = "5XX", description = "Failed, or too busy", body = ErrorBody),
 ))]
 pub async fn packets_get(State(service): Shared, request: Request) -> Result<Response, ApiError> {
-    let (mut parts, _) = request.into_parts();
+    let (parts, _) = request.into_parts();
     let what = described(&parts, "");
     let params = Query::try_from_uri(&parts.uri).map(|Query(it)| it);
     let params = params.map_err(|e| malformed(&e));
-    packets(service, &mut parts, what, params).await
+    packets(service, &parts, what, params).await
 }
 
 /// Returns the frames of a time range and a filter, with the parameters in the body.
@@ -501,7 +502,7 @@ pub async fn packets_post(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let mut parts = rebuilt(connection, method, uri, &headers);
+    let parts = rebuilt(connection, method, uri, &headers);
     let body = body_of(body);
     let text = body
         .as_ref()
@@ -511,7 +512,7 @@ pub async fn packets_post(
         Some("application/x-www-form-urlencoded") => form(&body),
         _ => json(&headers, &body),
     });
-    packets(service, &mut parts, what, params).await
+    packets(service, &parts, what, params).await
 }
 
 /// Parses a form.
@@ -536,7 +537,7 @@ fn rebuilt(connection: Connection, method: Method, uri: Uri, headers: &HeaderMap
 
 async fn packets(
     service: Arc<Service>,
-    parts: &mut Parts,
+    parts: &Parts,
     what: String,
     params: Result<PacketsParams, ApiError>,
 ) -> Result<Response, ApiError> {
@@ -604,14 +605,11 @@ fn frames_of(
 /// Streams the answer to a query for frames, and takes care of its audit line.
 async fn stream(
     service: Arc<Service>,
-    parts: &mut Parts,
+    parts: &Parts,
     what: String,
     build: impl FnOnce(&Service) -> Result<(FrameQuery, PacketsForm), ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (caller, identified) = match identified(&service, parts) {
-        Ok(caller) => (caller, Ok(())),
-        Err((caller, e)) => (caller, Err(e)),
-    };
+    let (caller, identified) = identified(&service, parts);
     let audited = Audited::new(caller, what);
     let permit = identified.and_then(|()| service.permit());
     let permit = match permit {
@@ -654,7 +652,7 @@ pub async fn query(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let mut parts = rebuilt(connection, method, uri, &headers);
+    let parts = rebuilt(connection, method, uri, &headers);
     let body = body_of(body);
     let text = body
         .as_ref()
@@ -670,7 +668,7 @@ pub async fn query(
         };
         Ok((steno_frames(service, text, &headers, form)?, form))
     };
-    stream(service, &mut parts, what, build).await
+    stream(service, &parts, what, build).await
 }
 
 /// Builds the query for the frames of a query in stenographer's language.

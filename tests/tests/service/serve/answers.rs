@@ -60,7 +60,7 @@ fn answers_equal_the_output_of_extract() {
         Some((part(5), part(9))),
         Some((last + 1, last + 2)),
     ];
-    let mut with_frames = 0;
+    let (mut asked, mut with_frames) = (0, 0);
     for filter in filters {
         for range in ranges {
             for ending in ["pcapng", "pcap"]
@@ -78,6 +78,7 @@ fn answers_equal_the_output_of_extract() {
                     args.extend(["--from".into(), seconds(from), "--to".into(), seconds(to)]);
                 }
                 let args: Vec<_> = args.iter().map(String::as_str).collect();
+                asked += 1;
                 let wanted = stored.extracted(&args, ending);
                 let answer = service.ask(&path, &[]);
                 assert_eq!(answer.curl, 0, "{path}");
@@ -98,7 +99,7 @@ fn answers_equal_the_output_of_extract() {
             }
         }
     }
-    assert!(with_frames >= 30, "{with_frames}");
+    assert!(asked >= 40 && with_frames >= 20, "{with_frames} of {asked}");
     let _ = service.stop();
 }
 

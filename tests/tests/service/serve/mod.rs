@@ -3,14 +3,18 @@
 //!
 //! | module | shows |
 //! |---|---|
+//! | `alerts` | the frames of an alert of Suricata, from another machine |
 //! | `answers` | answers equal `wqcap extract` and tcpdump; open files; what is incomplete |
 //! | `callers` | tokens, certificates, roles, and the audit trail |
 //! | `clients` | unmodified `stenoread` and `stenocurl`, `wqcap extract https://`, a browser, schemathesis |
+//! | `load` | clients beside a capture at a high rate, on an idle machine |
 //! | `strangers` | clients that stall, flood, leave early or send nonsense |
 
+mod alerts;
 mod answers;
 mod callers;
 mod clients;
+mod load;
 mod strangers;
 
 use rustix::process::Signal;
@@ -218,8 +222,8 @@ impl Answer {
     /// Returns the last value of a header or trailer.
     fn header(&self, name: &str) -> Option<&str> {
         let prefix = format!("{name}: ");
-        let lines = self.head.lines().filter_map(|it| it.strip_prefix(&prefix));
-        lines.last()
+        let mut lines = self.head.lines().rev();
+        lines.find_map(|it| it.strip_prefix(&prefix))
     }
 
     /// Asserts that this is an error with a status, a short name, and a remedy.
