@@ -126,13 +126,34 @@ impl<'a> Request<'a> {
 /// Splits an HTTP request into its method and the bytes from its target on; `None` if it does not
 /// begin with a method.
 fn split_method(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let is_token = |it: &u8| it.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(it);
     let len = bytes
         .iter()
         .take(MOST_METHOD + 1)
-        .position(|it| !is_token(it))?;
+        .position(|it| !is_token(*it))?;
     let (method, rest) = bytes.split_at(len);
     (len > 0 && is_blank(rest[0])).then(|| (method, trim_start(rest)))
+}
+
+/// Returns `true` for a byte of an HTTP method: RFC 9110 section 5.6.2.
+pub(crate) const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
 }
 
 /// Returns the target in the rest of an HTTP request line, which may contain spaces; `None` if no
