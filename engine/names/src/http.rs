@@ -29,7 +29,7 @@ pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
         let status = status(bytes)?;
         return Some(HttpHead::Response { status });
     }
-    let request = Request::parse(bytes)?;
+    let request = RequestHead::parse(bytes)?;
     Some(HttpHead::Request {
         method: text(request.method),
         host: request.host.map(|it| text(&it)),
@@ -40,7 +40,7 @@ pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
 /// hot path; most requests are complete, which is checked first.
 pub(crate) fn is_host_pending(bytes: &[u8]) -> bool {
     !bytes.ends_with(b"\r\n\r\n")
-        && match Request::parse(bytes) {
+        && match RequestHead::parse(bytes) {
             Some(request) => request.is_pending,
             None => is_request(bytes).is_none(),
         }
@@ -94,7 +94,7 @@ fn status(bytes: &[u8]) -> Option<u16> {
 }
 
 /// Parsed start line and header fields of an HTTP request.
-struct Request<'a> {
+struct RequestHead<'a> {
     method: &'a [u8],
     /// Authority of the request's target, or the value of its `Host` field.
     host: Option<Cow<'a, [u8]>>,
@@ -102,7 +102,7 @@ struct Request<'a> {
     is_pending: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> RequestHead<'a> {
     /// Parses an HTTP request, which may be truncated; `None` if its first line is of another
     /// protocol.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
