@@ -86,7 +86,7 @@ impl DhcpMessage {
         if fixed[236..] != MAGIC {
             return Ok(message);
         }
-        let mut options = Options::default();
+        let mut options = DhcpOptions::default();
         options.add(rest);
         // The order of RFC 3396 section 5.
         let overload = options.overload.first().copied().unwrap_or_default();
@@ -100,7 +100,7 @@ impl DhcpMessage {
     }
 
     /// Records the values of the options of a DHCP message.
-    fn record(&mut self, options: &Options) {
+    fn record(&mut self, options: &DhcpOptions) {
         // Some clients end the name with a null byte.
         let name = |it: &[u8]| text(it.strip_suffix(&[0]).unwrap_or(it));
         self.host = Some(name(&options.host))
@@ -127,7 +127,7 @@ impl DhcpMessage {
 /// Values of the needed options of a DHCP message. All instances of an option are joined, because a
 /// long value is divided among several: RFC 3396.
 #[derive(Default)]
-struct Options {
+struct DhcpOptions {
     host: Vec<u8>,
     requested: Vec<u8>,
     overload: Vec<u8>,
@@ -136,7 +136,7 @@ struct Options {
     is_damaged: bool,
 }
 
-impl Options {
+impl DhcpOptions {
     /// Adds the options in a field of a DHCP message.
     fn add(&mut self, mut rest: &[u8]) {
         loop {

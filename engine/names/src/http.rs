@@ -29,7 +29,7 @@ pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
         let status = status(bytes)?;
         return Some(HttpHead::Response { status });
     }
-    let request = Request::parse(bytes)?;
+    let request = RequestHead::parse(bytes)?;
     Some(HttpHead::Request {
         method: text(request.method),
         host: request.host.map(|it| text(&it)),
@@ -40,7 +40,7 @@ pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
 /// hot path; most requests are complete, which is checked first.
 pub(crate) fn is_host_pending(bytes: &[u8]) -> bool {
     !bytes.ends_with(b"\r\n\r\n")
-        && match Request::parse(bytes) {
+        && match RequestHead::parse(bytes) {
             Some(request) => request.is_pending,
             None => is_request(bytes).is_none(),
         }
@@ -94,7 +94,7 @@ fn status(bytes: &[u8]) -> Option<u16> {
 }
 
 /// Parsed start line and header fields of an HTTP request.
-struct Request<'a> {
+struct RequestHead<'a> {
     method: &'a [u8],
     /// Authority of the request's target, or the value of its `Host` field.
     host: Option<Cow<'a, [u8]>>,
@@ -102,7 +102,7 @@ struct Request<'a> {
     is_pending: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> RequestHead<'a> {
     /// Parses an HTTP request, which may be truncated; `None` if its first line is of another
     /// protocol.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
@@ -126,13 +126,34 @@ impl<'a> Request<'a> {
 /// Splits an HTTP request into its method and the bytes from its target on; `None` if it does not
 /// begin with a method.
 fn split_method(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let is_token = |it: &u8| it.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(it);
     let len = bytes
         .iter()
         .take(MOST_METHOD + 1)
-        .position(|it| !is_token(it))?;
+        .position(|it| !is_token(*it))?;
     let (method, rest) = bytes.split_at(len);
     (len > 0 && is_blank(rest[0])).then(|| (method, trim_start(rest)))
+}
+
+/// Returns `true` for a byte of an HTTP method: RFC 9110 section 5.6.2.
+pub(crate) const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
 }
 
 /// Returns the target in the rest of an HTTP request line, which may contain spaces; `None` if no

@@ -1,5 +1,4 @@
-//! Classification of payloads for the hot path. For most payloads only the first four bytes are
-//! read.
+//! Classification of payloads for the hot path. For most payloads only the first byte is read.
 
 use crate::{PayloadError, dns, http, quic, tls};
 use std::ops::Range;
@@ -82,28 +81,18 @@ impl PayloadKind {
     #[inline]
     #[must_use]
     pub fn classify_tcp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
-        let Some(head) = payload.first_chunk() else {
-            let is_empty = payload.is_empty();
-            return if is_empty {
-                None
-            } else {
-                classify_rare(payload, ports)
-            };
+        let [first, ..] = *payload else {
+            return None;
         };
-        let head = u32::from_be_bytes(*head);
-        let protocol = match head {
-            TLS..=TLS_END if is_hello(payload) => Protocol::Tls,
-            SSH => Protocol::Ssh,
-            HTTP | GET | HEAD | POST | PUT | DELETE | CONNECT | OPTIONS | TRACE | PATCH => {
-                Protocol::Http
-            }
-            _ if ports.contains(&DNS_PORT) => return Some(Self::DnsOverTcp),
-            _ if matches!(head, TLS..=TLS_END) || is_text(head, payload) => {
-                return classify_rare(payload, ports);
-            }
-            _ => return None,
+        let may_begin = match FIRST_BYTES[usize::from(first)] {
+            FirstByte::Other => false,
+            FirstByte::Text => is_text(payload),
+            FirstByte::Known => true,
         };
-        Some(Self::Beginning(protocol))
+        if may_begin || is_dns(ports) {
+            return classify_candidate(payload, ports);
+        }
+        None
     }
 
     /// Classifies the payload of a UDP datagram; `None` if it contains no name.
@@ -193,44 +182,92 @@ fn is_message(payload: &[u8]) -> bool {
     payload.starts_with(b"HTTP") || http::is_request(payload) == Some(true)
 }
 
-/// Returns `true` if a payload with the first four bytes `head` may be text that begins with an HTTP
-/// method: a space or a line end is near. Loads the payload's start without a loop.
-#[inline]
-fn is_text(head: u32, payload: &[u8]) -> bool {
-    let is_near = |start: &[u8; http::MOST_METHOD + 1]| {
-        let ([a, b, c], []) = start.as_chunks() else {
-            return true;
-        };
-        // The highest bit of a byte is set if the byte is at most a space, or follows such a byte.
-        let low = |it: &[u8; 8]| {
-            let it = u64::from_le_bytes(*it);
-            it.wrapping_sub(0x2121_2121_2121_2121) & !it
-        };
-        (low(a) | low(b) | low(c)) & 0x8080_8080_8080_8080 != 0
-    };
-    head & 0x8080_8080 == 0
-        && matches!(head >> 24, 0x09..0x7f)
-        && payload.first_chunk().is_none_or(is_near)
+/// Possible contents of a TCP payload, by its first byte.
+#[derive(Clone, Copy)]
+enum FirstByte {
+    /// No TLS handshake, SSH line or HTTP message begins with the byte.
+    Other,
+    /// An HTTP request or an empty line before it may begin with the byte.
+    Text,
+    /// The payload may be a TLS handshake record, or begin with one of the words of
+    /// [`classify_candidate`].
+    Known,
 }
 
-/// Classifies the payload of a TCP segment whose first four bytes do not suffice: a hello in very
-/// small parts, a request with another method or after empty lines, or fewer than four bytes. Out
-/// of line: few payloads are such.
+static FIRST_BYTES: [FirstByte; 256] = {
+    let mut all = [FirstByte::Other; 256];
+    let mut byte = 0;
+    loop {
+        all[byte as usize] = match byte {
+            tls::HANDSHAKE | b'C' | b'D' | b'G' | b'H' | b'O' | b'P' | b'S' | b'T' => {
+                FirstByte::Known
+            }
+            _ if byte.is_ascii_whitespace() || http::is_token(byte) => FirstByte::Text,
+            _ => FirstByte::Other,
+        };
+        if byte == u8::MAX {
+            break;
+        }
+        byte += 1;
+    }
+    all
+};
+
+/// Bit mask of the highest bit of each byte.
+const HIGHEST: u64 = 0x8080_8080_8080_8080;
+
+/// Returns `true` if a payload may be text that begins with an HTTP method: a space or a line end is
+/// near, and the first four bytes are ASCII. Loads the payload's start without a loop. A payload
+/// shorter than that is not excluded.
+#[inline]
+fn is_text(payload: &[u8]) -> bool {
+    let Some(([a, b, c], [])) = payload
+        .first_chunk::<{ http::MOST_METHOD + 1 }>()
+        .map(|it| it.as_chunks())
+    else {
+        return true;
+    };
+    // The highest bit of a byte is set if the byte is at most a space, or follows such a byte.
+    let low = |it: &[u8; 8]| {
+        let it = u64::from_le_bytes(*it);
+        it.wrapping_sub(0x2121_2121_2121_2121) & !it
+    };
+    let is_ascii = u64::from_le_bytes(*a) as u32 & HIGHEST as u32 == 0;
+    is_ascii && (low(a) | low(b) | low(c)) & HIGHEST != 0
+}
+
+/// Returns `true` if one of the ends of a TCP connection is a DNS server.
+#[inline]
+fn is_dns([a, b]: [u16; 2]) -> bool {
+    (a == DNS_PORT) | (b == DNS_PORT)
+}
+
+/// Classifies the payload of a TCP segment whose first byte or port does not exclude a name. Out of
+/// line: few payloads are such.
 #[cold]
 #[inline(never)]
-fn classify_rare(payload: &[u8], ports: [u16; 2]) -> Option<PayloadKind> {
-    if ports.contains(&DNS_PORT) {
-        return Some(PayloadKind::DnsOverTcp);
-    }
-    let (protocol, is_begun) = if payload[0] == tls::HANDSHAKE {
-        let end = tls::hello_end(payload).ok()?;
-        // Without the headers of the first record and of the message.
-        (Protocol::Tls, end.map(|it| HELLO.contains(&(it - 9))))
-    } else {
-        (Protocol::Http, http::is_request(payload))
+fn classify_candidate(payload: &[u8], ports: [u16; 2]) -> Option<PayloadKind> {
+    let head = payload.first_chunk().map(|it| u32::from_be_bytes(*it));
+    let begins = |protocol| Some(PayloadKind::Beginning(protocol));
+    // A hello in very small parts, a request with another method or after empty lines, or fewer
+    // than four bytes.
+    let (protocol, is_begun) = match head {
+        Some(TLS..=TLS_END) if is_hello(payload) => return begins(Protocol::Tls),
+        Some(SSH) => return begins(Protocol::Ssh),
+        Some(HTTP | GET | HEAD | POST | PUT | DELETE | CONNECT | OPTIONS | TRACE | PATCH) => {
+            return begins(Protocol::Http);
+        }
+        _ if is_dns(ports) => return Some(PayloadKind::DnsOverTcp),
+        _ if payload.first() == Some(&tls::HANDSHAKE) => {
+            let end = tls::hello_end(payload).ok()?;
+            // Without the headers of the first record and of the message.
+            (Protocol::Tls, end.map(|it| HELLO.contains(&(it - 9))))
+        }
+        Some(head) if head & HIGHEST as u32 != 0 => return None,
+        _ => (Protocol::Http, http::is_request(payload)),
     };
     match is_begun {
-        Some(true) => Some(PayloadKind::Beginning(protocol)),
+        Some(true) => begins(protocol),
         Some(false) => None,
         None => Some(PayloadKind::Undecided),
     }
@@ -337,6 +374,38 @@ mod tests {
         assert_eq!(PayloadKind::classify_udp(&initial[..1199], web), None);
         initial[0] = 0x43;
         assert_eq!(PayloadKind::classify_udp(&initial, web), None);
+    }
+
+    #[test]
+    fn checks_before_a_candidate_exclude_no_name() {
+        let hello = [3, 1, 0, 204, 1, 0, 0, 200];
+        let word = b"-A-WORD-LIKE-THE-LONGEST";
+        let tails = [
+            &b""[..],
+            b"ET",
+            b" / HTTP/1.1\r\n",
+            b"ET / HTTP/1.1\r\n",
+            b"\r\nx /x HTTP/1.1\r\n",
+            b"\xe4\xf6\xfc / HTTP/1.1\r\nHost: x\r\n",
+            b"SH-2.0-software_1.2_without_a_blank",
+            b"TTP/1.1 200 OK\r\n",
+            &hello,
+            &hello[..3],
+        ];
+        let words = (20..=word.len()).map(|len| [&word[..len], b" / HTTP/1.1\r\n"].concat());
+        let tails = tails.into_iter().map(<[u8]>::to_vec).chain(words);
+        let mut begun = 0;
+        for (tail, first) in
+            tails.flat_map(|it| (0..=u8::MAX).map(move |first| (it.clone(), first)))
+        {
+            let payload = [&[first][..], &tail].concat();
+            for ports in [[40_000, 443], [53, 40_000]] {
+                let kind = PayloadKind::classify_tcp(&payload, ports);
+                assert_eq!(kind, classify_candidate(&payload, ports), "{payload:02x?}");
+                begun += usize::from(kind.is_some() && ports[1] == 443);
+            }
+        }
+        assert!(begun > 300, "{begun}");
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn link_type_name(link_type: u32) -> String {
 
 /// Ethernet header that replaces the header of a packet of another link type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Replacement {
+struct HeaderReplacement {
     /// Length in bytes of the packet's own header.
     own: usize,
     /// Ethertype of the packet; `None` for an 802.2 header, before which Ethernet has the length.
@@ -83,7 +83,7 @@ struct Replacement {
     source: [u8; 6],
 }
 
-impl Replacement {
+impl HeaderReplacement {
     fn new(own: usize, ethertype: u16) -> Option<Self> {
         (ethertype >= LEAST_ETHERTYPE).then_some(Self {
             own,
@@ -134,7 +134,7 @@ fn family(family: u32) -> Option<u16> {
 /// Returns the replacement for the header of a PPP packet that begins at byte `start`. The address
 /// and control bytes may be missing, and the protocol may be compressed to one byte (RFC 1661,
 /// RFC 1662).
-fn ppp(packet: &[u8], start: usize) -> Option<Replacement> {
+fn ppp(packet: &[u8], start: usize) -> Option<HeaderReplacement> {
     let with_control = packet.get(start..)?.starts_with(&[0xff, 3]);
     let at = start + if with_control { 2 } else { 0 };
     let first = *packet.get(at)?;
@@ -149,7 +149,7 @@ fn ppp(packet: &[u8], start: usize) -> Option<Replacement> {
         0x0283 => 0x8848,
         _ => return None,
     };
-    Replacement::new(own, ethertype)
+    HeaderReplacement::new(own, ethertype)
 }
 
 /// Returns the replacement for the header of a Linux cooked packet: its length, its protocol, the
@@ -160,7 +160,7 @@ fn cooked(
     protocol: u16,
     device: u16,
     address: usize,
-) -> Option<Replacement> {
+) -> Option<HeaderReplacement> {
     let len = match own {
         16 => Big.u16(packet, 4),
         _ => packet.get(11).copied()?.into(),
@@ -172,7 +172,7 @@ fn cooked(
         LEAST_ETHERTYPE.. => Some(protocol),
         _ => return None,
     };
-    Some(Replacement {
+    Some(HeaderReplacement {
         own,
         ethertype,
         source: source.copied().unwrap_or_default(),
@@ -235,7 +235,7 @@ impl EthernetFrames {
     }
 
     fn replace(&mut self, link_type: u32, packet: &[u8], len: u32) -> Option<(&[u8], u32)> {
-        let it = Replacement::find(link_type, packet)?;
+        let it = HeaderReplacement::find(link_type, packet)?;
         let rest = len.saturating_sub(u32::try_from(it.own).ok()?);
         let length = u16::try_from(rest).unwrap_or(u16::MAX);
         let ethertype = it.ethertype.unwrap_or(length.min(LEAST_ETHERTYPE - 1));

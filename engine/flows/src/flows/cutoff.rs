@@ -81,12 +81,13 @@ impl Meter {
         before: usize,
     ) -> bool {
         let seen = self.seen_frame(frame, headers, place);
+        let numbers = self.details.syns.first().map(|it| it.numbers);
         let at = match found {
             Some(at) => {
-                self.renew(at, frame, &seen, before);
+                self.renew(at, frame, &seen, numbers, before);
                 Some(at)
             }
-            None => self.begin(&seen),
+            None => self.begin(&seen, numbers),
         };
         let Some(following) = &mut self.following else {
             return false;
@@ -125,7 +126,7 @@ impl Meter {
     }
 
     /// Returns the data of a frame that its flow needs. It is the only frame of the batch that may
-    /// have an outermost packet.
+    /// have details.
     #[cold]
     #[inline(never)]
     fn seen_frame(
@@ -134,16 +135,27 @@ impl Meter {
         [outer, inner]: [&Headers; 2],
         place: &FlowPlace,
     ) -> SeenFrame {
-        self.outers.clear();
-        SeenFrame::new(frame, outer, inner, Some(place), &mut self.outers)
+        let (flags, details) = (place.tcp_flags, &mut self.details);
+        details.clear();
+        if flags & Tcp::SYN != 0 {
+            details.push_syn(0, frame.bytes, inner);
+        }
+        SeenFrame::new(frame, outer, inner, Some(place), flags, details)
     }
 
     /// Ends a flow's record and restarts the flow's limit, each if its time is over when this frame
     /// arrives.
-    fn renew(&mut self, at: usize, frame: &Frame<'_>, seen: &SeenFrame, before: usize) {
+    fn renew(
+        &mut self,
+        at: usize,
+        frame: &Frame<'_>,
+        seen: &SeenFrame,
+        numbers: Option<[u32; 2]>,
+        before: usize,
+    ) {
         let flow = self.table.get(at);
         let (last_ns, has_ended) = (flow.last_ns(), flow.has_ended());
-        let end = self.ended_by(at, seen);
+        let end = self.ended_by(at, seen, numbers);
         if end.is_some()
             && let Some(sampler) = &mut self.sampler
         {
@@ -159,10 +171,10 @@ impl Meter {
             following.restart_limit((flow, apart), at, frame);
         }
         if flow.is_blank() {
-            flow.restart_record(apart, seen, outer);
+            flow.restart_record(apart, seen, outer, numbers);
             following.blank -= 1;
-        } else if seen.flags & Tcp::SYN != 0 {
-            flow.note_syn(apart, seen);
+        } else if let Some(numbers) = numbers {
+            flow.note_syn(apart, seen, numbers);
         }
     }
 }

@@ -158,8 +158,12 @@ impl Entry for FlowEntry {
 
 impl FlowEntry {
     /// Creates a flow table entry for the flow's first frame, which is not counted yet. `outer`:
-    /// the outermost packet, if the frame came in a tunnel.
-    pub(super) fn begin(first: &SeenFrame, outer: Option<FiveTuple>) -> (Self, FlowApart) {
+    /// the outermost packet, if the frame came in a tunnel. `numbers`: those of a segment with SYN.
+    pub(super) fn begin(
+        first: &SeenFrame,
+        outer: Option<FiveTuple>,
+        numbers: Option<[u32; 2]>,
+    ) -> (Self, FlowApart) {
         let entry = Self {
             key: first.key.short(),
             limit: 0,
@@ -182,8 +186,8 @@ impl FlowEntry {
             is_initial_known: 0,
             outer,
         };
-        if first.flags & Tcp::SYN != 0 {
-            entry.note_syn(&mut apart, first);
+        if let Some(numbers) = numbers {
+            entry.note_syn(&mut apart, first, numbers);
         }
         (entry, apart)
     }
@@ -194,21 +198,30 @@ impl FlowEntry {
     /// direction's initial one. A repeated SYN has the same number, even after a FIN or RST. A
     /// direction whose start was not observed does not send a SYN later. The SYN of a connection
     /// that only the other end has begun so far belongs to that connection.
-    pub(super) fn is_reused_by(&self, apart: &FlowApart, segment: &SeenFrame) -> bool {
+    pub(super) fn is_reused_by(
+        &self,
+        apart: &FlowApart,
+        segment: &SeenFrame,
+        [sequence, _]: [u32; 2],
+    ) -> bool {
         if !opens(segment.flags) {
             return false;
         }
         let way = self.way_of(segment.upward);
         if apart.is_initial_known & 1 << way != 0 {
-            return apart.initial[way] != segment.numbers[0];
+            return apart.initial[way] != sequence;
         }
         self.ways[way].frames > 0 || self.flags[way ^ 1] & Tcp::ACK != 0
     }
 
     /// Keeps the initial sequence numbers that a segment with SYN shows.
-    pub(super) fn note_syn(&self, apart: &mut FlowApart, segment: &SeenFrame) {
+    pub(super) fn note_syn(
+        &self,
+        apart: &mut FlowApart,
+        segment: &SeenFrame,
+        [sequence, acknowledged]: [u32; 2],
+    ) {
         let way = self.way_of(segment.upward);
-        let [sequence, acknowledged] = segment.numbers;
         let has_frames = |way: usize| self.ways[way].frames > 0;
         if !has_frames(way) {
             apart.note_initial(way, sequence);
@@ -463,9 +476,10 @@ impl FlowEntry {
         apart: &mut FlowApart,
         first: &SeenFrame,
         outer: Option<FiveTuple>,
+        numbers: Option<[u32; 2]>,
     ) {
         let (limit, of_limit) = (self.limit, self.marks & !marks::OF_RECORD);
-        (*self, *apart) = Self::begin(first, outer);
+        (*self, *apart) = Self::begin(first, outer, numbers);
         (self.limit, self.marks) = (limit, of_limit);
     }
 
@@ -481,7 +495,7 @@ impl FlowEntry {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::seen::SeenDetails, *};
     use wqcap_core::consumer::Frame;
     use wqcap_frame::Headers;
 
@@ -493,9 +507,10 @@ mod tests {
             &headers,
             &headers,
             None,
-            &mut Vec::new(),
+            0,
+            &mut SeenDetails::new(),
         );
-        FlowEntry::begin(&first, None)
+        FlowEntry::begin(&first, None, None)
     }
 
     fn record((flow, apart): &(FlowEntry, FlowApart)) -> FlowRecord {

@@ -15,7 +15,7 @@ use super::{
     following::LimitProgress,
     record::{FlowEndReason, FlowRecord},
     sample::{PayloadSampler, SampleChannels},
-    seen::{MOST_SEEN, SeenFrame},
+    seen::{MOST_SEEN, SeenDetails, SeenFrame, SeenSyn},
 };
 use crate::flow_table::{HashSeed, Table, hash_seed};
 use crossbeam_channel::{Receiver, Sender};
@@ -63,8 +63,8 @@ pub struct Meter {
     /// Frames that are not added to their flows yet; with cutoff limits, only those with a possible
     /// name.
     pub(super) seen: Vec<SeenFrame>,
-    /// Outermost packets of the frames that came in tunnels and are not added to their flows yet.
-    pub(super) outers: Vec<FiveTuple>,
+    /// Data that few of the waiting frames have.
+    pub(super) details: SeenDetails,
     seed: HashSeed,
     pub(super) active: Lifetime,
     pub(super) idle_ns: u64,
@@ -100,7 +100,7 @@ impl Meter {
             table: Table::new(plan.capacity),
             following: None,
             seen: Vec::with_capacity(MOST_SEEN),
-            outers: Vec::with_capacity(MOST_SEEN),
+            details: SeenDetails::new(),
             seed: hash_seed(),
             active: Lifetime::from_ns(plan.active_ns),
             idle_ns: plan.idle_ns,
@@ -122,11 +122,16 @@ impl Meter {
     #[inline]
     pub fn count(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) {
         self.now_ns = frame.ns;
-        let outers = &mut self.outers;
+        let flags = inner.tcp_flags(frame.bytes);
+        let details = &mut self.details;
         self.seen
-            .push(SeenFrame::new(frame, outer, inner, None, outers));
+            .push(SeenFrame::new(frame, outer, inner, None, flags, details));
+        let at = self.seen.len() - 1;
+        if flags & Tcp::SYN != 0 {
+            self.details.push_syn(at, frame.bytes, inner);
+        }
         if let Some(sampler) = &mut self.sampler {
-            sampler.sample_frame(frame.bytes, inner, self.seen.len() - 1);
+            sampler.sample_frame(frame.bytes, inner, at);
         }
         if self.seen.len() >= MOST_SEEN {
             self.handled();
@@ -149,7 +154,7 @@ impl Meter {
         }
         seen.clear();
         self.seen = seen;
-        self.outers.clear();
+        self.details.clear();
     }
 
     #[inline]
@@ -171,18 +176,44 @@ impl Meter {
                 self.table.touch(frame.guess, &frame.key);
             }
         }
-        for i in 0..seen.len() {
-            self.enter(seen, i);
+        // Frames between segments with SYN, which few frames are.
+        let (mut start, mut syns) = (0, 0);
+        loop {
+            let syn = self.details.syns.get(syns).copied();
+            let end = syn.map_or(seen.len(), |it| it.at);
+            for frame in &seen[start..end] {
+                self.enter(frame, seen);
+            }
+            let Some(syn) = syn else { break };
+            self.enter_syn(seen, syn);
+            (start, syns) = (end + 1, syns + 1);
         }
     }
 
-    /// Adds a frame, number `i` of those that wait, to its flow.
+    /// Adds a frame without SYN, one of `seen`, to its flow.
     #[inline]
-    fn enter(&mut self, seen: &[SeenFrame], i: usize) {
-        let frame = &seen[i];
+    fn enter(&mut self, frame: &SeenFrame, seen: &[SeenFrame]) {
         let found = self.table.find(frame.guess, frame.hash, &frame.key);
-        let lasts = |&at: &usize| !self.may_end(at, frame) || self.lasts(at, seen, i);
-        let at = found.filter(lasts).or_else(|| self.begin(frame));
+        let lasts =
+            |&at: &usize| self.ended(at, frame.ns).is_none() || self.lasts(at, frame, seen, None);
+        let at = found.filter(lasts).or_else(|| self.begin(frame, None));
+        self.add(at, frame);
+    }
+
+    /// Adds a segment with SYN to its flow. It may open another connection.
+    #[cold]
+    #[inline(never)]
+    fn enter_syn(&mut self, seen: &[SeenFrame], SeenSyn { at, numbers }: SeenSyn) {
+        let (frame, numbers) = (&seen[at], Some(numbers));
+        let found = self.table.search(frame.hash, &frame.key);
+        let lasts = |&at: &usize| self.lasts(at, frame, seen, numbers);
+        let at = found.filter(lasts).or_else(|| self.begin(frame, numbers));
+        self.add(at, frame);
+    }
+
+    /// Counts a frame in the flow at position `at` of the flow table; `None`: the frame is missed.
+    #[inline]
+    fn add(&mut self, at: Option<usize>, frame: &SeenFrame) {
         if let Some(at) = at {
             let (flow, apart) = self.table.both_mut(at);
             let SeenFrame {
@@ -197,15 +228,16 @@ impl Meter {
         }
     }
 
-    /// Inserts a new flow into the flow table for its first frame, which is not counted yet;
-    /// `None`: the table stays full, and the frame is missed.
-    pub(super) fn begin(&mut self, first: &SeenFrame) -> Option<usize> {
+    /// Inserts a new flow into the flow table for its first frame, which is not counted yet.
+    /// `numbers`: those of a segment with SYN. Returns `None` if the table stays full: the frame is
+    /// missed.
+    pub(super) fn begin(&mut self, first: &SeenFrame, numbers: Option<[u32; 2]>) -> Option<usize> {
         if self.table.is_full() && !self.evict() {
             self.totals.missed_frames += 1;
             self.totals.missed_bytes += u64::from(first.len);
             return None;
         }
-        let (flow, apart) = FlowEntry::begin(first, self.outer_of(first));
+        let (flow, apart) = FlowEntry::begin(first, self.outer_of(first), numbers);
         self.table.insert(flow, apart);
         if let Some(following) = &mut self.following {
             following.push();
@@ -215,7 +247,7 @@ impl Meter {
 
     /// Returns the outermost packet of a frame that came in a tunnel.
     pub(super) fn outer_of(&self, frame: &SeenFrame) -> Option<FiveTuple> {
-        let outer = (self.outers.get(usize::from(frame.outer))).filter(|_| frame.tunnel);
+        let outer = (self.details.outers.get(usize::from(frame.outer))).filter(|_| frame.tunnel);
         outer.copied()
     }
 
@@ -232,44 +264,47 @@ impl Meter {
         }
     }
 
-    /// Returns `true` if a frame may end its flow's record: see [`Meter::ended_by`]. The SYN flag
-    /// is part of the first condition, so that other segments do not pay for it.
-    #[inline]
-    fn may_end(&self, at: usize, frame: &SeenFrame) -> bool {
-        let flow = self.table.get(at);
-        let is_silent = frame.ns.saturating_sub(flow.last_ns()) >= self.idle_ns;
-        is_silent | (frame.flags & Tcp::SYN != 0)
-            || flow.has_lasted(self.active, frame.ns, || self.table.apart(at))
-    }
-
     /// Returns the reason for which a frame ends the record of its flow; `None`: it belongs to the
-    /// record.
-    pub(super) fn ended_by(&self, at: usize, frame: &SeenFrame) -> Option<FlowEndReason> {
+    /// record. `numbers`: those of a segment with SYN.
+    pub(super) fn ended_by(
+        &self,
+        at: usize,
+        frame: &SeenFrame,
+        numbers: Option<[u32; 2]>,
+    ) -> Option<FlowEndReason> {
         self.ended(at, frame.ns).or_else(|| {
-            let is_reused = self.table.get(at).is_reused_by(self.table.apart(at), frame);
+            let (flow, apart) = (self.table.get(at), self.table.apart(at));
+            let is_reused = flow.is_reused_by(apart, frame, numbers?);
             is_reused.then_some(FlowEndReason::Reused)
         })
     }
 
     /// Returns `true` if the record of a frame's flow continues; otherwise the record has ended and
-    /// the flow is removed. The frame is number `i` of those that wait. Without a free batch the
-    /// record continues: a record that is too long is better than none.
+    /// the flow is removed. The frame is one of `seen`, those that wait. `numbers`: those of a
+    /// segment with SYN. Without a free batch the record continues: a record that is too long is
+    /// better than none.
     #[cold]
     #[inline(never)]
-    fn lasts(&mut self, at: usize, seen: &[SeenFrame], i: usize) -> bool {
-        let frame = &seen[i];
-        let end = self.ended_by(at, frame);
+    fn lasts(
+        &mut self,
+        at: usize,
+        frame: &SeenFrame,
+        seen: &[SeenFrame],
+        numbers: Option<[u32; 2]>,
+    ) -> bool {
+        let end = self.ended_by(at, frame, numbers);
         if let Some(end) = end.filter(|_| self.has_room()) {
             // Payloads of the frames before this one belong to the ended record.
-            if let Some(sampler) = &mut self.sampler {
-                sampler.hand_over(&seen[..i], &mut self.table, self.queue);
+            let before = seen.split(|it| std::ptr::eq(it, frame)).next();
+            if let (Some(sampler), Some(before)) = (&mut self.sampler, before) {
+                sampler.hand_over(before, &mut self.table, self.queue);
             }
             self.take_out(at, end);
             return false;
         }
-        if frame.flags & Tcp::SYN != 0 {
+        if let Some(numbers) = numbers {
             let (flow, apart) = self.table.both_mut(at);
-            flow.note_syn(apart, frame);
+            flow.note_syn(apart, frame, numbers);
         }
         true
     }

@@ -5,7 +5,7 @@
 
 use crate::flow_table::{FlowPlace, Guess, HashSeed, Key};
 use wqcap_core::consumer::Frame;
-use wqcap_frame::{FiveTuple, Headers};
+use wqcap_frame::{FiveTuple, Headers, Tcp};
 
 /// Maximum number of frames that wait to be added to their flows: the number that a receive loop
 /// polls at once.
@@ -26,8 +26,6 @@ pub(super) struct SeenFrame {
     pub(super) guess: Guess,
     /// Ethertype of the frame's innermost packet.
     pub(super) ethertype: u16,
-    /// Sequence and acknowledgement number of the frame's TCP segment; 0 for other protocols.
-    pub(super) numbers: [u32; 2],
     /// TCP control bits of the frame.
     pub(super) flags: u8,
     /// Type and code of the frame's ICMP message.
@@ -43,9 +41,61 @@ pub(super) struct SeenFrame {
     pub(super) outer: u8,
 }
 
+/// Segment with SYN among the frames that wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenSyn {
+    /// Index of the segment's frame among the frames that wait.
+    pub(super) at: usize,
+    /// Sequence and acknowledgement number of the segment.
+    pub(super) numbers: [u32; 2],
+}
+
+/// Data that few of the waiting frames have, in the order of the frames.
+#[derive(Debug)]
+pub(super) struct SeenDetails {
+    /// Outermost packets of the frames that came in tunnels.
+    pub(super) outers: Vec<FiveTuple>,
+    /// Segments with SYN.
+    pub(super) syns: Vec<SeenSyn>,
+}
+
+impl SeenDetails {
+    pub(super) fn new() -> Self {
+        Self {
+            outers: Vec::with_capacity(MOST_SEEN),
+            syns: Vec::with_capacity(MOST_SEEN),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.outers.clear();
+        self.syns.clear();
+    }
+
+    /// Adds a frame's outermost packet, and returns its index. Out of line and outside the frame's
+    /// data: a copy for this rare case would slow down all frames.
+    #[cold]
+    #[inline(never)]
+    fn push_outer(&mut self, outer: &Headers) -> u8 {
+        self.outers.push(outer.tuple);
+        // The list has at most one packet for each frame of a batch.
+        (self.outers.len() - 1) as u8
+    }
+
+    /// Adds the numbers of a segment with SYN, number `at` of the frames that wait. Out of line:
+    /// other segments do not read theirs.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn push_syn(&mut self, at: usize, bytes: &[u8], inner: &Headers) {
+        let numbers = |tcp: Tcp<'_>| [tcp.sequence(), tcp.acknowledgement()];
+        let numbers = inner.tcp(bytes).map_or([0; 2], numbers);
+        self.syns.push(SeenSyn { at, numbers });
+    }
+}
+
 impl SeenFrame {
-    /// Creates the flow data of a frame. `place` is its flow, if known. The outermost packet is
-    /// added to `outers` if the frame came in a tunnel.
+    /// Creates the flow data of a frame with these TCP control bits. `place` is its flow, if known.
+    /// The outermost packet is added to `details` if the frame came in a tunnel.
     #[expect(
         clippy::inline_always,
         reason = "construction elsewhere would copy the frame data into the list"
@@ -56,7 +106,8 @@ impl SeenFrame {
         outer: &Headers,
         inner: &Headers,
         place: Option<&FlowPlace>,
-        outers: &mut Vec<FiveTuple>,
+        flags: u8,
+        details: &mut SeenDetails,
     ) -> Self {
         let &Frame {
             bytes,
@@ -72,10 +123,6 @@ impl SeenFrame {
                 (key, 0, upward)
             }
         };
-        let (numbers, flags) = match inner.tcp(bytes) {
-            Some(tcp) => ([tcp.sequence(), tcp.acknowledgement()], tcp.flags()),
-            None => ([0; 2], 0),
-        };
         let tunnel = outer.l3() != inner.l3();
         Self {
             key,
@@ -85,13 +132,12 @@ impl SeenFrame {
             placed: place.is_some(),
             guess: Guess::default(),
             ethertype: inner.ethertype,
-            numbers,
             flags,
             icmp: inner.icmp(bytes),
             upward,
             port,
             tunnel,
-            outer: if tunnel { push_outer(outer, outers) } else { 0 },
+            outer: if tunnel { details.push_outer(outer) } else { 0 },
         }
     }
 
@@ -104,14 +150,4 @@ impl SeenFrame {
             self.placed = true;
         }
     }
-}
-
-/// Adds the frame's outermost packet to the batch's list. Out of line and outside the frame's data:
-/// a copy for this rare case would slow down all frames.
-#[cold]
-#[inline(never)]
-fn push_outer(outer: &Headers, outers: &mut Vec<FiveTuple>) -> u8 {
-    outers.push(outer.tuple);
-    // The list has at most one packet for each frame of a batch.
-    (outers.len() - 1) as u8
 }

@@ -57,11 +57,20 @@ impl Headers {
     #[inline]
     #[must_use]
     pub fn icmp(&self, frame: &[u8]) -> Option<[u8; 2]> {
-        let is_icmp = matches!(
-            (self.tuple.protocol, self.tuple.version),
-            (protocol::ICMP, 4) | (protocol::ICMPV6, 6)
-        );
-        if !is_icmp || self.fragment.is_later() {
+        match self.tuple.protocol {
+            protocol::ICMP | protocol::ICMPV6 => self.icmp_message(frame),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn icmp_message(&self, frame: &[u8]) -> Option<[u8; 2]> {
+        let version = match self.tuple.protocol {
+            protocol::ICMP => 4,
+            _ => 6,
+        };
+        if self.tuple.version != version || self.fragment.is_later() {
             return None;
         }
         let icmp = Icmp::new(frame.get(self.l4()?..self.end())?).ok()?;

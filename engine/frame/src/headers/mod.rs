@@ -155,19 +155,20 @@ impl Headers {
     /// `None` without a tunnel.
     #[inline]
     fn tunnel_start(&self, frame: &[u8]) -> Option<(usize, Next)> {
-        if self.fragment.is_fragment() {
+        // TCP is the most common, and is checked first.
+        if self.tuple.protocol == protocol::TCP || self.fragment.is_fragment() {
             return None;
         }
         let l4 = self.l4()?;
         let (at, next) = match (self.tuple.protocol, self.payload()) {
+            (protocol::UDP, Some(at)) => (at, Udp::new(self.bytes_from(frame, l4)).ok()?.next()),
+            (protocol::GRE, Some(at)) => (at, Gre::new(self.bytes_from(frame, l4)).ok()?.next()),
             (protocol::IPV4, _) => (l4, Next::Ethertype(ethertype::IPV4)),
             (protocol::IPV6, _) => (l4, Next::Ethertype(ethertype::IPV6)),
             (protocol::MPLS, _) => (l4, Next::Mpls),
             (protocol::ETHERNET, _) => (l4, Next::Ethernet),
             (protocol::ETHERIP, _) => (l4, Next::EtherIp),
             (protocol::L2TP, _) => (l4, Next::L2tp(true)),
-            (protocol::GRE, Some(at)) => (at, Gre::new(self.bytes_from(frame, l4)).ok()?.next()),
-            (protocol::UDP, Some(at)) => (at, Udp::new(self.bytes_from(frame, l4)).ok()?.next()),
             _ => return None,
         };
         (!matches!(next, Next::Payload)).then_some((at, next))
@@ -225,7 +226,10 @@ impl Headers {
     #[inline]
     #[must_use]
     pub fn tcp_flags(&self, frame: &[u8]) -> u8 {
-        self.tcp(frame).map_or(0, |tcp| tcp.flags())
+        match self.tcp(frame) {
+            Some(tcp) => tcp.flags(),
+            None => 0,
+        }
     }
 
     /// Returns the TCP header of a frame; `None` if the frame has no complete one.
@@ -532,10 +536,8 @@ impl Headers {
                 Next::Ethertype(tpid) if Vlan::is_announced_by(tpid) => {
                     return self.link(frame, at, tpid);
                 }
-                _ => match self.added_header(rest, next) {
-                    Some(step) => step,
-                    None => return,
-                },
+                Next::Payload => return,
+                _ => return self.added_header(frame, at, next),
             };
             if !self.count_header() {
                 return;
@@ -547,15 +549,12 @@ impl Headers {
         }
     }
 
-    /// Parses a header that switches, fabrics and access points add, and a frame in it. Returns its
-    /// length and the type of the next header; `None` for other headers.
+    /// Parses a header that switches, fabrics and access points add, or a frame in it, and the
+    /// headers after it. Does nothing for other headers.
     #[cold]
     #[inline(never)]
-    fn added_header(
-        &mut self,
-        rest: &[u8],
-        next: Next,
-    ) -> Option<Result<(usize, Next), Malformed>> {
+    fn added_header(&mut self, frame: &[u8], at: usize, next: Next) {
+        let rest = self.bytes_from(frame, at);
         let step = match next {
             Next::Ethertype(ethertype::NSH) => {
                 Nsh::new(rest).map(|nsh| (nsh.header_len(), nsh.next()))
@@ -567,13 +566,21 @@ impl Headers {
                 Ethernet::new(rest).map(|it| (Ethernet::LEN, Next::Ethertype(it.ethertype())))
             }
             Next::ControlWord => Ok((Mpls::CONTROL_WORD_LEN, Next::Ethernet)),
-            Next::Wlan => return Some(Wlan::new(rest).map(|it| (it.header_len(), it.next()))),
-            _ => return None,
+            Next::Wlan => Wlan::new(rest).map(|it| (it.header_len(), it.next())),
+            _ => return,
         };
-        if let Ok((_, Next::Ethertype(ethertype))) = step {
+        if next != Next::Wlan
+            && let Ok((_, Next::Ethertype(ethertype))) = step
+        {
             self.ethertype = ethertype;
         }
-        Some(step)
+        if !self.count_header() {
+            return;
+        }
+        match step {
+            Ok((len, then)) => self.rare_link(frame, at + len, then),
+            Err(fault) => self.record_fault(fault),
+        }
     }
 
     /// Parses the tunnel header at the given offset. Returns the start of the packet in the tunnel;

@@ -73,24 +73,52 @@ impl<'a> Udp<'a> {
             2152 => Next::Gtp,
             // RFC 7510.
             6635 => Next::Mpls,
-            // RFC 8086.
-            4754 => Next::Gre,
-            // Registered with IANA as "tzsp".
-            37008 => Next::Tzsp,
-            // RFC 2661 section 8.1, RFC 3931 section 4.1.2.
-            1701 => Next::L2tp(false),
-            // RFC 4380 section 2.7.
-            3544 => Next::Teredo,
-            // RFC 5415 section 14.1: the data channel.
-            5247 => Next::Capwap,
-            _ => match self.src_port() {
-                1701 => Next::L2tp(false),
-                3544 => Next::Teredo,
-                5247 => Next::Capwap,
-                _ => Next::Payload,
-            },
+            port if is_candidate(port) | is_candidate(self.src_port()) => self.rare_next(),
+            _ => Next::Payload,
         }
     }
+
+    /// Returns the type of the UDP payload for the tunnels that few networks have.
+    #[cold]
+    #[inline(never)]
+    fn rare_next(&self) -> Next {
+        let of_either = |port| match port {
+            // RFC 2661 section 8.1, RFC 3931 section 4.1.2.
+            L2TP => Some(Next::L2tp(false)),
+            // RFC 4380 section 2.7.
+            TEREDO => Some(Next::Teredo),
+            // RFC 5415 section 14.1: the data channel.
+            CAPWAP => Some(Next::Capwap),
+            _ => None,
+        };
+        match self.dst_port() {
+            // RFC 8086.
+            GRE => Next::Gre,
+            // Registered with IANA as "tzsp".
+            TZSP => Next::Tzsp,
+            port => of_either(port)
+                .or_else(|| of_either(self.src_port()))
+                .unwrap_or(Next::Payload),
+        }
+    }
+}
+
+const GRE: u16 = 4754;
+const TZSP: u16 = 37008;
+const L2TP: u16 = 1701;
+const TEREDO: u16 = 3544;
+const CAPWAP: u16 = 5247;
+
+/// Returns `true` for the UDP ports of [`Udp::rare_next`], and for few others: only the last six
+/// bits are compared, at once.
+#[inline]
+fn is_candidate(port: u16) -> bool {
+    const LAST_BITS: u64 = 1 << (GRE % 64)
+        | 1 << (TZSP % 64)
+        | 1 << (L2TP % 64)
+        | 1 << (TEREDO % 64)
+        | 1 << (CAPWAP % 64);
+    LAST_BITS >> (port % 64) & 1 != 0
 }
 
 ports!(Udp.header);
