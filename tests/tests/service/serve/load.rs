@@ -111,9 +111,12 @@ fn clients_cost_the_capture_no_frames() {
     let _ = binaries::dir();
     for n in 0..5 {
         let (without, with) = (round(0), round(CLIENTS));
-        println!(
-            "round {n}: without clients {without:?}\n         with {CLIENTS} clients {with:?}"
-        );
+        for (it, clients) in [(&without, 0), (&with, CLIENTS)] {
+            println!(
+                "round {n}, {clients} clients: {} of {} frames lost; {} answers of {} bytes, {} refused; {} bytes of memory",
+                it.lost, it.received, it.answers, it.bytes, it.refused, it.memory
+            );
+        }
         assert!(with.answers > 0, "{with:?}");
         assert!(with.memory < 8 * OF_REQUEST + (64 << 20), "{with:?}");
         let share = |it: &Round| it.lost as f64 / it.received.max(1) as f64;
