@@ -45,6 +45,7 @@ fn device() -> DeviceFacts {
         access: RingAccess::Mlx5,
         software: false,
         missing: Vec::new(),
+        raw_qp_only: false,
         kernel: None,
     }
 }
