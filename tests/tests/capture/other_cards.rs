@@ -339,7 +339,6 @@ fn a_device_without_wqs_captures_its_roce_frames_in_mode_sniffer() {
         ("small", &["capture.ring=16"]),
         ("scattered", &["capture.buffer=256", "capture.max_sge=8"]),
         ("fanout", &["pipeline.mode=fanout"]),
-        ("merged", &["output.order=time"]),
     ] {
         let finished = sniff(&dir, name, &wire, sets).finish(0);
         assert_sniffed(&finished, &roce);
