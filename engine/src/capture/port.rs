@@ -200,7 +200,6 @@ impl Port {
             match ring.handle() {
                 QueueHandle::Wq(wq) => self.wqs.push(wq),
                 QueueHandle::RawQp(qp) => self.raw_qp = Some(qp),
-                _ => {}
             }
         }
         self.provide(&self.steering.qps.clone())

@@ -73,7 +73,7 @@ pub(super) fn stolen(
                 // `bnxt_re_create_flow` of drivers/infiniband/hw/bnxt_re/ib_verbs.c.
                 notes.push(format!(
                     "mode \"sniffer\": {} has no WQs, so its only sniffer rule leads to a QP with one queue; on bnxt_re it mirrors \
-                     RoCE frames only, received and sent, and a second capture of the device fails with EBUSY; capture other \
+                     RoCE frames only, and a second capture of the device fails with EBUSY; capture other \
                      frames with device.backend = \"af_packet\" or \"af_xdp\"",
                     device.name
                 ));

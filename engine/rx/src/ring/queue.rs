@@ -112,7 +112,6 @@ pub enum DeviceQueue {
 
 /// Handle of the object that a ring's frames are steered to.
 #[derive(Clone)]
-#[non_exhaustive]
 pub enum QueueHandle {
     /// WQ, an entry for an indirection table.
     Wq(WqHandle),
