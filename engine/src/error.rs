@@ -6,6 +6,9 @@ pub use wqcap_core::error::ResourceError;
 use wqcap_rx::RxError;
 use wqcap_sockets::{packet::PacketError, xdp::XdpError};
 
+/// Remedy for a device that captures in mode `sniffer` only.
+const SNIFFS_ROCE: &str = "; set capture.mode = \"sniffer\" to capture its RoCE frames";
+
 /// Error that prevents a capture from being planned or started, or a running one from being
 /// changed.
 #[derive(Debug, thiserror::Error)]
@@ -27,12 +30,14 @@ pub enum Error {
     #[error("there are several RDMA devices ({}): set device.name or device.netdev", .0.join(", "))]
     SeveralDevices(Vec<String>),
     /// The selected RDMA device lacks verbs that a capture needs. Exit status 2.
-    #[error("the RDMA device {device} cannot capture: it lacks {}", missing.join(", "))]
+    #[error("the RDMA device {device} cannot capture: it lacks {}{}", missing.join(", "), if *sniffs_roce { SNIFFS_ROCE } else { "" })]
     Incapable {
         /// Name of the RDMA device.
         device: String,
         /// Names of the verbs that the device lacks.
         missing: Vec<String>,
+        /// `true` if the device captures in mode `sniffer`.
+        sniffs_roce: bool,
     },
     /// No RDMA device has the given name or address. Exit status 2.
     #[error(transparent)]

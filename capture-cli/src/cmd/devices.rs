@@ -8,7 +8,10 @@ use crate::{
     term::{output, terminal},
 };
 use std::fmt::Write;
-use wqcap_engine::device::{self, DeviceFacts, PortFacts, kernel};
+use wqcap_engine::{
+    config::Mode,
+    device::{self, DeviceFacts, PortFacts, kernel},
+};
 
 /// Example command that works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
@@ -135,7 +138,15 @@ fn describe(device: &DeviceFacts) -> String {
         "capture",
         match device.missing.as_slice() {
             [] => "yes".into(),
-            missing => format!("no: lacks {}", missing.join(", ")),
+            missing => format!(
+                "no: lacks {}{}",
+                missing.join(", "),
+                if device.raw_qp_only {
+                    "; only RoCE frames, with capture.mode = \"sniffer\""
+                } else {
+                    ""
+                }
+            ),
         },
     );
     text
@@ -181,8 +192,12 @@ fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
 }
 
 /// Fails, with a remedy, if there is nothing to capture from: no device, or a selected device that
-/// lacks verbs. The plan of a run reports all other obstacles.
-pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<(), Failure> {
+/// lacks verbs for `mode`. The plan of a run reports all other obstacles.
+pub fn require_capable(
+    devices: &[DeviceFacts],
+    name: Option<&str>,
+    mode: Mode,
+) -> Result<(), Failure> {
     if devices.is_empty() && preload::entered() {
         return Err(Failure::refused(
             "the software NIC has no device; run again with --set model.debug=true",
@@ -199,10 +214,14 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
         _ => None,
     };
     match selected {
-        Some(device) if !device.missing.is_empty() => Err(Failure::refused(format!(
-            "device {} cannot capture: it lacks {}; to try the software NIC, run {TRY_MODEL}",
+        Some(device) if !device.can_capture(mode) => Err(Failure::refused(format!(
+            "device {} cannot capture: it lacks {}; {}",
             device.name,
-            device.missing.join(", ")
+            device.missing.join(", "),
+            match device.raw_qp_only {
+                true => "set capture.mode = \"sniffer\" to capture its RoCE frames".into(),
+                false => format!("to try the software NIC, run {TRY_MODEL}"),
+            }
         ))),
         _ => Ok(()),
     }
@@ -252,6 +271,7 @@ pub mod tests {
             access: RingAccess::Mlx5,
             software: false,
             kernel: None,
+            raw_qp_only: false,
             missing: missing.iter().map(|verb| (*verb).to_owned()).collect(),
         }
     }
@@ -274,20 +294,38 @@ pub mod tests {
     #[test]
     fn missing_verbs_are_named_with_a_remedy() {
         let rxe = [device("rxe0", &["ibv_create_wq", "ibv_create_flow"])];
-        let failure = require_capable(&rxe, None).unwrap_err();
+        let failure = require_capable(&rxe, None, Mode::Steal).unwrap_err();
         assert!(
             failure.messages[0]
                 .contains("rxe0 cannot capture: it lacks ibv_create_wq, ibv_create_flow")
         );
         assert!(failure.messages[0].contains("--model"));
-        assert!(require_capable(&[], None).unwrap_err().messages[0].contains("--model"));
+        assert!(
+            require_capable(&[], None, Mode::Steal)
+                .unwrap_err()
+                .messages[0]
+                .contains("--model")
+        );
     }
 
     #[test]
     fn a_device_that_is_not_selected_is_not_checked() {
         let both = [device("rxe0", &["ibv_create_wq"]), device("mlx5_0", &[])];
-        assert!(require_capable(&both, Some("mlx5_0")).is_ok());
-        assert!(require_capable(&both, Some("rxe0")).is_err());
-        assert!(require_capable(&both, None).is_ok());
+        assert!(require_capable(&both, Some("mlx5_0"), Mode::Steal).is_ok());
+        assert!(require_capable(&both, Some("rxe0"), Mode::Steal).is_err());
+        assert!(require_capable(&both, None, Mode::Steal).is_ok());
+    }
+
+    #[test]
+    fn a_device_without_wqs_captures_in_mode_sniffer_only() {
+        let bnxt = [DeviceFacts {
+            raw_qp_only: true,
+            ..device("bnxt_re0", &["ibv_create_wq"])
+        }];
+        assert!(require_capable(&bnxt, None, Mode::Sniffer).is_ok());
+        let refused = require_capable(&bnxt, None, Mode::Filtered).unwrap_err();
+        assert!(refused.messages[0].contains("capture.mode = \"sniffer\""));
+        let rxe = [device("rxe0", &["ibv_create_wq"])];
+        assert!(require_capable(&rxe, None, Mode::Sniffer).is_err());
     }
 }

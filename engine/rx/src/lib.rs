@@ -22,8 +22,8 @@ pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use ring::{
-    Account, Batch, DeviceQueue, Failed, FallbackAttr, PacketQueue, Queue, Recovered, Ring,
-    RingAttr, XdpQueue,
+    Account, Batch, DeviceQueue, Failed, FallbackAttr, PacketQueue, Queue, QueueHandle, Recovered,
+    Ring, RingAttr, XdpQueue,
 };
 pub use worker::{
     Control, Ended, Idle, Outlet, Replacement, SlotsLost, StampSource, Stamper, Taken, Worker, pin,

@@ -380,9 +380,9 @@ impl Capture {
     fn handle(&mut self, port: usize, event: AsyncEvent) {
         let source = &self.sources.ports()[port].source;
         match event {
-            AsyncEvent::WqFatal(id) => {
+            AsyncEvent::WqFatal(id) | AsyncEvent::QpFatal(id) => {
                 if let Source::Verbs(it) = source {
-                    for (_, flag) in it.fatal.iter().filter(|(wq, _)| *wq == id) {
+                    for (_, flag) in it.fatal.iter().filter(|(queue, _)| *queue == id) {
                         flag.store(true, Ordering::Release);
                     }
                 }

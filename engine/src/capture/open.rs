@@ -52,7 +52,7 @@ fn verbs_source(
     let clock = CaptureClock::start(plan, &port, watch)?;
     let fatal = rings
         .iter()
-        .map(|ring| (ring.wq().id(), Arc::default()))
+        .map(|ring| (ring.handle().id(), Arc::default()))
         .collect();
     let source = VerbsSource {
         port,

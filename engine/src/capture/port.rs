@@ -12,10 +12,10 @@ use crate::{
         },
     },
     rx::clock::{ClockReader, StampForm},
-    rx::{Ring, RingAttr},
+    rx::{QueueHandle, Ring, RingAttr},
     verbs::{
-        self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
-        VerbsError, WqHandle,
+        self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RawQpHandle,
+        RssQp, RwqTable, VerbsError, WqHandle,
     },
 };
 use wqcap_rss::key::RssKey;
@@ -31,17 +31,37 @@ pub struct Port {
     is_open: bool,
     /// Flow rules and QPs that are installed on the port, or that will be.
     steering: Steering,
-    qps: Vec<(QpPlan, RssQp)>,
+    qps: Vec<(QpPlan, PortQp)>,
     tables: Vec<(Spread, RwqTable)>,
     /// Queue of each entry of the shared RSS indirection table.
     entries: Vec<u16>,
     key: RssKey,
     number: u8,
-    /// Handle to the WQ of each receive queue.
+    /// Handle to the WQ of each receive queue; empty on a device without WQs.
     wqs: Vec<WqHandle>,
+    /// QP of the only receive queue of a device without WQs.
+    raw_qp: Option<RawQpHandle>,
     pd: Pd,
     context: Context,
     promiscuous: Option<promisc::Membership>,
+}
+
+/// QP that flow rules of the port lead to.
+#[derive(Clone)]
+enum PortQp {
+    /// QP over an indirection table.
+    Rss(RssQp),
+    /// QP with its own receive queue, on a device without WQs.
+    Raw(RawQpHandle),
+}
+
+impl PortQp {
+    fn install(&self, rule: &FlowRule) -> Result<Flow, VerbsError> {
+        match self {
+            Self::Rss(qp) => Flow::create(qp, rule),
+            Self::Raw(qp) => Flow::create_to_raw_qp(qp, rule),
+        }
+    }
 }
 
 /// Flow rule that is installed on the port.
@@ -90,6 +110,7 @@ impl Port {
             key: plan.key,
             number: plan.number,
             wqs: Vec::new(),
+            raw_qp: None,
             pd,
             context,
             promiscuous: None,
@@ -151,6 +172,7 @@ impl Port {
             channel: plan.idle == Idle::Sleep,
             moderation: plan.moderation,
             access: plan.access,
+            raw_qp: plan.device.raw_qp_only.then_some(plan.number),
             numa_node: plan.device.numa_node,
         };
         Ring::create(&self.context, &self.pd, attr).map_err(|e| match e {
@@ -168,13 +190,18 @@ impl Port {
         })
     }
 
-    /// Creates the indirection tables over the rings' WQs, and the RSS QPs over the tables. No
-    /// frame arrives until flow rules are installed.
+    /// Creates the indirection tables over the rings' WQs, and the RSS QPs over the tables; on a
+    /// device without WQs the ring has a QP. No frame arrives until flow rules are installed.
     ///
     /// # Errors
     /// The error of a verb.
     pub fn create_qps(&mut self, rings: &[Ring]) -> Result<(), Error> {
-        self.wqs = rings.iter().map(|ring| ring.wq().handle()).collect();
+        for ring in rings {
+            match ring.handle() {
+                QueueHandle::Wq(wq) => self.wqs.push(wq),
+                QueueHandle::RawQp(qp) => self.raw_qp = Some(qp),
+            }
+        }
         self.provide(&self.steering.qps.clone())
     }
 
@@ -182,12 +209,25 @@ impl Port {
     fn provide(&mut self, wanted: &[QpPlan]) -> Result<(), Error> {
         for plan in wanted {
             if self.qps.iter().all(|(there, _)| there != plan) {
-                let table = self.table_for(plan.spread)?;
-                let qp = RssQp::create(&self.pd, &table, &self.key, plan.hash_fields())?;
+                let qp = match &self.raw_qp {
+                    Some(qp) => PortQp::Raw(qp.clone()),
+                    None => self.rss_qp(plan)?,
+                };
                 self.qps.push((*plan, qp));
             }
         }
         Ok(())
+    }
+
+    /// Creates the RSS QP of `plan`, over the indirection table for its spread.
+    fn rss_qp(&mut self, plan: &QpPlan) -> Result<PortQp, Error> {
+        let table = self.table_for(plan.spread)?;
+        self.rss_qp_over(&table, plan)
+    }
+
+    fn rss_qp_over(&self, table: &RwqTable, plan: &QpPlan) -> Result<PortQp, Error> {
+        let qp = RssQp::create(&self.pd, table, &self.key, plan.hash_fields())?;
+        Ok(PortQp::Rss(qp))
     }
 
     /// Returns the indirection table for `spread`, and creates it if it does not exist yet.
@@ -227,7 +267,7 @@ impl Port {
         let mut qps = self.qps.clone();
         for (plan, qp) in &mut qps {
             if plan.spread == Spread::Table {
-                *qp = RssQp::create(&self.pd, &table, &self.key, plan.hash_fields())?;
+                *qp = self.rss_qp_over(&table, plan)?;
             }
         }
         for it in self.ladder().shift() {
@@ -251,8 +291,7 @@ impl Port {
         let tables = std::mem::take(&mut self.tables);
         let mut qps = self.qps.clone();
         for (plan, qp) in &mut qps {
-            let table = self.table_for(plan.spread)?;
-            *qp = RssQp::create(&self.pd, &table, &self.key, plan.hash_fields())?;
+            *qp = self.rss_qp(plan)?;
         }
         let moves = self.ladder().shift();
         if moves.is_empty() && !self.rules.is_empty() {
@@ -349,7 +388,7 @@ impl Port {
     }
 
     /// Moves the flow rules of one hardware priority to another one, with the QPs of `qps`.
-    fn carry_out(&mut self, it: Move, qps: &[(QpPlan, RssQp)]) -> Result<(), Error> {
+    fn carry_out(&mut self, it: Move, qps: &[(QpPlan, PortQp)]) -> Result<(), Error> {
         for rule in self
             .rules
             .iter_mut()
@@ -418,7 +457,7 @@ impl Port {
 
 /// Installs a flow rule that leads to its QP.
 fn create(
-    qps: &[(QpPlan, RssQp)],
+    qps: &[(QpPlan, PortQp)],
     wanted: &WantedRule,
     port: u8,
     priority: u16,
@@ -430,7 +469,7 @@ fn create(
         specs: wanted.specs.clone(),
     };
     match qps.iter().find(|(plan, _)| *plan == wanted.qp) {
-        Some((_, qp)) => Ok(Flow::create(qp, &rule)?),
+        Some((_, qp)) => Ok(qp.install(&rule)?),
         None => {
             Err(
                 VerbsError::from_errno("ibv_create_flow", "a rule without its QP", libc::EINVAL)

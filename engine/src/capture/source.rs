@@ -38,7 +38,8 @@ pub(super) enum Source {
 pub(super) struct VerbsSource {
     pub(super) port: Port,
     pub(super) events: AsyncEvents,
-    /// Flag for each WQ, by the WQ's number, that is set when the device reports the WQ in error.
+    /// Flag for each WQ, or QP with a receive queue, by its number, that is set when the device
+    /// reports it in error.
     pub(super) fatal: Vec<(usize, Arc<AtomicBool>)>,
     pub(super) clock: Option<CaptureClock>,
 }

@@ -79,6 +79,7 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
         access: RingAccess::Verbs,
         software: false,
         missing: Vec::new(),
+        raw_qp_only: false,
         kernel: Some(KernelFacts {
             driver,
             mac,

@@ -13,11 +13,12 @@ pub mod management;
 mod netlink;
 pub mod port_topology;
 mod provider;
+mod raw_qp;
 mod wq_limit;
 
 use crate::{
     Error,
-    config::{Backend, Config},
+    config::{Backend, Config, Mode},
     device::{delay_drop::DelayDrop, port_topology::PortTopology},
     verbs::{self, Context, MiniFormat, RingAccess, StridingCaps, TunnelOffloads, sys as ffi},
 };
@@ -61,6 +62,10 @@ pub struct DeviceFacts {
     /// Names of the verbs that a capture needs and this device lacks. If empty, the device can
     /// capture.
     pub missing: Vec<String>,
+    /// `true` if the device has no WQs, but RAW_PACKET QPs with their own receive queue: it
+    /// captures in mode `sniffer` only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub raw_qp_only: bool,
     /// Facts of an ordinary network interface, which the kernel receives from; `None` for an RDMA
     /// device.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,6 +140,14 @@ pub struct PortFacts {
     pub place: PortTopology,
 }
 
+impl DeviceFacts {
+    /// Returns `true` if the device can capture in `mode`.
+    #[must_use]
+    pub fn can_capture(&self, mode: Mode) -> bool {
+        self.missing.is_empty() || self.raw_qp_only && mode == Mode::Sniffer
+    }
+}
+
 /// Lists the RDMA devices on this machine that can be opened.
 ///
 /// A device that cannot be opened is logged and skipped, so that it does not hide the others.
@@ -169,7 +182,8 @@ pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
     let mut interfaces = Vec::new();
     for Config { device: port, .. } in &of_ports {
         let is_captured = |it: &DeviceFacts| {
-            it.missing.is_empty() && it.ports.iter().any(|it| it.netdev == port.netdev)
+            it.can_capture(config.capture.mode)
+                && it.ports.iter().any(|it| it.netdev == port.netdev)
         };
         let has_device = !port.backend.is_of_kernel()
             && rdma.as_ref().is_ok_and(|all| all.iter().any(is_captured));
@@ -214,7 +228,10 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         ..DeviceCaps::from_attr(&attr)
     };
     let mut missing = caps.missing();
-    missing.extend(provider::lacks(Path::new("/sys"), name).map(str::to_owned));
+    let sysfs_root = Path::new("/sys");
+    missing.extend(provider::lacks(sysfs_root, name).map(str::to_owned));
+    let raw_qp_only =
+        caps.max_wq == 0 && raw_qp::exists(context, provider::mirrors_roce(sysfs_root, name));
     let caps = DeviceCaps {
         max_wq_wr: if missing.is_empty() {
             largest_wq(context)
@@ -235,9 +252,13 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         // The kernel reports -1 on a machine with one node.
         numa_node: sysfs(name, "device/numa_node").and_then(|t| t.parse().ok()),
         delay_drop: DelayDrop::read(Path::new("/sys"), name),
-        access: RingAccess::fastest(context),
+        access: match raw_qp_only {
+            true => RingAccess::Verbs,
+            false => RingAccess::fastest(context),
+        },
         software: sysfs(name, "device/model/wire").is_some(),
         missing,
+        raw_qp_only,
         caps,
         ports,
         kernel: None,
@@ -247,7 +268,9 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
 impl DeviceCaps {
     /// Returns the device capabilities that `ibv_query_device_ex` reports; the others stay unset.
     fn from_attr(attr: &ffi::ibv_device_attr_ex) -> Self {
-        let raw = |cap: ffi::ibv_raw_packet_caps| attr.raw_packet_caps & cap.0 != 0;
+        // Flags of WQs.
+        let has_wqs = attr.max_wq_type_rq > 0;
+        let raw = |cap: ffi::ibv_raw_packet_caps| has_wqs && attr.raw_packet_caps & cap.0 != 0;
         let raw_packet_rss =
             attr.rss_caps.supported_qpts & (1 << ffi::ibv_qp_type::IBV_QPT_RAW_PACKET) != 0;
         let toeplitz = u32::from(attr.rss_caps.rx_hash_function)
@@ -265,7 +288,7 @@ impl DeviceCaps {
             cvlan_stripping: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING),
             scatter_fcs: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_SCATTER_FCS),
             delay_drop: raw(ffi::ibv_raw_packet_caps::IBV_RAW_PACKET_CAP_DELAY_DROP),
-            end_padding: attr.device_cap_flags_ex & PCI_WRITE_END_PADDING != 0,
+            end_padding: has_wqs && attr.device_cap_flags_ex & PCI_WRITE_END_PADDING != 0,
             tunnels: TunnelOffloads::default(),
             striding: None,
             mini_cqes: Vec::new(),

@@ -7,9 +7,7 @@ use std::{fs, path::Path};
 /// Returns what the kernel driver of an RDMA device lacks for a capture, beyond what the device's
 /// capabilities say; `None` if nothing is known. `sysfs` is `/sys`.
 pub(super) fn lacks(sysfs: &Path, device: &str) -> Option<&'static str> {
-    let link = sysfs.join(format!("class/infiniband/{device}/device/driver"));
-    let driver = fs::read_link(link).ok()?;
-    Some(match driver.file_name()?.to_str()? {
+    Some(match driver(sysfs, device)?.as_str() {
         // `mlx4_ib_create_rwq_ind_table` of drivers/infiniband/hw/mlx4/qp.c: the WQs of a table
         // have consecutive numbers. A capture's tables repeat WQs.
         "mlx4_core" => {
@@ -22,6 +20,19 @@ pub(super) fn lacks(sysfs: &Path, device: &str) -> Option<&'static str> {
         "bnxt_en" => "rules other than one that mirrors RoCE frames to a plain QP (bnxt_re)",
         _ => return None,
     })
+}
+
+/// Returns `true` if the device's kernel driver has one sniffer rule, which mirrors RoCE frames to a
+/// RAW_PACKET QP (`bnxt_re_create_flow` of drivers/infiniband/hw/bnxt_re/ib_verbs.c).
+pub(super) fn mirrors_roce(sysfs: &Path, device: &str) -> bool {
+    driver(sysfs, device).is_some_and(|it| it == "bnxt_en")
+}
+
+/// Returns the name of the kernel driver of an RDMA device's PCI function; `None` if unknown.
+fn driver(sysfs: &Path, device: &str) -> Option<String> {
+    let link = sysfs.join(format!("class/infiniband/{device}/device/driver"));
+    let driver = fs::read_link(link).ok()?;
+    Some(driver.file_name()?.to_str()?.to_owned())
 }
 
 #[cfg(test)]
@@ -50,6 +61,8 @@ mod tests {
                 lacks.contains(reason.unwrap_or_default()),
                 "{driver}: {lacks}"
             );
+            let mirrors = mirrors_roce(root.path(), driver);
+            assert_eq!(mirrors, driver == "bnxt_en", "{driver}");
         }
         assert_eq!(lacks(root.path(), "none"), None);
     }

@@ -45,6 +45,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         // This machine is not reached over its port.
         software: true,
         missing: Vec::new(),
+        raw_qp_only: false,
         kernel,
     }
 }

@@ -168,7 +168,7 @@ impl PortContext<'_> {
                 device.name, kernel.rx_queues
             ));
         }
-        let table = found.keep(queues::table(config, queues, caps.max_table));
+        let table = found.keep(queues::table(config, queues, device));
         notes.extend(
             port.iter()
                 .flat_map(|port| visibility::notes(config, port, device.kernel.is_some())),
@@ -207,7 +207,8 @@ impl PortContext<'_> {
         };
         let idle = config.capture.idle.unwrap_or(idle);
         let moderation = Some(wake_moderation(&ring))
-            .filter(|it| idle == config::Idle::Sleep && caps.max_cq_period >= it.period_us);
+            .filter(|_| idle == config::Idle::Sleep && !device.raw_qp_only)
+            .filter(|it| caps.max_cq_period >= it.period_us);
         let port = port?;
         let name = port.netdev.as_ref().unwrap_or(&device.name);
         Some(PortPlan {

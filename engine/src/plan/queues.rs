@@ -88,7 +88,10 @@ pub(super) fn count(config: &Config, device: &DeviceFacts, cores: usize) -> Resu
         _ => cores.min(DEFAULT_QUEUES),
     };
     let count = config.capture.queues.map_or(usual, usize::from);
-    let most = device.caps.max_wq.min(device.caps.max_table) as usize;
+    let most = match device.raw_qp_only {
+        true => 1,
+        false => device.caps.max_wq.min(device.caps.max_table) as usize,
+    };
     let most = of_nic.map_or(most, |queues| queues.min(most));
     if count == 0 || count > most {
         return Err(Error::config(
@@ -204,9 +207,16 @@ pub(super) fn cpus(list: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the RSS indirection table that the RSS QPs share.
-pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
-    let size = config.rss.table_size;
+/// Returns the RSS indirection table that the RSS QPs share; one entry on a device without tables.
+pub(super) fn table(
+    config: &Config,
+    queues: usize,
+    device: &DeviceFacts,
+) -> Result<Vec<u16>, Error> {
+    if device.raw_qp_only {
+        return Ok(vec![0]);
+    }
+    let (size, most) = (config.rss.table_size, device.caps.max_table);
     if size > most {
         return Err(Error::config(
             "rss.table_size",

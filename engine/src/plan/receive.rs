@@ -101,12 +101,12 @@ impl QueueMemory {
                 format!("{reason}; alternatively, set capture.receive = \"auto\""),
             )
             .involving(others)),
-            Err(_) => match device.caps.max_wq_wr {
-                Some(most) if frame.wrs > most => Err(Error::config(
+            Err(_) => match most_wrs(device) {
+                (queue, Some(most)) if frame.wrs > most => Err(Error::config(
                     "capture.ring",
                     frame.wrs,
                     format!(
-                        "a WQ of {} has at most {most} WRs; set capture.ring = {most} or less",
+                        "a {queue} of {} has at most {most} WRs; set capture.ring = {most} or less",
                         device.name
                     ),
                 )),
@@ -175,6 +175,15 @@ impl QueueMemory {
             Some(_) => self.buffer.min(LONGEST),
             None => self.buffer * self.max_sge,
         }
+    }
+}
+
+/// Returns the kind of a device's receive queues with one WR for each frame, and their maximum WRs,
+/// if known.
+fn most_wrs(device: &DeviceFacts) -> (&'static str, Option<u32>) {
+    match device.raw_qp_only {
+        true => ("QP", Some(device.caps.max_qp_wr)),
+        false => ("WQ", device.caps.max_wq_wr),
     }
 }
 

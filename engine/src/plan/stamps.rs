@@ -32,7 +32,11 @@ impl Stamps {
         match (capture.timestamps, capture.clock) {
             (Timestamps::Software, _) => Self::Software,
             _ if device.kernel.is_some() => Self::Kernel,
-            _ if device.caps.clock_khz == 0 || device.caps.timestamp_mask == 0 => {
+            // The completions that `ibv_poll_cq` returns have no time stamps.
+            _ if device.raw_qp_only
+                || device.caps.clock_khz == 0
+                || device.caps.timestamp_mask == 0 =>
+            {
                 notes.push(format!(
                     "the device {} does not time stamp completions: capture.timestamps = \"software\" is used",
                     device.name

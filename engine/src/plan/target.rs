@@ -46,12 +46,13 @@ pub(super) fn device<'d>(
             }
         },
     };
-    if device.missing.is_empty() {
+    if device.can_capture(config.capture.mode) {
         Ok(device)
     } else {
         Err(Error::Incapable {
             device: device.name.clone(),
             missing: device.missing.clone(),
+            sniffs_roce: device.raw_qp_only,
         })
     }
 }
@@ -68,6 +69,16 @@ pub(super) fn stolen(
     match config.capture.mode {
         _ if is_xdp => {}
         config::Mode::Sniffer => {
+            if device.raw_qp_only {
+                // `bnxt_re_create_flow` of drivers/infiniband/hw/bnxt_re/ib_verbs.c.
+                notes.push(format!(
+                    "mode \"sniffer\": {} has no WQs, so its only sniffer rule leads to a QP with one queue; on bnxt_re it mirrors \
+                     RoCE frames only, and a second capture of the device fails with EBUSY; capture other \
+                     frames with device.backend = \"af_packet\" or \"af_xdp\"",
+                    device.name
+                ));
+                return Ok(());
+            }
             notes.push(
                 "mode \"sniffer\": frames that the host sends are captured too, including RoCE"
                     .into(),

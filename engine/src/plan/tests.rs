@@ -45,6 +45,7 @@ fn device() -> DeviceFacts {
         access: RingAccess::Mlx5,
         software: false,
         missing: Vec::new(),
+        raw_qp_only: false,
         kernel: None,
     }
 }
@@ -696,5 +697,42 @@ fn an_interface_of_another_machine_is_checked_as_an_interface() {
         check("[capture]\nqueues = 16\n").expect("no refusal");
         let refused = check("[capture]\nmode = \"sniffer\"\n").expect_err("a refusal");
         assert!(refused.to_string().contains("does not apply"), "{refused}");
+    }
+}
+
+/// Returns a device such as bnxt_re: no WQs, no tables, and QPs with their own receive queue.
+fn plain() -> DeviceFacts {
+    let mut plain = device();
+    plain.missing = vec!["ibv_create_wq".into()];
+    plain.raw_qp_only = true;
+    plain.access = RingAccess::Verbs;
+    plain.caps = DeviceCaps {
+        max_wq: 0,
+        max_table: 0,
+        max_wq_wr: None,
+        max_qp_wr: 8192,
+        max_cq_period: u16::MAX,
+        ..any_device::caps()
+    };
+    plain
+}
+
+#[test]
+fn a_device_without_wqs_has_one_queue_in_mode_sniffer() {
+    let text = "[device]\nnetdev = \"ens1f0np0\"\n[capture]\nmode = \"sniffer\"\nidle = \"sleep\"";
+    let plan = Plan::new(&config(text), &[plain()]).expect("a plan");
+    assert_eq!((plan.port.queues, &plan.port.table[..]), (1, &[0][..]));
+    assert_eq!(plan.port.backend, crate::config::Backend::Verbs);
+    assert_eq!(plan.port.stamps, Stamps::Software);
+    assert_eq!(plan.port.ring.striding, None);
+    assert_eq!((plan.port.moderation, plan.port.compression), (None, None));
+    let notes = plan.notes.join("; ");
+    assert!(notes.contains("mirrors RoCE frames only"), "{notes}");
+    for mode in ["steal", "filtered"] {
+        let text = format!("[capture]\nmode = \"{mode}\"\nfilter = \"tcp\"");
+        let error = Plan::new(&config(&text), &[plain()]).expect_err("refused");
+        let error = error.to_string();
+        assert!(error.contains("it lacks ibv_create_wq"), "{error}");
+        assert!(error.contains("capture.mode = \"sniffer\""), "{error}");
     }
 }

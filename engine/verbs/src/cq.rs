@@ -155,25 +155,55 @@ pub struct Cq {
 }
 
 pub(crate) struct CqInner {
+    /// Of a [`PlainCq`], an `ibv_cq`, with which an `ibv_cq_ex` begins.
     pub(crate) raw: *mut ffi::ibv_cq_ex,
     // Dropped after the CQ is destroyed.
     channel: Option<Channel>,
     pub(crate) context: Arc<ContextInner>,
 }
 
-// SAFETY: created single threaded: only the owner of the one `Cq` polls; WQs hold the Arc only to
-// keep the CQ alive.
+// SAFETY: created single threaded: only the owner of the one `Cq` or `PlainCq` polls; WQs and QPs
+// hold the Arc only to keep the CQ alive.
 unsafe impl Send for CqInner {}
 // SAFETY: shared references are used only to destroy the CQ, on the last drop.
 unsafe impl Sync for CqInner {}
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: created by `Cq::create`, destroyed only here; WQs hold an Arc of self. Every
-        // event taken was acknowledged at once (see `Cq::take_event`), so this does not wait.
+        // SAFETY: created by `Cq::create` or `PlainCq::create`, destroyed only here; WQs and QPs
+        // hold an Arc of self. Every event taken was acknowledged at once (see `take_event`), so
+        // this does not wait.
         log_destroy_error("ibv_destroy_cq", unsafe {
             ffi::ibv_destroy_cq(ffi::ibv_cq_ex_to_cq(self.raw))
         });
+    }
+}
+
+impl CqInner {
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(AsFd::as_fd)
+    }
+
+    fn arm(&self) -> Result<(), VerbsError> {
+        // SAFETY: a live CQ.
+        let errno = unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.raw), 0) };
+        check_errno(errno, "ibv_req_notify_cq", String::new)
+    }
+
+    fn take_event(&self) -> bool {
+        let Some(channel) = &self.channel else {
+            return false;
+        };
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so the event is this
+        // CQ's.
+        unsafe {
+            if ffi::ibv_get_cq_event(channel.raw, &raw mut cq, &raw mut context) != 0 {
+                return false;
+            }
+            ffi::ibv_ack_cq_events(cq, 1);
+        }
+        true
     }
 }
 
@@ -316,7 +346,7 @@ impl Cq {
     /// Returns the file descriptor of the CQ's completion channel, if the CQ has one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.channel.as_ref().map(AsFd::as_fd)
+        self.inner.event_fd()
     }
 
     /// Requests an event for the CQ's next completion. Poll once more after this call: completions
@@ -325,26 +355,12 @@ impl Cq {
     /// # Errors
     /// The verb's errno.
     pub fn arm(&mut self) -> Result<(), VerbsError> {
-        // SAFETY: a live CQ.
-        let errno = unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) };
-        check_errno(errno, "ibv_req_notify_cq", String::new)
+        self.inner.arm()
     }
 
     /// Takes and acknowledges one completion event; returns `true` if there was one.
     pub fn take_event(&mut self) -> bool {
-        let Some(channel) = &self.inner.channel else {
-            return false;
-        };
-        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so the event is this
-        // CQ's.
-        unsafe {
-            if ffi::ibv_get_cq_event(channel.raw, &raw mut cq, &raw mut context) != 0 {
-                return false;
-            }
-            ffi::ibv_ack_cq_events(cq, 1);
-        }
-        true
+        self.inner.take_event()
     }
 
     /// Returns the raw CQ for verbs that this crate does not wrap. The caller must hold `self`
@@ -352,6 +368,96 @@ impl Cq {
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_cq_ex {
         self.inner.raw
+    }
+}
+
+/// Completion queue with one reader, polled with `ibv_poll_cq`, which every provider has. Its
+/// completions have no time stamps.
+pub struct PlainCq {
+    pub(crate) inner: Arc<CqInner>,
+    polled: Box<[ffi::ibv_wc; PlainCq::MOST]>,
+}
+
+impl PlainCq {
+    /// Maximum number of completions that one poll of a plain CQ returns.
+    pub const MOST: usize = 64;
+
+    /// Creates a CQ of `entries` completions for one polling thread, on completion vector `vector`.
+    ///
+    /// # Errors
+    /// EINVAL for a size or vector out of range and for a channel of another context.
+    pub fn create(
+        context: &Context,
+        entries: u32,
+        vector: u32,
+        channel: Option<Channel>,
+    ) -> Result<Self, VerbsError> {
+        const VERB: &str = "ibv_create_cq";
+        let object = || format!("{}, {entries} entries", context.name());
+        let channels = channel.iter().map(|it| &it.context);
+        context.0.refuse_others(channels, VERB, object)?;
+        let raw_channel = channel.as_ref().map_or(ptr::null_mut(), |it| it.raw);
+        let size = i32::try_from(entries).unwrap_or(i32::MAX);
+        let vector = i32::try_from(vector).unwrap_or(i32::MAX);
+        // SAFETY: a live context and channel; both are held by the new object.
+        let raw = unsafe {
+            ffi::ibv_create_cq(context.0.raw, size, ptr::null_mut(), raw_channel, vector)
+        };
+        let raw = check_created(raw, VERB, object())?;
+        Ok(Self {
+            inner: Arc::new(CqInner {
+                raw: raw.cast(),
+                channel,
+                context: Arc::clone(&context.0),
+            }),
+            // SAFETY: plain old data.
+            polled: Box::new(unsafe { std::mem::zeroed() }),
+        })
+    }
+
+    /// Takes at most `limit` completions from the CQ, and at most [`PlainCq::MOST`].
+    ///
+    /// # Errors
+    /// The CQ can no longer be polled.
+    #[inline]
+    pub fn poll(
+        &mut self,
+        limit: usize,
+    ) -> Result<impl ExactSizeIterator<Item = Completion> + use<'_>, PollError> {
+        let limit = limit.min(Self::MOST);
+        // SAFETY: `&mut self` is the only reader; there is room for `limit` completions.
+        let count = unsafe {
+            let cq = ffi::ibv_cq_ex_to_cq(self.inner.raw);
+            ffi::ibv_poll_cq(cq, limit as i32, self.polled.as_mut_ptr())
+        };
+        let count = usize::try_from(count).map_err(|_| PollError(libc::EIO))?;
+        let polled = self.polled[..count.min(limit)].iter();
+        Ok(polled.map(|wc| Completion {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            byte_len: if wc.status == 0 { wc.byte_len } else { 0 },
+            timestamp: 0,
+        }))
+    }
+
+    /// Returns the file descriptor of the CQ's completion channel, if the CQ has one.
+    #[must_use]
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event_fd()
+    }
+
+    /// Requests an event for the CQ's next completion. Poll once more after this call: completions
+    /// that arrived before it raise no event.
+    ///
+    /// # Errors
+    /// The verb's errno.
+    pub fn arm(&mut self) -> Result<(), VerbsError> {
+        self.inner.arm()
+    }
+
+    /// Takes and acknowledges one completion event; returns `true` if there was one.
+    pub fn take_event(&mut self) -> bool {
+        self.inner.take_event()
     }
 }
 

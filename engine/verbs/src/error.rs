@@ -112,7 +112,7 @@ pub(crate) fn set_nonblocking(of: &impl AsFd, object: &str) -> Result<(), VerbsE
 
 fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
     Some(match (verb, errno.raw_os_error()?) {
-        ("ibv_create_qp_ex" | "ibv_create_flow", libc::EPERM) => {
+        ("ibv_create_qp_ex" | "ibv_create_qp" | "ibv_create_flow", libc::EPERM) => {
             "raw packet QPs and flow rules need CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on the binary"
         }
         ("ibv_create_wq" | "mlx5dv_create_wq", libc::EPERM) => {
@@ -121,10 +121,14 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
         ("ibv_create_wq" | "mlx5dv_create_wq", libc::EINVAL) => {
             "the device's limit of WRs or scatter entries per WQ is exceeded: request fewer"
         }
+        ("ibv_create_qp", libc::EINVAL) => {
+            "the device's limit of WRs or scatter entries per QP is exceeded: request fewer"
+        }
         (
             "ibv_create_wq"
             | "mlx5dv_create_wq"
             | "ibv_create_rwq_ind_table"
+            | "ibv_create_qp"
             | "ibv_create_qp_ex"
             | "ibv_create_flow",
             libc::EOPNOTSUPP,
@@ -149,6 +153,9 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
         }
         ("ibv_create_flow", libc::ENOMEM) => {
             "on mlx5, the priority is above 15 or the flow tables are full"
+        }
+        ("ibv_create_flow", libc::EBUSY) => {
+            "another program has the device's only sniffer rule: end it"
         }
         ("ibv_create_flow", libc::EEXIST) => {
             "a rule with the same match and another action exists on this port"

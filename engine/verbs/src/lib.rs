@@ -82,7 +82,7 @@ mod receive;
 pub use cm::{CmChannel, CmEvent, Connecting, Connection, Incoming, Listener, QpResources};
 pub use cq::{
     Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, MiniFormat, Moderation,
-    PollError,
+    PlainCq, PollError,
 };
 #[cfg(feature = "cm")]
 pub use device::CmKey;
@@ -106,6 +106,7 @@ pub use pd::Pd;
 pub use rdma_sys as sys;
 pub use receive::{
     CVLAN_STRIPPING, DELAY_DROP, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked,
-    PCI_WRITE_END_PADDING, RssQp, RwqTable, SCATTER_FCS, Striding, Wq, WqAttr, WqHandle, WqState,
+    PCI_WRITE_END_PADDING, RawQp, RawQpAttr, RawQpHandle, RssQp, RwqTable, SCATTER_FCS, Striding,
+    Wq, WqAttr, WqHandle, WqState,
 };
 pub use wqcap_memory as memory;

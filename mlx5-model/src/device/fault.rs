@@ -6,7 +6,7 @@ use crate::settings::fault::{Effect, Fault};
 
 use super::cq::CqObject;
 use super::port::{LinkChange, NicPort};
-use super::rq::{Rq, RqOwner, RqState};
+use super::rq::{Rq, RqState};
 use super::state::DeviceState;
 
 /// Injects due faults into the device, updates the faults in effect, and records whether any
@@ -109,16 +109,15 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
     true
 }
 
-/// Calls `change` with the WQ that was created as number `serial`, and its CQ. Returns `None` if
-/// that WQ does not exist or is not ready.
+/// Calls `change` with the receive queue that was created as number `serial`, and its CQ. Returns
+/// `None` if that queue does not exist or is not ready.
 fn with_wq<T>(
     state: &mut DeviceState,
     serial: u32,
     change: impl FnOnce(&mut Rq, &mut CqObject) -> T,
 ) -> Option<T> {
-    let (index, _) = state.queues.rqs.iter().find(|(_, rq)| {
-        rq.owner == RqOwner::Wq && rq.serial == serial && rq.state() == RqState::Ready
-    })?;
+    let is_target = |rq: &Rq| rq.serial == Some(serial) && rq.state() == RqState::Ready;
+    let (index, _) = state.queues.rqs.iter().find(|(_, rq)| is_target(rq))?;
     let (rq, cq) = state.queues.receive_queue(index)?;
     Some(change(rq, cq))
 }

@@ -104,8 +104,9 @@ pub struct Rq {
     /// Protection domain that the receive queue's memory keys are checked against: `pd`, unless a
     /// fault has invalidated them.
     key_pd: Index,
-    /// Number of the WQ among the device's WQs in the order of creation, from 0.
-    pub serial: u32,
+    /// Number of the receive queue in the order of creation, from 0, by which faults name it; `None`
+    /// for a QP of a device that has WQs.
+    pub serial: Option<u32>,
     /// The program's index of the receive queue (`srqn_uidx` of its CQEs).
     pub uidx: u32,
     pub owner: RqOwner,
@@ -141,7 +142,7 @@ impl Rq {
             cq,
             pd,
             key_pd: pd,
-            serial: 0,
+            serial: None,
             uidx,
             owner,
             events,

@@ -59,8 +59,9 @@ pub struct DeviceState {
     pub flows: Slab<FlowObject>,
     pub matchers: Slab<MatcherObject>,
     pub srqs: Slab<SrqObject>,
-    /// Number of WQs created on the device so far; faults name a WQ by this number.
-    pub wqs_created: u32,
+    /// Number of receive queues created on the device so far, without those of QPs if the device has
+    /// WQs; faults name a queue by this number.
+    rqs_created: u32,
     pub schedule: FaultSchedule,
     /// Set when a fault of the device is pending or in effect. A round without faults checks only
     /// this flag.
@@ -113,7 +114,7 @@ impl DeviceState {
             flows: Slab::new(ObjectKind::Flow, LIMIT),
             matchers: Slab::new(ObjectKind::Matcher, LIMIT),
             srqs: Slab::new(ObjectKind::Srq, caps.max_srq as usize),
-            wqs_created: 0,
+            rqs_created: 0,
             schedule: FaultSchedule::new(&settings.faults),
             has_faults: !settings.faults.is_empty(),
             health: Health::Alive,
@@ -181,7 +182,7 @@ impl DeviceState {
         // The clock stood still while the device was at rest.
         let now_ns = self.clock.tick();
         self.ports.iter_mut().for_each(|port| port.plug(now_ns));
-        self.wqs_created = 0;
+        self.rqs_created = 0;
         if !self.restarted {
             self.schedule = FaultSchedule::new(&self.settings.faults);
         }
@@ -361,6 +362,13 @@ impl DeviceState {
             }
         }
         qp.events.finish()
+    }
+
+    /// Returns the number of a new receive queue, by which faults name it.
+    pub fn number_rq(&mut self) -> u32 {
+        let number = self.rqs_created;
+        self.rqs_created = number.wrapping_add(1);
+        number
     }
 
     /// Destroys an unused WQ. Returns the number of its events that the program has read.

@@ -114,7 +114,7 @@ keys! {
         "maximum time for which the wire is held, in microseconds, rounded up to a multiple of 100";
         |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100) }
     { Flag end_padding = true; "the device can pad PCI writes to cache lines" }
-    { Flag rwq = true; "the device has WQs, indirection tables and RSS QPs; false: plain RAW_PACKET QPs and one sniffer rule only, as bnxt_re" }
+    { Flag rwq = true; "the device has WQs, indirection tables and RSS QPs; false: plain RAW_PACKET QPs and one sniffer rule only, which sees RoCE frames, as bnxt_re" }
     { Flag drop_too_long = false;
         "a frame longer than its WQE is dropped without a CQE and counted in rx_oversize_pkts_buffer; it consumes no WQE" }
     { Flag steer_missed = false;

@@ -3,11 +3,12 @@
 //! Imports `frame`, `handles` and the crate `wqcap-rss`. Rules come from the flow specs of verbs
 //! (`flow_spec`) or from mlx5dv's match criteria (`match_param`). They become a match (`matching`,
 //! with `tunnel` for inner headers) in a table (`table`) of a port (`rules`). A `tir` selects the
-//! queue by RSS.
+//! queue by RSS. `roce` recognises RoCE frames.
 
 pub mod flow_spec;
 pub mod match_param;
 mod matching;
+mod roce;
 mod rules;
 mod table;
 mod targets;
@@ -15,6 +16,7 @@ mod tir;
 mod tunnel;
 
 pub use matching::{Match, MatchCaps};
+pub use roce::is_roce;
 pub use rules::{FastMatch, FlowVerdict, NicSteering, leftovers};
 pub use table::{Destination, Fate, FlowAction, TableId};
 pub use targets::{Target, Targets};

@@ -1,6 +1,6 @@
 //! Rules of a port, and the decision where they send a frame.
 //!
-//! Imports `table`, `targets` and `tir`. The order of tables is the driver's. Sniffer rules see
+//! Imports `table`, `targets`, `tir` and `roce`. The order of tables is the driver's. Sniffer rules see
 //! every frame in addition to the other rules. NORMAL rules are ordered by priority; those for
 //! group addresses only have a separate last priority. Then come the host's own stack, and
 //! ALL_DEFAULT and MC_DEFAULT. A rule whose action is the default miss ends the NORMAL rules for
@@ -15,6 +15,7 @@ use crate::handles::Slab;
 use crate::process::Errno;
 
 use super::matching::Match;
+use super::roce::is_roce;
 use super::table::{Destination, FlowAction, FlowTable, TableId, add_use, remove_use};
 use super::targets::{Target, Targets};
 use super::tir::{RssResult, Tir};
@@ -62,16 +63,19 @@ pub struct NicSteering {
     all_fast: bool,
     /// MAC address of the port itself; the host's stack takes the frames to this address.
     mac: [u8; 6],
+    /// Set when sniffer rules see RoCE frames only.
+    sniffs_roce_only: bool,
 }
 
 impl NicSteering {
-    pub fn new(mac: [u8; 6]) -> Self {
+    pub fn new(mac: [u8; 6], sniffs_roce_only: bool) -> Self {
         Self {
             sniffers: Vec::new(),
             tables: Vec::new(),
             fast: Vec::new(),
             all_fast: true,
             mac,
+            sniffs_roce_only,
         }
     }
 
@@ -210,6 +214,9 @@ impl NicSteering {
     /// Fills `targets` with the queues for a sent frame, which only sniffer rules see.
     pub fn resolve_sent(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>, targets: &mut Targets) {
         targets.clear();
+        if self.sniffs_roce_only && !is_roce(frame.bytes) {
+            return;
+        }
         for (to, _) in &self.sniffers {
             forward(*to, 0, frame, tirs, targets);
         }
@@ -287,7 +294,7 @@ mod tests {
 
     impl Rules {
         fn new() -> Self {
-            Self(NicSteering::new(MAC))
+            Self(NicSteering::new(MAC, false))
         }
         fn add(&mut self, priority: u16, specs: &[Vec<u8>], rq: Index) -> Result<(), Errno> {
             self.add_to(

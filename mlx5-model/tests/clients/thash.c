@@ -73,8 +73,9 @@ int main(int argc, char **argv)
 			for (int i = 0; i < 4; i++) {
 				const uint32_t from = be32(ip + 8 + 4 * i), to = be32(ip + 24 + 4 * i);
 
-				memcpy(tuple.v6.src_addr + 4 * i, &from, 4);
-				memcpy(tuple.v6.dst_addr + 4 * i, &to, 4);
+				/* An array of bytes, from DPDK 24.11 on a structure that contains it. */
+				memcpy((uint8_t *)&tuple.v6.src_addr + 4 * i, &from, 4);
+				memcpy((uint8_t *)&tuple.v6.dst_addr + 4 * i, &to, 4);
 			}
 			tuple.v6.sport = be16(ip + 40);
 			tuple.v6.dport = be16(ip + 42);

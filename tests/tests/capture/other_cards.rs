@@ -3,12 +3,15 @@
 
 use std::{
     collections::BTreeSet,
+    path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 use wqcap_tests::{
     Dir, Finished, Wqcap,
     compare::assert_numbers,
     files::{self, Record},
+    frames::{Ends, Frame, IPV4, IPV6},
+    wqcap::wqcap,
 };
 
 /// Returns a run on a wire with frames of many sizes, which fills buffers up to an end that is too
@@ -266,4 +269,211 @@ fn a_queue_that_fell_back_is_recovered() {
     let total = finished.summary.ledger.total;
     assert_eq!(total.received, total.captured, "{}", finished.done);
     assert!(finished.numbers().range(99_000..).count() > 900);
+}
+
+/// Number of frames on the wire of [`roce_wire`], every third of which is RoCE.
+const ROCE_WIRE: u64 = 9000;
+
+/// Writes frames of RoCE v1, of RoCE v2 over IPv4 and IPv6 with and without a tag, and twice as many
+/// others between them into a file. Returns the file and its RoCE frames.
+fn roce_wire(dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
+    const RDMA: u16 = 4791;
+    let (mut frames, mut roce) = (Vec::new(), Vec::new());
+    for number in 0..ROCE_WIRE {
+        let is_roce = number % 3 == 0;
+        let tags: &[_] = if number % 2 == 0 { &[] } else { &[(0x8100, 7)] };
+        let ends = Ends {
+            from: 1 + number as u16 % 50,
+            to: 2,
+            sport: 50_000,
+            dport: if is_roce { RDMA } else { RDMA - 1 },
+        };
+        let start = match number / 3 % 3 {
+            0 => Frame::ethernet(tags, if is_roce { 0x8915 } else { 0x88b5 }),
+            1 => Frame::ethernet(tags, IPV4).ipv4(ends, 17, 0).udp(ends),
+            _ => Frame::ethernet(tags, IPV6).ipv6(ends, 17).udp(ends),
+        };
+        let mut frame = start.payload(40 + number as usize * 37 % 1300).done();
+        let end = frame.len() - 8;
+        frame[end..].copy_from_slice(&number.to_be_bytes());
+        if is_roce {
+            roce.push(frame.clone());
+        }
+        frames.push(frame);
+    }
+    let file = dir.join("roce.pcap");
+    files::write(&file, 1_700_000_000, &frames);
+    (file, roce)
+}
+
+/// Returns a run in mode `sniffer` on a device like bnxt_re: no WQs, plain QPs, one sniffer rule.
+fn sniff<'d>(dir: &'d Dir, name: &str, wire: &Path, sets: &[&str]) -> Wqcap<'d> {
+    Wqcap::run(dir, name)
+        .replay(wire)
+        .set("capture.mode=sniffer")
+        .set("model.rwq=false")
+        .sets(sets)
+}
+
+/// Asserts that a run captured the RoCE frames of [`roce_wire`], each once and in order.
+#[track_caller]
+fn assert_sniffed(finished: &Finished, roce: &[Vec<u8>]) {
+    let total = finished.summary.ledger.total;
+    let count = roce.len() as u64;
+    let counts = (total.received, total.captured, total.errors);
+    assert_eq!(counts, (count, count, 0), "{}", finished.done);
+    let seen: Vec<_> = finished.records().concat().iter().map(bytes).collect();
+    assert!(seen == roce, "{} frames have other bytes", seen.len());
+}
+
+#[test]
+fn a_device_without_wqs_captures_its_roce_frames_in_mode_sniffer() {
+    let dir = Dir::new();
+    let (wire, roce) = roce_wire(&dir);
+    let began = SystemTime::now().duration_since(UNIX_EPOCH);
+    let began = began.expect("after 1970").as_nanos() as u64;
+    for (name, sets) in [
+        ("default", &[][..]),
+        ("asleep", &["capture.idle=sleep"]),
+        // The ring wraps many times.
+        ("small", &["capture.ring=16"]),
+        ("scattered", &["capture.buffer=256", "capture.max_sge=8"]),
+        ("fanout", &["pipeline.mode=fanout"]),
+    ] {
+        let finished = sniff(&dir, name, &wire, sets).finish(0);
+        assert_sniffed(&finished, &roce);
+        assert_eq!(notes(&finished), [""; 0], "{name}");
+        // The times are the host's, although the software NIC's clock has another epoch.
+        let records = finished.records().concat();
+        assert!(records.is_sorted_by_key(|it| it.ts), "{name}");
+        assert!(records.iter().all(|it| it.ts > began), "{name}");
+    }
+}
+
+/// A QP in error is recovered as a WQ is, and frames that wait for it are received afterwards.
+#[test]
+fn a_qp_in_error_is_recovered_and_no_frame_is_lost() {
+    let dir = Dir::new();
+    let (wire, roce) = roce_wire(&dir);
+    for idle in ["spin", "sleep"] {
+        let fault = [100, 4000, 4300].map(|it| format!("wq_fatal:queue=0@frames={it}"));
+        let sets = [
+            &format!("capture.idle={idle}"),
+            &format!("model.fault={}", fault.join(";")),
+        ];
+        let finished = sniff(&dir, idle, &wire, &sets.map(|it| it.as_str())).finish(0);
+        assert_sniffed(&finished, &roce);
+        let notes = notes(&finished);
+        assert_eq!(notes.len(), 3, "{notes:?}");
+        for note in notes {
+            assert!(note.starts_with("queue 0: "), "{note}");
+            assert!(note.contains("recovered; frames between"), "{note}");
+        }
+    }
+}
+
+/// A frame that exceeds its WR's buffer is an error of that frame only.
+#[test]
+fn a_qp_reports_frames_that_are_too_long() {
+    let dir = Dir::new();
+    let (wire, roce) = roce_wire(&dir);
+    let finished = sniff(&dir, "long", &wire, &["capture.buffer=512"]).finish(0);
+    let fit: Vec<_> = roce.iter().filter(|it| it.len() <= 512).cloned().collect();
+    let total = finished.summary.ledger.total;
+    assert_eq!(total.received, roce.len() as u64, "{}", finished.done);
+    assert_eq!(total.errors, (roce.len() - fit.len()) as u64);
+    let seen: Vec<_> = finished.records().concat().iter().map(bytes).collect();
+    assert!(seen == fit, "{} frames have other bytes", seen.len());
+}
+
+/// The loss of such a device ends a run, or the run continues when the device is back.
+#[test]
+fn a_device_without_wqs_may_be_lost() {
+    let dir = Dir::new();
+    let (wire, roce) = roce_wire(&dir);
+    let lost = "model.fault=device_fatal:for=100@frames=4000";
+    let sets = [lost, "device.on_loss=retry"];
+    let finished = sniff(&dir, "retry", &wire, &sets).finish(0);
+    assert_sniffed(&finished, &roce);
+    assert!(notes(&finished).iter().any(|it| it.contains("was lost")));
+    let finished = sniff(
+        &dir,
+        "stop",
+        &wire,
+        &["model.fault=device_fatal@frames=4000"],
+    )
+    .finish(1);
+    let total = finished.summary.ledger.total;
+    assert_eq!(total.received, total.captured, "{}", finished.done);
+    finished.done.says(&["the device was lost"]);
+}
+
+#[test]
+fn a_device_without_wqs_refuses_what_it_cannot_do_with_a_reason() {
+    let dir = Dir::new();
+    let lacks = "it lacks ibv_create_wq";
+    let instead = "set capture.mode = \"sniffer\" to capture its RoCE frames";
+    for (sets, words) in [
+        (&["capture.mode=steal"][..], &[lacks, instead][..]),
+        (
+            &["capture.mode=filtered", "capture.filter=tcp"],
+            &[lacks, instead],
+        ),
+        (
+            &["capture.mode=sniffer", "capture.queues=2"],
+            &["capture.queues", "mlx5_0 supports 1 to 1"],
+        ),
+        (
+            &[
+                "capture.mode=sniffer",
+                "capture.ring=32768",
+                "model.max_qp_wr=16384",
+            ],
+            &["a QP of mlx5_0 has at most 16384 WRs"],
+        ),
+        (
+            &["capture.mode=sniffer", "wq.scatter_fcs=true"],
+            &["lacks IBV_RAW_PACKET_CAP_SCATTER_FCS"],
+        ),
+        (
+            &["capture.mode=sniffer", "capture.receive=striding"],
+            &["capture.receive", "striding"],
+        ),
+        (
+            &["capture.mode=sniffer", "device.backend=mlx5"],
+            &["no direct verbs", "set \"verbs\""],
+        ),
+    ] {
+        let of_device = ["--set", "model.rwq=false"].map(str::to_owned);
+        let sets = sets
+            .iter()
+            .flat_map(|it| ["--set".into(), (*it).to_owned()]);
+        let sets: Vec<_> = of_device.into_iter().chain(sets).collect();
+        let out = dir.join("out").display().to_string();
+        for command in [&["check"][..], &["run", "-o", &out]] {
+            let program = wqcap(command.iter().copied().chain(["--model", "loopback"]));
+            program.args(&sets).run().expect(2).says(words);
+        }
+    }
+}
+
+#[test]
+fn the_plan_says_what_a_device_without_wqs_sees() {
+    let check = wqcap(["check", "--model", "loopback"]);
+    let sets = [
+        "model.rwq=false",
+        "capture.mode=sniffer",
+        "output.format=none",
+    ];
+    let sets = sets.iter().flat_map(|it| ["--set", it]);
+    let done = check.args(sets).run().expect(0);
+    for words in [
+        "uses 1 RAW_PACKET QP of",
+        "mirrors RoCE frames only",
+        "EBUSY",
+        "does not time stamp completions",
+    ] {
+        assert!(done.stdout.contains(words), "{words}: {done}");
+    }
+    assert!(!done.stdout.contains("including RoCE"), "{done}");
 }

@@ -1105,3 +1105,26 @@ fn behaviour_not_yet_verified_on_hardware_appears_in_the_report() {
         BTreeSet::from(["realtime_clock".to_owned()])
     );
 }
+
+/// A device without WQs is tested as far as it goes: the report has the states of its QP.
+#[test]
+fn a_device_without_wqs_gets_a_report() {
+    let dir = Dir::new();
+    let file = dir.join("plain.json");
+    let done = selftest("loopback", &["rwq=false"], &file).run().expect(1);
+    done.says(&["the report has the findings up to that point"]);
+    let report = read(&file);
+    for state in [
+        "",
+        "/reset to ready",
+        "/ready to error",
+        "/error to reset",
+        "/reset to ready again",
+    ] {
+        let id = format!("qp/raw{state}");
+        assert_eq!(finding(&report, &id)["outcome"], "accepted", "{id}");
+    }
+    assert_refused(&report, "wq/wrs/256", "EOPNOTSUPP");
+    let ended = report["ended_early"].as_str().expect("a reason");
+    assert!(ended.contains("RWQ indirection table"), "{ended}");
+}

@@ -14,7 +14,7 @@ const LIST: usize = 64;
 /// is the order of teardown.
 pub struct Generator {
     /// RAW_PACKET QP that sends the frames.
-    qp: RawQp,
+    qp: SendQp,
     /// CQ for the completions of sends.
     cq: MessageCq,
     /// Registered memory of the frames to send, one after the other.
@@ -35,14 +35,14 @@ pub struct Generator {
 unsafe impl Send for Generator {}
 
 /// RAW_PACKET QP of a frame generator. The generator drops it first, so the CQ outlives it.
-struct RawQp {
+struct SendQp {
     /// Verbs handle of the RAW_PACKET QP.
     raw: *mut ffi::ibv_qp,
     // Held until the QP is destroyed.
     _pd: Pd,
 }
 
-impl Drop for RawQp {
+impl Drop for SendQp {
     fn drop(&mut self) {
         // SAFETY: created by `make`, destroyed only here.
         match unsafe { ffi::ibv_destroy_qp(self.raw) } {
@@ -55,7 +55,7 @@ impl Drop for RawQp {
     }
 }
 
-impl RawQp {
+impl SendQp {
     /// Creates a RAW_PACKET QP on a port, ready to send.
     fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, VerbsError> {
         // The longer structure is used: its `comp_mask` is at the place where `ibv_qp_init_attr`
@@ -132,7 +132,7 @@ impl Generator {
         });
         let entries: Vec<_> = entries.collect();
         let cq = MessageCq::create(context, depth)?;
-        let qp = RawQp::make(&pd, &cq, depth, port)?;
+        let qp = SendQp::make(&pd, &cq, depth, port)?;
         Ok(Self {
             qp,
             cq,

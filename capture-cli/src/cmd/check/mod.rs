@@ -169,7 +169,8 @@ fn plan(
     devices: &[DeviceFacts],
     filters: &FilterCompiler,
 ) -> Result<Plan, Vec<Problem>> {
-    if let Err(failure) = require_capable(devices, config.device.name.as_deref()) {
+    let name = config.device.name.as_deref();
+    if let Err(failure) = require_capable(devices, name, config.capture.mode) {
         let others = Plan::check_without_device(config, filters).err();
         let mut found: Vec<_> = others.into_iter().flat_map(problems).collect();
         let ports = config.of_ports();

@@ -86,7 +86,10 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
                 "queues",
                 format!(
                     "the capture uses {} of {} with {}; the longest frame that fits has {} bytes",
-                    counted(port.queues as u64, "WQ"),
+                    match port.device.raw_qp_only {
+                        true => "1 RAW_PACKET QP".into(),
+                        false => counted(port.queues as u64, "WQ"),
+                    },
                     counted(port.ring.wrs.into(), "WR"),
                     match port.ring.striding {
                         Some(it) => format!("{} strides of {} bytes", it.strides, it.stride),
@@ -130,10 +133,13 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
         if port.delays_drop() {
             line("delay", delay_line(port));
         }
-        if port.device.kernel.is_none() {
+        // A QP with its own receive queue has no table.
+        let has_tables = port.device.kernel.is_none() && !port.device.raw_qp_only;
+        if has_tables {
             line("table", table_line(plan, index));
         }
-        for (i, qp) in port.steering.qps.iter().enumerate() {
+        let rss_qps = port.steering.qps.iter().filter(|_| has_tables);
+        for (i, qp) in rss_qps.enumerate() {
             let spread = match qp.spread {
                 Spread::Table => format!("table of {}", port.table.len()),
                 Spread::Queue(queue) => format!("table of 1: q{queue}"),

@@ -14,7 +14,8 @@ use wqcap_engine::{
     verbs::{
         AsyncEvents, CVLAN_STRIPPING, Channel, CompletionStamps, Cq, CqAttr, DELAY_DROP, DirectCq,
         DirectWq, Flow, FlowSpec, Inner, Masked, MiniFormat, Moderation, Mr, PCI_WRITE_END_PADDING,
-        Pd, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq, WqAttr, WqState,
+        Pd, PlainCq, RawQp, RawQpAttr, RssQp, RwqTable, SCATTER_FCS, Striding, VerbsError, Wq,
+        WqAttr, WqState,
     },
 };
 use wqcap_rss::{HashFields, RssKey};
@@ -67,6 +68,9 @@ pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
     };
     run.request("events", "events", |run| AsyncEvents::open(&run.context));
     let base = Base { pd, cq, memory };
+    if device.raw_qp_only {
+        raw_qp(run, &base);
+    }
     work_queues(run, device, &base);
     let Some(table) = tables(run, device, &base) else {
         return run.end_without("an RWQ indirection table with 2 entries");
@@ -222,6 +226,32 @@ impl Base {
         let mut wq = self.wq(WRS, 1, 0)?;
         wq.set_state(None, WqState::Ready)?;
         Ok(wq)
+    }
+}
+
+/// Creates a RAW_PACKET QP with its own receive queue, which a device without WQs captures with, and
+/// moves it between states.
+fn raw_qp(run: &mut SelftestRun, base: &Base) {
+    use WqState::{Error, Ready, Reset};
+    let attr = RawQpAttr {
+        max_wr: WRS,
+        max_sge: 1,
+        port: run.port,
+    };
+    let made = run.request("rwq", "qp/raw", |run| {
+        let cq = PlainCq::create(&run.context, WRS, 0, None)?;
+        RawQp::create(&base.pd, &cq, &base.memory, attr)
+    });
+    let Some(mut qp) = made else {
+        return;
+    };
+    for (id, state) in [
+        ("qp/raw/reset to ready", Ready),
+        ("qp/raw/ready to error", Error),
+        ("qp/raw/error to reset", Reset),
+        ("qp/raw/reset to ready again", Ready),
+    ] {
+        run.request("rwq", id, |_| qp.set_state(state));
     }
 }
 

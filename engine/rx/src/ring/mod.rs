@@ -2,7 +2,8 @@
 //!
 //! A ring is accessed either through the verbs (`ibv_start_poll`, `ibv_post_wq_recv`), which every
 //! device supports, or through libmlx5's direct verbs, which cost a third as much. The slots and the
-//! accounting in this module are the same for both.
+//! accounting in this module are the same for both. On a device without WQs the ring is the receive queue
+//! of a RAW_PACKET QP ([`RingAttr::raw_qp`]).
 //!
 //! Slots may be returned in any order and at any time. A slot returned to the WQE that it was in costs
 //! a comparison; a slot returned to another WQE costs writing that WQE.
@@ -24,6 +25,7 @@ mod fallback;
 mod packet;
 mod places;
 mod queue;
+mod raw_qp;
 mod stride_check;
 mod striding;
 mod tokens;
@@ -32,12 +34,13 @@ mod xdp;
 
 pub use fallback::{FallbackAttr, FallbackParents};
 pub use packet::PacketQueue;
-pub use queue::{DeviceQueue, Queue};
+pub use queue::{DeviceQueue, Queue, QueueHandle};
 pub use xdp::XdpQueue;
 
 use super::pool::{Filled, FrameFacts, Slot, SlotLayout, SlotMemory};
 use crate::error::{RingError, RxError};
 use direct::{DirectQueue, OneFrame};
+use raw_qp::RawQpQueue;
 use std::{
     os::fd::BorrowedFd,
     sync::Arc,
@@ -95,6 +98,10 @@ pub struct RingAttr {
     pub moderation: Option<Moderation>,
     /// Method of access to the WQ and the CQ; the verbs if the device does not support it.
     pub access: RingAccess,
+    /// Port of a RAW_PACKET QP with its own receive queue, which replaces the WQ on a device
+    /// without WQs. It has one frame per WR, no time stamps and no moderation, and is accessed
+    /// through the verbs. `None`: a WQ.
+    pub raw_qp: Option<u8>,
     /// NUMA node for the memory of the receive ring, its slots and its queues; `None`: any node.
     pub numa_node: Option<u32>,
 }
@@ -198,6 +205,14 @@ impl Ring {
         let layout = SlotLayout::new(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
+        if let Some(port) = attr.raw_qp {
+            let (qp, cq) = prefer_node(attr.numa_node, || {
+                RawQpQueue::create(context, pd, &mr, attr, port)
+            })?;
+            let memory = Arc::new(SlotMemory::new(mr, layout));
+            let queue = RawQpQueue::new(qp, cq, &memory, attr);
+            return Self::with_queue(DeviceQueue::RawQp(queue), memory, attr);
+        }
         let (wq, cq) = queue_pair(context, pd, &mr, attr)?;
         let fallback = attr.striding.and(attr.fallback).map(|limits| {
             Box::new(FallbackParents {
@@ -228,10 +243,10 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Returns the ring's WQ, as an entry for an indirection table.
+    /// Returns the handle of the ring's WQ or QP, to which frames are steered.
     #[must_use]
-    pub fn wq(&self) -> &Wq {
-        self.queue.wq()
+    pub fn handle(&self) -> QueueHandle {
+        self.queue.handle()
     }
 }
 

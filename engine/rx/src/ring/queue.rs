@@ -5,12 +5,13 @@ use super::{
     Account, RingAttr, RingError,
     direct::DirectQueue,
     fallback::{FallbackParents, PieceQueue},
+    raw_qp::RawQpQueue,
     striding::ManyFrames,
     verbs::VerbsQueue,
 };
 use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
-use wqcap_verbs::{VerbsError, Wq, WqHandle, WqState};
+use wqcap_verbs::{RawQpHandle, VerbsError, WqHandle, WqState};
 
 /// Receive queue as a ring uses it: a WQ and its CQ.
 ///
@@ -105,6 +106,29 @@ pub enum DeviceQueue {
     Striding(DirectQueue<ManyFrames>),
     /// Queue with one frame per WR that replaced a striding queue.
     Pieces(PieceQueue),
+    /// Queue of a device without WQs.
+    RawQp(RawQpQueue),
+}
+
+/// Handle of the object that a ring's frames are steered to.
+#[derive(Clone)]
+pub enum QueueHandle {
+    /// WQ, an entry for an indirection table.
+    Wq(WqHandle),
+    /// RAW_PACKET QP with its own receive queue, to which flow rules lead.
+    RawQp(RawQpHandle),
+}
+
+impl QueueHandle {
+    /// Returns the number that identifies the object in asynchronous events, unique in this
+    /// process.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        match self {
+            Self::Wq(it) => it.id(),
+            Self::RawQp(it) => it.id(),
+        }
+    }
 }
 
 macro_rules! either {
@@ -114,13 +138,21 @@ macro_rules! either {
             DeviceQueue::Direct($queue) => $call,
             DeviceQueue::Striding($queue) => $call,
             DeviceQueue::Pieces($queue) => $call,
+            DeviceQueue::RawQp($queue) => $call,
         }
     };
 }
 
 impl DeviceQueue {
-    pub(super) fn wq(&self) -> &Wq {
-        either!(self, queue => queue.wq())
+    pub(super) fn handle(&self) -> QueueHandle {
+        let wq = match self {
+            Self::Verbs(queue) => queue.wq(),
+            Self::Direct(queue) => queue.wq(),
+            Self::Striding(queue) => queue.wq(),
+            Self::Pieces(queue) => queue.wq(),
+            Self::RawQp(queue) => return QueueHandle::RawQp(queue.qp().handle()),
+        };
+        QueueHandle::Wq(wq.handle())
     }
 }
 

@@ -11,6 +11,11 @@ use wqcap_verbs::{Cq, VerbsError, Wq, WqState, sys as ffi};
 pub struct VerbsQueue {
     wq: Wq,
     cq: Cq,
+    wrs: SlotWrs,
+}
+
+/// WRs of a ring's slots, one per slot.
+pub(super) struct SlotWrs {
     /// One WR per slot, complete except for its `next` pointer. Reposting only links the WRs.
     wrs: Box<[ffi::ibv_recv_wr]>,
     _sges: Box<[ffi::ibv_sge]>,
@@ -18,10 +23,10 @@ pub struct VerbsQueue {
 
 // SAFETY: the raw pointers in `wrs` point into `_sges` (boxed, never moved) and to other `wrs`; both move with the ring
 // to the thread that owns it.
-unsafe impl Send for VerbsQueue {}
+unsafe impl Send for SlotWrs {}
 
-impl VerbsQueue {
-    pub(super) fn new(wq: Wq, cq: Cq, memory: &SlotMemory, attr: RingAttr) -> Self {
+impl SlotWrs {
+    pub(super) fn new(memory: &SlotMemory, attr: RingAttr) -> Self {
         let lkey = memory.lkey();
         let mut sges: Box<[_]> = (0..attr.wrs)
             .flat_map(|slot| {
@@ -43,12 +48,52 @@ impl VerbsQueue {
                 num_sge: i32::try_from(sges.len()).unwrap_or(i32::MAX),
             })
             .collect();
-        Self {
-            wq,
-            cq,
-            wrs,
-            _sges: sges,
+        Self { wrs, _sges: sges }
+    }
+
+    /// Links the WRs of slots into one list and marks the slots in `posted`. Returns the list,
+    /// null without slots, and its length.
+    ///
+    /// Each WR's scatter entries lie in the slot whose token was given up, in the memory that the
+    /// WRs were made for.
+    #[inline]
+    pub(super) fn link(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+    ) -> (*mut ffi::ibv_recv_wr, u32) {
+        let wrs = self.wrs.as_mut_ptr();
+        let (mut head, mut last): (*mut ffi::ibv_recv_wr, *mut ffi::ibv_recv_wr) =
+            (ptr::null_mut(), ptr::null_mut());
+        let mut count = 0;
+        for slot in slots {
+            let index = slot.index() as usize;
+            posted[index] = true;
+            // SAFETY: `posted` has as many entries as `wrs`, and indexing it has just checked the bound; `last` is
+            // null or the WR linked before. The list is private until it is posted.
+            unsafe {
+                let wr = wrs.add(index);
+                if last.is_null() {
+                    head = wr;
+                } else {
+                    (*last).next = wr;
+                }
+                last = wr;
+            }
+            count += 1;
         }
+        if !last.is_null() {
+            // SAFETY: a WR of `wrs`, as above.
+            unsafe { (*last).next = ptr::null_mut() };
+        }
+        (head, count)
+    }
+}
+
+impl VerbsQueue {
+    pub(super) fn new(wq: Wq, cq: Cq, memory: &SlotMemory, attr: RingAttr) -> Self {
+        let wrs = SlotWrs::new(memory, attr);
+        Self { wq, cq, wrs }
     }
 
     pub(super) fn wq(&self) -> &Wq {
@@ -88,33 +133,10 @@ unsafe impl Queue for VerbsQueue {
         _memory: &SlotMemory,
         _attr: RingAttr,
     ) -> Result<u32, i32> {
-        let wrs = self.wrs.as_mut_ptr();
-        let (mut head, mut last): (*mut ffi::ibv_recv_wr, *mut ffi::ibv_recv_wr) =
-            (ptr::null_mut(), ptr::null_mut());
-        let mut count = 0;
-        for slot in slots {
-            let index = slot.index() as usize;
-            posted[index] = true;
-            // SAFETY: `posted` has as many entries as `wrs`, and indexing it has just checked the bound; `last` is
-            // null or the WR linked before. The list is private until it is posted.
-            unsafe {
-                let wr = wrs.add(index);
-                if last.is_null() {
-                    head = wr;
-                } else {
-                    (*last).next = wr;
-                }
-                last = wr;
-            }
-            count += 1;
-        }
-        if !last.is_null() {
-            // SAFETY: the list is linked from `head` to `last`, whose `next` ends it; each WR's scatter entries lie
-            // in the slot whose token has just been given up, in the memory the WQ was created with.
-            unsafe {
-                (*last).next = ptr::null_mut();
-                self.wq.post(head)?;
-            }
+        let (list, count) = self.wrs.link(posted, slots);
+        if count > 0 {
+            // SAFETY: `link` has just linked the list, whose slots belong to the device now.
+            unsafe { self.wq.post(list)? };
         }
         Ok(count)
     }

@@ -14,6 +14,8 @@ use std::{
 pub enum AsyncEvent {
     /// A WQ is in error; the value is [`crate::Wq::id`].
     WqFatal(usize),
+    /// A QP is in error; the value is [`crate::RawQpHandle::id`].
+    QpFatal(usize),
     /// A CQ was overrun.
     CqError,
     /// A port of the device is up.
@@ -71,6 +73,7 @@ impl AsyncEvents {
             let port = || (*element).port_num as u8;
             let read = match kind {
                 0 => AsyncEvent::CqError,
+                1 => AsyncEvent::QpFatal((*element).qp as usize),
                 8 => AsyncEvent::DeviceFatal,
                 9 => AsyncEvent::PortActive(port()),
                 10 => AsyncEvent::PortError(port()),

@@ -1,6 +1,6 @@
 //! Flow rules: steer the frames of a port to QPs.
 
-use super::rss_qp::{RssQp, RssQpInner};
+use super::{qp::QpInner, raw_qp::RawQpHandle, rss_qp::RssQp};
 use crate::{
     device::operation,
     error::{VerbsError, check_created, log_destroy_error},
@@ -349,7 +349,7 @@ impl FlowRule {
 /// Installed flow rule; dropping it removes the rule.
 pub struct Flow {
     raw: *mut ffi::ibv_flow,
-    qp: Arc<RssQpInner>,
+    qp: Arc<QpInner>,
 }
 
 // SAFETY: immutable after creation.
@@ -371,7 +371,19 @@ impl Flow {
     /// EPERM without CAP_NET_RAW, ENOMEM for a priority above 15, EINVAL for contradictory specs,
     /// EEXIST for a conflict with an installed rule.
     pub fn create(qp: &RssQp, rule: &FlowRule) -> Result<Self, VerbsError> {
-        let context = &qp.0.pd.context;
+        Self::install(&qp.0, rule)
+    }
+
+    /// Installs a flow rule that steers frames to a QP with its own receive queue.
+    ///
+    /// # Errors
+    /// See [`Flow::create`]; EBUSY for a second sniffer rule on a device that has one only.
+    pub fn create_to_raw_qp(qp: &RawQpHandle, rule: &FlowRule) -> Result<Self, VerbsError> {
+        Self::install(&qp.0, rule)
+    }
+
+    fn install(qp: &Arc<QpInner>, rule: &FlowRule) -> Result<Self, VerbsError> {
+        let context = &qp.pd.context;
         let object = || {
             format!(
                 "{} port {}, priority {}, {:?}",
@@ -385,11 +397,11 @@ impl Flow {
         let mut words = rule.words();
         // SAFETY: a live QP, held by the new object; `words` is a well-formed rule and outlives the
         // call.
-        let raw = unsafe { create(qp.0.raw, words.as_mut_ptr().cast()) };
+        let raw = unsafe { create(qp.raw, words.as_mut_ptr().cast()) };
         let raw = check_created(raw, "ibv_create_flow", object())?;
         Ok(Self {
             raw,
-            qp: Arc::clone(&qp.0),
+            qp: Arc::clone(qp),
         })
     }
 }

@@ -1,12 +1,15 @@
-//! Receiving raw frames: work queues, indirection tables over them, QPs that hash, and rules that
-//! steer frames to those QPs.
+//! Receiving raw frames: work queues, indirection tables over them, QPs that hash, QPs with their
+//! own receive queue, and rules that steer frames to QPs.
 
 mod flow;
+mod qp;
+mod raw_qp;
 mod rss_qp;
 mod rwq_table;
 mod wq;
 
 pub use flow::{Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked};
+pub use raw_qp::{RawQp, RawQpAttr, RawQpHandle};
 pub use rss_qp::RssQp;
 pub use rwq_table::RwqTable;
 pub use wq::{

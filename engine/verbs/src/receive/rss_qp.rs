@@ -1,11 +1,14 @@
 //! RSS QPs: RAW_PACKET QPs over an indirection table, which have no queues themselves.
 
-use super::rwq_table::{RwqTable, RwqTableInner};
+use super::{
+    qp::{QpInner, QpParents},
+    rwq_table::RwqTable,
+};
 use crate::{
     device::operation,
-    error::{VerbsError, check_created, log_destroy_error},
+    error::{VerbsError, check_created},
     mlx5dv as dv,
-    pd::{Pd, PdInner},
+    pd::Pd,
 };
 use rdma_sys as ffi;
 use std::{mem, sync::Arc};
@@ -14,26 +17,7 @@ use wqcap_rss::{key::RssKey, profile::HashFields};
 /// RSS QP: a RAW_PACKET QP that spreads frames over an indirection table (a TIR). It has no state
 /// to modify or to query. Clones share one handle and are cheap.
 #[derive(Clone)]
-pub struct RssQp(pub(crate) Arc<RssQpInner>);
-
-pub(crate) struct RssQpInner {
-    pub(crate) raw: *mut ffi::ibv_qp,
-    _table: Arc<RwqTableInner>,
-    pub(crate) pd: Arc<PdInner>,
-}
-
-// SAFETY: immutable after creation.
-unsafe impl Send for RssQpInner {}
-// SAFETY: immutable after creation.
-unsafe impl Sync for RssQpInner {}
-
-impl Drop for RssQpInner {
-    fn drop(&mut self) {
-        // SAFETY: created by `create`, destroyed only here; rules that lead to it hold an Arc of
-        // self.
-        log_destroy_error("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
-    }
-}
+pub struct RssQp(pub(crate) Arc<QpInner>);
 
 impl RssQp {
     /// Creates an RSS QP that hashes the header fields `fields` with Toeplitz.
@@ -86,9 +70,9 @@ impl RssQp {
             unsafe { create(context.raw, &raw mut init) }
         };
         let raw = check_created(raw, "ibv_create_qp_ex", object())?;
-        Ok(Self(Arc::new(RssQpInner {
+        Ok(Self(Arc::new(QpInner {
             raw,
-            _table: Arc::clone(&table.0),
+            _parents: QpParents::Table(Arc::clone(&table.0)),
             pd: Arc::clone(&pd.0),
         })))
     }

@@ -111,7 +111,9 @@ impl NicPort {
             counters: counters::port(index, number),
             wire: None,
             up: settings.link_up,
-            steering: NicSteering::new(settings.mac),
+            // As `bnxt_qplib_create_flow` of drivers/infiniband/hw/bnxt_re/qplib_sp.c, which switches
+            // on the firmware's mirror of RoCE frames.
+            steering: NicSteering::new(settings.mac, !device.caps.rwq),
             rules_changed_ns: 0,
             rounds_since_rules: 0,
             held_since: None,

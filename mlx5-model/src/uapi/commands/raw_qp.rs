@@ -83,6 +83,8 @@ pub fn create(
         return Err(libc::EINVAL);
     }
     let events = state.event_source(context, command.user_handle)?;
+    // Faults name the receive queues of QPs on a device without WQs.
+    let serial = (has_rq && !device.caps.rwq).then(|| state.number_rq());
     let rq = has_rq
         .then(|| {
             let layout = RqLayout {
@@ -103,6 +105,7 @@ pub fn create(
             )?;
             rq.features = features;
             rq.drops_too_long = device.caps.drop_too_long;
+            rq.serial = serial;
             Ok::<_, Errno>(rq)
         })
         .transpose()?;

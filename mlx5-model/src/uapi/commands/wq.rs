@@ -95,13 +95,12 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     rq.flushes_at_reset = file.caps().flush_at_reset;
     rq.striding_cqes = StridingCqes::new(file.caps());
     rq.drops_too_long = file.caps().drop_too_long;
-    rq.serial = state.wqs_created;
+    rq.serial = Some(state.number_rq());
     let wq_handle = state.queues.rqs.insert(context, rq)?;
     // As `create_rq`, which calls `set_delay_drop` once the firmware has created the queue.
     if features.delay_drop {
         state.queues.delay_drop.count_queue();
     }
-    state.wqs_created = state.wqs_created.wrapping_add(1);
     state.pds.add_user(pd);
     state.queues.cqs.add_user(cq);
     drop(state);

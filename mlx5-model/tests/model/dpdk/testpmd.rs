@@ -74,6 +74,9 @@ pub struct Counted {
 /// Device on the model, with the arguments that restrict the driver to plain verbs.
 pub const DEVICE: &str = "15b3:01:00.0,dv_flow_en=0,rxq_cqe_comp_en=0";
 
+/// Complaint of a DPDK that imports a context for each port, as Debian 13's 24.11.8 does.
+const NO_IMPORT: &str = "Failed to import IB device";
+
 /// Running testpmd in forwarding mode, on a wire that waits for a gate.
 pub struct Testpmd {
     running: Running,
@@ -174,7 +177,18 @@ impl Testpmd {
             pair,
             seen: 0,
         };
-        testpmd.until("Checking link statuses...");
+        let started = "Checking link statuses...";
+        testpmd.running.until(started, |it| {
+            it.stdout().contains(started) || it.stderr().contains(NO_IMPORT)
+        });
+        if testpmd.running.stderr().contains(NO_IMPORT) {
+            return Err(
+                "this DPDK imports the device's context (ibv_import_device), which the model cannot \
+                 (UVERBS_METHOD_QUERY_CONTEXT, MLX5_IB_OBJECT_UAR)"
+                    .into(),
+            );
+        }
+        testpmd.until(started);
         for command in setup.before {
             testpmd.command(command);
         }
