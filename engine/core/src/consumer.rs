@@ -20,8 +20,8 @@ pub struct Frame<'a> {
     /// Time of the frame's reception in nanoseconds since 1970. In one capture of an RDMA device it
     /// never decreases within a queue.
     pub ns: u64,
-    /// Index of the captured port that received the frame. A stage in front of the merge in time
-    /// order sees 0: its frames are of one port.
+    /// Index of the captured port that received the frame. A stage of one queue sees 0: its frames are
+    /// of one port.
     pub port: u8,
 }
 

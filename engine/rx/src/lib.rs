@@ -26,7 +26,8 @@ pub use ring::{
     Ring, RingAttr, XdpQueue,
 };
 pub use worker::{
-    Control, Ended, Idle, Outlet, Replacement, SlotsLost, StampSource, Stamper, Taken, Worker, pin,
+    Control, Ended, Hold, Idle, LoopEnd, MergedBatch, MergedOutlet, MergedRun, Outlet, PairedQueue,
+    PairedWorker, Replacement, SlotsLost, StampSource, Stamper, Taken, Worker, pin,
 };
 
 use wqcap_core::sync;

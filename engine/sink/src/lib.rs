@@ -37,7 +37,7 @@ mod reorder;
 mod requests;
 mod write;
 
-pub use block::BlockSink;
+pub use block::{BlockSink, PortsSink};
 pub use compress::{CompressError, compress_blocks};
 pub use limit::{Reached, WriteLimit, Written};
 pub use origin::{Origin, PortDescription};
@@ -146,14 +146,21 @@ pub struct InterfaceTotals {
 
 impl Totals {
     /// Counts `received` more frames of an interface, of which `dropped` were dropped.
+    #[inline]
     fn count_of(&mut self, interface: u32, received: u64, dropped: u64) {
         let index = interface as usize;
         if self.interfaces.len() <= index {
-            self.interfaces
-                .resize(index + 1, InterfaceTotals::default());
+            self.make_room_for(index);
         }
-        self.interfaces[index].received += received;
-        self.interfaces[index].dropped += dropped;
+        let of_interface = &mut self.interfaces[index];
+        of_interface.received += received;
+        of_interface.dropped += dropped;
+    }
+
+    #[cold]
+    fn make_room_for(&mut self, index: usize) {
+        self.interfaces
+            .resize(index + 1, InterfaceTotals::default());
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
         reduce::{FcsReport, Reduction, Stage, StageCounters},
     },
     plan::{Plan, steering::Split},
-    rx::{Control, Ended},
+    rx::{Control, Ended, LoopEnd},
     sink::{Reached, WriteLimit, Writer, WriterReport, Written},
     stats::{Budget, ClockReport, QueueCounters, QueueLedger, outage::OutageLog},
     sync::wakeup::Wakeup,
@@ -103,7 +103,7 @@ impl Limits {
 /// clock.
 pub struct Capture {
     sources: Sources,
-    loops: Vec<JoinHandle<(Box<dyn Send>, Ended)>>,
+    loops: Vec<JoinHandle<Vec<LoopEnd>>>,
     writer: Option<Writer>,
     shared: SharedRun,
     observers: Observers,
@@ -445,24 +445,23 @@ impl Capture {
         self.request_end();
         let mut aside = Vec::new();
         let mut rings = Vec::with_capacity(self.loops.len());
-        for (queue, thread) in std::mem::take(&mut self.loops).into_iter().enumerate() {
-            match thread.join() {
-                Ok((ring, ended)) => {
-                    rings.push(ring);
-                    match ended {
-                        // The loss of its port is in the notes.
-                        Ended::Failed(why) if self.port_of(queue).is_gone && !end.is_loss() => {
-                            aside.push(why.to_string());
-                        }
-                        Ended::Failed(why) => {
-                            aside.extend(end.merge_failure(End::Failed(why.to_string())));
-                        }
-                        _ => {}
+        for thread in std::mem::take(&mut self.loops) {
+            let Ok(ends) = thread.join() else {
+                let why = "the receive loop of a queue panicked";
+                aside.extend(end.merge_failure(End::Failed(why.into())));
+                continue;
+            };
+            for (queue, ring, ended) in ends {
+                rings.push(ring);
+                match ended {
+                    // The loss of its port is in the notes.
+                    Ended::Failed(why) if self.port_of(queue.into()).is_gone && !end.is_loss() => {
+                        aside.push(why.to_string());
                     }
-                }
-                Err(_) => {
-                    let why = "the receive loop of a queue panicked";
-                    aside.extend(end.merge_failure(End::Failed(why.into())));
+                    Ended::Failed(why) => {
+                        aside.extend(end.merge_failure(End::Failed(why.to_string())));
+                    }
+                    _ => {}
                 }
             }
         }

@@ -20,12 +20,15 @@ use crate::{
     device::counters::NicReaders,
     filter::{FilterCell, FilterCompiler},
     pipeline::{
-        Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
-        ToSink,
+        Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, Paired,
+        PerThread, ToSink,
         reduce::{Stage, StageCounters},
     },
     plan::{Merge, Plan, PortPlan, Stamps, longest},
-    rx::{Control, Idle, Outlet, Queue, Replacement, Ring, Worker, pin},
+    rx::{
+        Control, Hold, Idle, Outlet, PairedQueue, PairedWorker, Queue, Replacement, Ring, Worker,
+        pin,
+    },
     sink::{
         Count, Encoder, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, PortDescription,
         WriteLimit, Writer, WriterConfig,
@@ -94,7 +97,8 @@ impl Capture {
     }
 
     /// Starts a capture with custom consumers instead of files. `make` is called once per queue, or
-    /// once for each parser of a queue. The verdict that a consumer returns selects the frame's
+    /// once for each parser of a queue, or once for the queues of all ports ([`Plan::is_paired`]). The
+    /// verdict that a consumer returns selects the frame's
     /// line in the ledger.
     ///
     /// # Errors
@@ -177,13 +181,14 @@ impl<'p> Startup<'p> {
     fn observers(&self) -> Result<Observers, Error> {
         let plan = self.plan;
         let label = |port: &PortPlan| Arc::from(port.label.as_str());
-        let ports: Vec<PortLabels> = if self.in_order && plan.merge() == Merge::Ports {
-            vec![plan.ports().map(label).collect()]
-        } else {
-            let queues = plan.queues.iter();
-            queues.map(|it| [label(plan.port_of(it))].into()).collect()
-        };
-        let each = if self.in_order {
+        let ports: Vec<PortLabels> =
+            if plan.is_paired() || self.in_order && plan.merge() == Merge::Ports {
+                vec![plan.ports().map(label).collect()]
+            } else {
+                let queues = plan.queues.iter();
+                queues.map(|it| [label(plan.port_of(it))].into()).collect()
+            };
+        let each = if self.in_order || plan.is_paired() {
             1
         } else {
             plan.stages() / plan.queues.len()
@@ -260,6 +265,14 @@ impl<'p> Startup<'p> {
             })?;
             let (writer, sinks) =
                 Writer::start_stream(&files, encoder, &self.counters, in_order, File::from(out))?;
+            self.with(
+                Some(writer),
+                limit,
+                observers,
+                sinks.into_iter().map(ToSink),
+            )
+        } else if plan.is_paired() {
+            let (writer, sinks) = Writer::start_of_ports(&files, encoder, &self.counters)?;
             self.with(
                 Some(writer),
                 limit,
@@ -367,20 +380,22 @@ impl<'p> Startup<'p> {
             started: self.started,
             end: None,
         };
-        let (mut first, mut sources) = (0, sources);
+        let (mut first, mut sources, mut pairs) = (0, sources, Vec::new());
         for (port, rings) in rings.into_iter().enumerate() {
-            let (first, sources) = (&mut first, &mut sources);
-            capture.sources.ports_mut()[port].loops = match rings {
-                Rings::Device(it) => {
-                    LoopChannels::Device(capture.start_queues(plan, first, it, sources)?)
-                }
-                Rings::Packet(it) => {
-                    LoopChannels::Packet(capture.start_queues(plan, first, it, sources)?)
-                }
-                Rings::Xdp(it) => {
-                    LoopChannels::Xdp(capture.start_queues(plan, first, it, sources)?)
-                }
+            let mut start = Start {
+                plan,
+                next: &mut first,
+                sources: &mut sources,
+                pairs: plan.is_paired().then_some(&mut pairs),
             };
+            capture.sources.ports_mut()[port].loops = match rings {
+                Rings::Device(it) => LoopChannels::Device(capture.start_queues(&mut start, it)?),
+                Rings::Packet(it) => LoopChannels::Packet(capture.start_queues(&mut start, it)?),
+                Rings::Xdp(it) => LoopChannels::Xdp(capture.start_queues(&mut start, it)?),
+            };
+        }
+        if let Some(source) = sources.next().filter(|_| plan.is_paired()) {
+            capture.start_paired(plan, pairs, source)?;
         }
         if let Some(writer) = &mut capture.writer {
             writer.wait_for_memory()?;
@@ -398,26 +413,70 @@ impl<'p> Startup<'p> {
     }
 }
 
+/// Start of the receive loops of all ports.
+struct Start<'s, I> {
+    plan: &'s Plan,
+    /// Index of the first queue that has no loop yet.
+    next: &'s mut usize,
+    /// Sources of the consumers of the queues that have no loop yet.
+    sources: &'s mut I,
+    /// Queues of the paired loop; `None`: each queue has a loop of its own.
+    pairs: Option<&'s mut Vec<PairedQueue>>,
+}
+
 impl Capture {
-    /// Starts the receive loops of a port's queues, the first of which is `next`. Sets `next` to
-    /// the first queue of the next port. Returns the channels for rings that replace those of a lost
-    /// port; empty: the loops end with their rings.
+    /// Starts the receive loops of a port's queues, or prepares the queues for the paired loop.
+    /// Returns the channels for rings that replace those of a lost port; empty: the loops end with
+    /// their rings.
     fn start_queues<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,
-        plan: &Plan,
-        next: &mut usize,
+        start: &mut Start<'_, impl Iterator<Item = S>>,
         rings: Vec<Ring<Q>>,
-        sources: &mut impl Iterator<Item = S>,
     ) -> Result<Vec<Sender<Replacement<Q>>>, Error> {
         let mut channels = Vec::new();
-        for (ring, source) in rings.into_iter().zip(sources) {
+        for ring in rings {
             let channel = self.search.is_on().then(crossbeam_channel::unbounded);
             let (to, replacements) = channel.unzip();
             channels.extend(to);
-            self.start_queue(plan, *next, ring, replacements, source)?;
-            *next += 1;
+            let (plan, i) = (start.plan, *start.next);
+            *start.next += 1;
+            if let Some(pairs) = &mut start.pairs {
+                let worker = self.worker(plan, i, ring, replacements);
+                pairs.push(PairedQueue::new(worker(Hold::default())));
+            } else if let Some(source) = start.sources.next() {
+                self.start_queue(plan, i, ring, replacements, source)?;
+            }
         }
         Ok(channels)
+    }
+
+    /// Starts the receive loop of the queues of all ports, with the consumer of their frames.
+    fn start_paired<S: ConsumerSource>(
+        &mut self,
+        plan: &Plan,
+        queues: Vec<PairedQueue>,
+        source: S,
+    ) -> Result<(), Error> {
+        let cell = Arc::clone(&self.shared.filter);
+        let stage = self.shared.stage(0, cell, self.observers.observer(0));
+        let consumer = source.inline();
+        let counters = self.shared.counters.clone();
+        let control = Arc::clone(&self.shared.control);
+        let budget = self.shared.budget.clone();
+        let core = plan.queues[0].core;
+        self.loops.push(spawn("wqcap-q00", move || {
+            pin(core, format_args!("the queues of all ports"));
+            // Created on the loop's core, so that its memory is on the core's NUMA node.
+            let outlet = Paired::new(stage(consumer), counters);
+            let worker = PairedWorker {
+                queues,
+                outlet,
+                control,
+                budget,
+            };
+            worker.run()
+        })?);
+        Ok(())
     }
 
     /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
@@ -469,7 +528,7 @@ impl Capture {
     }
 
     /// Starts the receive loop of queue `i` on its core.
-    fn spawn<O: Outlet, Q: Queue + Send + 'static>(
+    fn spawn<O: Outlet + 'static, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
         i: usize,
@@ -477,6 +536,26 @@ impl Capture {
         replacements: Option<Receiver<Replacement<Q>>>,
         outlet: impl FnOnce() -> O + Send + 'static,
     ) -> Result<(), Error> {
+        let worker = self.worker(plan, i, ring, replacements);
+        let (core, number) = (plan.queues[i].core, plan.queues[i].index);
+        let thread = spawn(&format!("wqcap-q{number:02}"), move || {
+            pin(core, format_args!("queue {number}"));
+            // Dropping the outlet passes the last block of a file to the writer.
+            let (ring, ended) = worker(outlet()).run();
+            vec![(number, Box::new(ring) as Box<dyn Send>, ended)]
+        })?;
+        self.loops.push(thread);
+        Ok(())
+    }
+
+    /// Returns a function that creates the receive loop of queue `i` with its outlet.
+    fn worker<O, Q: Queue + Send + 'static>(
+        &self,
+        plan: &Plan,
+        i: usize,
+        ring: Ring<Q>,
+        replacements: Option<Receiver<Replacement<Q>>>,
+    ) -> impl FnOnce(O) -> Worker<O, Q> + Send + use<O, Q> {
         let queue = &plan.queues[i];
         let port = plan.port_of(queue);
         let counters = Arc::clone(&self.shared.counters[i]);
@@ -488,30 +567,22 @@ impl Capture {
         let orders = Arc::clone(&self.wq_flags.orders[i]);
         let sampler = self.spreading.sampler(i);
         let idle = Idle::resolve(port.idle, queue.shared_core);
-        let (core, number, batch) = (queue.core, queue.index, plan.batch);
-        let thread = spawn(&format!("wqcap-q{number:02}"), move || {
-            pin(core, format_args!("queue {number}"));
-            let worker = Worker {
-                queue: number,
-                ring,
-                outlet: outlet(),
-                batch,
-                idle,
-                counters,
-                clock,
-                control,
-                budget,
-                wq_fatal,
-                orders,
-                sampler,
-                replacements,
-            };
-            // Dropping the outlet passes the last block of a file to the writer.
-            let (ring, ended) = worker.run();
-            (Box::new(ring) as Box<dyn Send>, ended)
-        })?;
-        self.loops.push(thread);
-        Ok(())
+        let (number, batch) = (queue.index, plan.batch);
+        move |outlet| Worker {
+            queue: number,
+            ring,
+            outlet,
+            batch,
+            idle,
+            counters,
+            clock,
+            control,
+            budget,
+            wq_fatal,
+            orders,
+            sampler,
+            replacements,
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub use ship::{Sensor, ShipPackets};
 pub use value_error::ConfigValueError;
 pub use wqcap_core::settings::{
     Access, Backend, Clock, Compress, ControlConfig, CqeCompression, Direction, FileMode, Format,
-    HashDepth, Idle, Keep, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive,
+    HashDepth, Idle, Keep, Loops, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive,
     SampleBy, Sandbox, SettingError, Size, Span, Timestamps, Vlan,
 };
 pub use wqcap_frame::Slice;

@@ -3,8 +3,8 @@
 
 use super::{
     Access, Backend, Clock, Compress, CqeCompression, Direction, Format, HashDepth, Idle, Keep,
-    Listen, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox,
-    Sensor, ShipPackets, Size, Span, Timestamps, Vlan, cores,
+    Listen, Loops, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy,
+    Sandbox, Sensor, ShipPackets, Size, Span, Timestamps, Vlan, cores,
 };
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -68,6 +68,8 @@ section! {
         /// node.
         #[serde(deserialize_with = "cores::read")]
         pub cores: Option<Vec<usize>> = None,
+        /// Receive loops of several ports: one for all ports, or one for each.
+        pub loops: Loops = Loops::Paired,
         /// Number of receive requests (WRs) per queue.
         pub ring: u32 = 8192,
         /// Bytes of one receive buffer (scatter entry).

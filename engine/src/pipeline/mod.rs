@@ -1,7 +1,8 @@
-//! Path of frames from ring to file, in one of two modes behind a common trait.
+//! Path of frames from ring to file, in one of three modes behind a common trait.
 //!
 //! ```text
 //! inline   loop: poll -> stage -> sink                                         -> repost
+//! paired   loop: poll all ports -> merge by time stamp -> stage -> sink        -> repost
 //! fanout   loop: poll -> distribute -> channel -> parser: stage -> resequencer -> sink -> channel -> loop: repost
 //!                                 \-> channel -> parser: stage -/
 //! ```
@@ -26,6 +27,7 @@
 
 mod fanout;
 mod inline;
+mod paired;
 mod parser;
 pub mod reduce;
 mod resequencer;
@@ -34,6 +36,7 @@ mod work_batch;
 
 pub(crate) use fanout::{Fanout, FanoutAttr};
 pub(crate) use inline::Inline;
+pub(crate) use paired::Paired;
 pub use parser::ParserCpu;
 pub(crate) use source::{ConsumerSource, PerThread, ToSink};
 pub use wqcap_core::consumer::{Consumer, ConsumerPlace, Fcs, Frame, Judge, Verdict};

@@ -92,18 +92,26 @@ impl Plan {
     /// Default of [`Plan::batch`]: completions taken per poll of a queue.
     pub const BATCH: usize = 64;
 
-    /// Returns the number of stages that process frames: one per queue when inline, else one per
-    /// parser.
+    /// Returns the number of stages that process frames: one per receive loop when inline, else one
+    /// per parser.
     #[must_use]
     pub fn stages(&self) -> usize {
-        queues::stages(&self.queues)
+        match self.is_paired() {
+            true => 1,
+            false => queues::stages(&self.queues),
+        }
     }
 
     /// Returns what is done with frames after the queues' frames are merged in time order.
     #[must_use]
     pub fn merge(&self) -> Merge {
         let ports = 1 + self.more_ports.len();
-        merges(&self.output, ports, self.reduction.dedup_ns)
+        merges(
+            &self.output,
+            ports,
+            self.is_paired(),
+            self.reduction.dedup_ns,
+        )
     }
 
     /// Returns `true` if frames pass steps after the merge in time order. Without such steps, queues
@@ -111,7 +119,7 @@ impl Plan {
     #[must_use]
     pub fn has_steps_in_order(&self) -> bool {
         match self.merge() {
-            Merge::Nothing => false,
+            Merge::Nothing | Merge::Loop => false,
             Merge::Queues => true,
             Merge::Ports => {
                 self.parses() || self.reduction.sample > 1 || self.reduction.dedup_ns > 0
@@ -198,7 +206,12 @@ impl Plan {
         }
         target::distinct(&ports, found);
         let counts: Vec<_> = ports.iter().map(|it| it.queues).collect();
-        let queues = queues::queues(config, &counts, &cores, &near, &mut notes);
+        let paired = queues::are_paired(config, &ports, &mut notes);
+        ports.iter_mut().for_each(|it| it.paired = paired);
+        let queues = match paired {
+            true => queues::of_one_loop(ports.len(), cores[0]),
+            false => queues::queues(config, &counts, &cores, &near, &mut notes),
+        };
         let buffer = ports.iter().map(PortPlan::write_buffers).max()?;
         let buffer = config.output.buffer.unwrap_or(buffer);
         let rings = ports
@@ -207,15 +220,16 @@ impl Plan {
         let there = memory::of_machine();
         found.keep(memory::fits(config, rings.sum(), &queues, buffer, there));
         let longest = ports.iter().map(|it| longest(&it.ring)).max()?;
-        let output = output::output(config, &queues, buffer, longest, &mut notes);
+        let merged = if paired { 0 } else { queues.len() };
+        let output = output::output(config, &queues, merged, buffer, longest, &mut notes);
         let output = found.keep(output)?;
-        let merges = merges(&output, ports.len(), config.capture.dedup.nanos());
+        let merges = merges(&output, ports.len(), paired, config.capture.dedup.nanos());
         let stages = queues::observers(&queues, merges);
         let dir = output.dir.as_deref();
         let flows = config.flows.as_ref();
         let flows = flows.map(|it| output::flows(it, dir, stages, memory::of_cutoff(config)));
         let flows = found.keep(flows.transpose())?;
-        if ports.len() > 1 && merges != Merge::Ports && flows.is_some() {
+        if ports.len() > 1 && merges == Merge::Nothing && flows.is_some() {
             notes.push(
                 "flows: without one file in time order, each port has records of its own, with one direction of a flow; \
                  set output.order = \"time\" for records of both directions"
@@ -253,6 +267,12 @@ impl Plan {
     #[must_use]
     pub fn has_several_ports(&self) -> bool {
         !self.more_ports.is_empty()
+    }
+
+    /// Returns `true` if one receive loop polls the queues of all ports, each of which has one.
+    #[must_use]
+    pub fn is_paired(&self) -> bool {
+        self.port.paired
     }
 
     /// Returns the name of the captured device, or with several ports their names, joined by `+`.
@@ -330,11 +350,14 @@ pub enum Merge {
     /// As with [`Merge::Queues`], but with one stage for all queues: the two directions of a flow
     /// arrive on queues of different ports.
     Ports,
+    /// All steps are done in the receive loop of all ports, which gets their frames in time order.
+    Loop,
 }
 
 /// Returns the value of [`Plan::merge`] while the plan is being made.
-fn merges(output: &OutputPlan, ports: usize, dedup_ns: u64) -> Merge {
+fn merges(output: &OutputPlan, ports: usize, paired: bool, dedup_ns: u64) -> Merge {
     match ports {
+        _ if paired => Merge::Loop,
         _ if !output.is_ordered() => Merge::Nothing,
         1 if dedup_ns == 0 => Merge::Nothing,
         1 => Merge::Queues,

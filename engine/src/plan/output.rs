@@ -46,6 +46,7 @@ fn check_merge_buffer(
 }
 
 /// Creates the output plan for frames of at most `longest` bytes, once the queues have their cores.
+/// A thread merges the frames of `merged` queues in time order.
 ///
 /// # Errors
 /// The name template is invalid, the hook's path cannot be made absolute, or the buffer is too
@@ -53,6 +54,7 @@ fn check_merge_buffer(
 pub(super) fn output(
     config: &Config,
     queues: &[QueuePlan],
+    merged: usize,
     buffer: config::Size,
     longest: usize,
     notes: &mut Vec<String>,
@@ -70,8 +72,8 @@ pub(super) fn output(
                 .into(),
         );
     }
-    if output.format != config::Format::None {
-        check_merge_buffer(output, buffer, queues.len(), longest)?;
+    if output.format != config::Format::None && merged > 0 {
+        check_merge_buffer(output, buffer, merged, longest)?;
     }
     let to_files = output.format != config::Format::None && !stdout;
     Ok(OutputPlan {

@@ -75,6 +75,9 @@ pub struct PortPlan {
     pub moderation: Option<Moderation>,
     /// `true` if the capture sets promiscuous mode on the network interface.
     pub promiscuous: bool,
+    /// `true` if one receive loop polls the queue of this port and those of the others.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paired: bool,
 }
 
 /// Serializes a setting of the plan by its `Display` text.
@@ -215,6 +218,7 @@ impl PortContext<'_> {
             backend: backend?,
             label: self.label.unwrap_or(name).to_owned(),
             queues,
+            paired: false,
             direction: kernel::direction(config, device),
             number: port.number,
             netdev: port.netdev.clone(),

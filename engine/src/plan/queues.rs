@@ -1,10 +1,10 @@
 //! Plan of the queues: their number, their cores, and the indirection table that spreads flows over
 //! them.
 
-use super::Merge;
+use super::{Merge, PortPlan};
 use crate::{
     Error,
-    config::{self, Config},
+    config::{self, Backend, Config, Loops},
     device::DeviceFacts,
     pipeline::ParserCpu,
     text::counted,
@@ -101,6 +101,46 @@ pub(super) fn count(config: &Config, device: &DeviceFacts, cores: usize) -> Resu
         ));
     }
     Ok(count)
+}
+
+/// Returns `true` if one receive loop polls the queues of all ports. Adds a note if the ports cannot be
+/// paired.
+pub(super) fn are_paired(config: &Config, ports: &[PortPlan], notes: &mut Vec<String>) -> bool {
+    if ports.len() < 2 || config.capture.loops == Loops::Separate {
+        return false;
+    }
+    let output = &config.output;
+    let has_blocks = |it: &PortPlan| it.device.kernel.is_some() && it.backend != Backend::AfXdp;
+    let blocks = ports.iter().filter(|it| has_blocks(it)).count();
+    let problem = if config.pipeline.mode == config::PipelineMode::Fanout {
+        "with pipeline.mode = \"fanout\""
+    } else if ports.iter().any(|it| it.queues > 1) {
+        "with several queues per port"
+    } else if blocks > 0 && blocks < ports.len() {
+        "with af_packet next to another backend"
+    } else if output.format != config::Format::None && output.is_stdout() {
+        "with a stream to stdout"
+    } else if output.format != config::Format::None && !output.is_ordered() {
+        "without one file in time order"
+    } else {
+        return true;
+    };
+    notes.push(format!(
+        "capture.loops: {problem}, each port has loops of its own"
+    ));
+    false
+}
+
+/// Plans one receive queue for each of `ports` ports, all polled on one core.
+pub(super) fn of_one_loop(ports: usize, core: usize) -> Vec<QueuePlan> {
+    let queue = |port: usize| QueuePlan {
+        index: port as u16,
+        port,
+        core,
+        shared_core: false,
+        parsers: Vec::new(),
+    };
+    (0..ports).map(queue).collect()
 }
 
 /// Plans the receive queues of all ports on the CPUs `cores`. `counts` is the number of queues of
@@ -260,6 +300,6 @@ pub(super) fn observers(queues: &[QueuePlan], merge: Merge) -> usize {
     match merge {
         Merge::Nothing => stages(queues),
         Merge::Queues => queues.len(),
-        Merge::Ports => 1,
+        Merge::Ports | Merge::Loop => 1,
     }
 }

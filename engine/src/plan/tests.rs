@@ -736,3 +736,88 @@ fn a_device_without_wqs_has_one_queue_in_mode_sniffer() {
         assert!(error.contains("capture.mode = \"sniffer\""), "{error}");
     }
 }
+
+/// Returns the facts of an ordinary network interface.
+fn interface(name: &str) -> DeviceFacts {
+    let mut facts = device();
+    facts.name = name.into();
+    facts.ports[0].netdev = Some(name.into());
+    facts.kernel = Some(crate::device::kernel::KernelFacts {
+        driver: None,
+        mac: None,
+        hardware_type: 1,
+        rx_queues: 1,
+        lower: Vec::new(),
+    });
+    facts
+}
+
+/// Ports with one queue each are paired, unless something needs separate loops; a note names it.
+#[test]
+fn ports_are_paired_or_a_note_says_why_not() {
+    let mut other = device();
+    other.name = "mlx5_1".into();
+    other.ports[0].netdev = Some("ens2f0np0".into());
+    let devices = [device(), other, interface("eth0"), interface("eth1")];
+    let rdma = "[[port]]\ndevice = \"mlx5_0\"\n[[port]]\ndevice = \"mlx5_1\"\n";
+    let sockets = "[[port]]\ninterface = \"eth0\"\n[[port]]\ninterface = \"eth1\"\n";
+    let mixed = "[[port]]\ndevice = \"mlx5_0\"\n[[port]]\ninterface = \"eth0\"\n";
+    let note = |why: &str| {
+        Some(format!(
+            "capture.loops: {why}, each port has loops of its own"
+        ))
+    };
+    let none = "[output]\nformat = \"none\"\n";
+    for (ports, settings, paired, expected) in [
+        (rdma, "capture.queues = 1", true, None),
+        (sockets, "", true, None),
+        (sockets, none, true, None),
+        (sockets, "capture.loops = \"separate\"", false, None),
+        (
+            rdma,
+            "capture.queues = 2",
+            false,
+            note("with several queues per port"),
+        ),
+        (
+            sockets,
+            "pipeline.mode = \"fanout\"",
+            false,
+            note("with pipeline.mode = \"fanout\""),
+        ),
+        (
+            mixed,
+            "capture.queues = 1",
+            false,
+            note("with af_packet next to another backend"),
+        ),
+        (
+            sockets,
+            "output.order = \"queue\"",
+            false,
+            note("without one file in time order"),
+        ),
+        (
+            sockets,
+            "output.stdout = true",
+            false,
+            note("with a stream to stdout"),
+        ),
+    ] {
+        let text = match settings.starts_with('[') {
+            true => format!("{ports}{settings}"),
+            false => format!("{settings}\n{ports}"),
+        };
+        let plan = Plan::new(&config(&text), &devices).expect("a plan");
+        assert_eq!(plan.is_paired(), paired, "{text}");
+        let mut notes = plan.notes.iter();
+        let found = notes.find(|it| it.starts_with("capture.loops"));
+        assert_eq!(found, expected.as_ref(), "{text}");
+        let cores: Vec<_> = plan.queues.iter().map(|it| it.core).collect();
+        if paired {
+            assert_eq!(cores[0], cores[1], "{text}");
+            assert!(plan.queues.iter().all(|it| !it.shared_core));
+            assert_eq!((plan.stages(), plan.observers()), (1, 1));
+        }
+    }
+}

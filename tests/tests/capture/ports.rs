@@ -245,17 +245,61 @@ fn two_directions_on_two_ports_are_one_file_in_order_and_one_record_a_flow() {
     assert_eq!(json!(records(&duckdb, &dir, columns)), json!(expected));
 }
 
-/// Without one file in time order, each port has its own records.
+/// Without one loop or one file in time order, each port has its own records.
 #[test]
 fn records_of_separate_ports_name_the_port_of_their_queue() {
     let duckdb = need!(Duckdb::install());
     let pair = need!(tap());
     let dir = Dir::new();
-    let _ = capture(&pair, &dir, &["--set", "output.format=none"]);
+    let none = ["--set", "output.format=none"];
+    let separate = ["--set", "capture.loops=separate"];
+    let _ = capture(&pair, &dir, &[none, separate].concat());
     let of_each = FRAMES / 2 / FLOWS;
     let records = records(&duckdb, &dir, "port_fwd, port_rev, frames_fwd, count(*)");
     let expected = CABLES.map(|[mon, _]| json!([mon, null, of_each, FLOWS]));
     assert_eq!(json!(records), json!(expected));
+}
+
+/// One loop sees both directions of a flow, also without files. `separate` has one file in the same
+/// order, and the same records.
+#[test]
+fn one_loop_of_all_ports_has_the_records_and_frames_of_separate_loops() {
+    let duckdb = need!(Duckdb::install());
+    let pair = need!(tap());
+    let of_each = FRAMES / 2 / FLOWS;
+    let expected = json!([["mon0", "mon1", of_each, of_each, FLOWS]]);
+    for (args, loops) in [
+        (["output.format=none", "capture.loops=paired"], 1),
+        (["output.name=tap", "capture.loops=paired"], 1),
+        (["output.name=tap", "capture.loops=separate"], 2),
+    ] {
+        let dir = Dir::new();
+        let input = dir.join("input.pcap");
+        files::write(&input, 0, &conversations());
+        let flows = format!("flows.dir={}", dir.folder("flows").display());
+        let set = [args[0], args[1], &flows, "output.dir=."].map(|it| ["--set", it]);
+        let set = match args[0] {
+            "output.format=none" => set[..3].concat(),
+            _ => set.concat(),
+        };
+        let capture = Capture::start(&pair, &dir, &BOTH, &set);
+        let threads = format!("/proc/{}/task", capture.run.pid());
+        let names = std::fs::read_dir(threads).expect("a folder of threads");
+        let names =
+            names.filter_map(|it| std::fs::read_to_string(it.ok()?.path().join("comm")).ok());
+        let of_loops = names.filter(|it| it.starts_with("wqcap-q")).count();
+        assert_eq!(of_loops, loops, "{args:?}");
+        capture.send(&input, &CABLES);
+        let summary = capture.stop_after(FRAMES.into());
+        assert_eq!(summary.ledger.total.captured, u64::from(FRAMES));
+        let columns = "port_fwd, port_rev, frames_fwd, frames_rev, count(*)";
+        assert_eq!(json!(records(&duckdb, &dir, columns)), expected, "{args:?}");
+        if args[0] == "output.name=tap" {
+            let found = files::read(&dir.join("tap.pcapng")).into_iter();
+            let found: Vec<_> = found.map(|it| it.bytes).collect();
+            assert_same("frames", &found, &conversations());
+        }
+    }
 }
 
 /// Columns of flow records that do not depend on the time, the queue or the port of frames.

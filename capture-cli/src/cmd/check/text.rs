@@ -179,6 +179,14 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
             );
         }
     }
+    if plan.is_paired() {
+        let ports = plan.queues.len() as u64;
+        let text = format!(
+            "one loop polls the queues of {} and merges by time stamp",
+            counted(ports, "port")
+        );
+        line("loops", text);
+    }
     if let Some(reduced) = reduction_line(&plan.reduction) {
         line("kept", reduced);
     }

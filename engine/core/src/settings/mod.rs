@@ -16,6 +16,6 @@ pub use keep::Keep;
 pub use size::{NumberOrText, Size};
 pub use span::Span;
 pub use words::{
-    Access, Backend, Clock, CqeCompression, Direction, Format, HashDepth, Idle, Mode, OnFull,
-    OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
+    Access, Backend, Clock, CqeCompression, Direction, Format, HashDepth, Idle, Loops, Mode,
+    OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
 };

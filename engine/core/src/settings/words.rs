@@ -145,6 +145,15 @@ words! {
         /// End the capture in order when the port goes down.
         Stop,
     }
+    /// Receive loops of several ports.
+    Loops {
+        /// Poll the queues of all ports with the same index in one receive loop, if the ports can be
+        /// paired.
+        #[default]
+        Paired,
+        /// Poll each queue of each port in a receive loop of its own.
+        Separate,
+    }
     /// Unit of sampling, a frame or a flow: of N units, one is kept.
     SampleBy {
         /// Sample single frames.

@@ -15,6 +15,8 @@ use wqcap_verbs::{VerbsError, WqState};
 pub(crate) enum ScriptStep {
     /// The fake device writes these bytes into the next posted slot and completes it.
     Frame(Vec<u8>),
+    /// The fake device completes the next posted slot with a frame of this time stamp.
+    Stamped(u64),
     /// The fake device completes the next posted slot with this `ibv_wc_status`.
     Error(u32),
     /// The fake device completes a slot of this index, which is not posted.
@@ -46,6 +48,10 @@ pub(crate) struct Script {
     pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
     /// Number of polls of the fake device.
     pub(crate) polls: u64,
+    /// `true`: frames of remaining actions have arrived, in a block that is not passed on.
+    pub(crate) has_block: bool,
+    /// `true`: most of the fake device's memory has frames that were not entered.
+    pub(crate) is_short_of_memory: bool,
 }
 
 /// Receive queue of a fake device that follows a [`Script`].
@@ -96,6 +102,10 @@ unsafe impl Queue for FakeQueue {
                     let index = script.posted.pop_front().expect("a slot is posted");
                     account.write(index, &bytes);
                     account.enter(index.into(), 0, facts(bytes.len() as u32))?;
+                }
+                Some(ScriptStep::Stamped(stamp)) => {
+                    let index = script.posted.pop_front().expect("a slot is posted");
+                    account.enter(index.into(), 0, FrameFacts { stamp, ..facts(60) })?;
                 }
                 Some(ScriptStep::Error(status)) => {
                     let index = script.posted.pop_front().expect("a slot is posted");
@@ -150,6 +160,15 @@ unsafe impl Queue for FakeQueue {
 
     fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
         Ok(())
+    }
+
+    fn has_partial_block(&self) -> bool {
+        let script = self.script();
+        script.has_block && !script.steps.is_empty()
+    }
+
+    fn is_short_of_memory(&self) -> bool {
+        self.script().is_short_of_memory
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -312,6 +312,17 @@ impl<Q: Queue> Ring<Q> {
         self.queue.take_event()
     }
 
+    /// Returns `true` if frames may have arrived that a poll does not enter yet.
+    #[inline]
+    pub(crate) fn has_partial_block(&self) -> bool {
+        self.queue.has_partial_block()
+    }
+
+    /// Returns `true` if most of the ring's memory has frames that no poll has entered.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        self.queue.is_short_of_memory()
+    }
+
     /// Returns the number of slots held outside the receive ring, all of which must be returned.
     #[must_use]
     pub fn away(&self) -> usize {

@@ -145,6 +145,18 @@ unsafe impl Queue for PacketQueue {
         Ok(count)
     }
 
+    /// Returns `true` if the current block has frames, whether or not the kernel has passed it on.
+    #[inline]
+    fn has_partial_block(&self) -> bool {
+        self.ring.has_frames(self.current)
+    }
+
+    /// Returns `true` if the kernel has passed on the block three quarters of the ring ahead.
+    fn is_short_of_memory(&self) -> bool {
+        let ahead = self.blocks - self.blocks.div_ceil(4);
+        self.ring.is_passed_on((self.current + ahead) % self.blocks)
+    }
+
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }

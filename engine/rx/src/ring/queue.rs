@@ -76,6 +76,18 @@ pub unsafe trait Queue {
     /// none.
     fn take_event(&mut self) -> bool;
 
+    /// Returns `true` if frames may have arrived that [`Queue::poll`] does not enter yet, because the
+    /// device passes frames on in blocks.
+    #[inline]
+    fn has_partial_block(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if most of the memory of such a queue has frames that were not entered.
+    fn is_short_of_memory(&self) -> bool {
+        false
+    }
+
     /// Continues a striding queue whose WQ is reset with a new WQ, which has a WQE per frame, and
     /// returns its handle. No slot is posted then.
     ///

@@ -32,6 +32,9 @@ use wqcap_core::{
 use wqcap_verbs::WqHandle;
 
 mod first_frames;
+mod paired;
+
+pub use paired::{Hold, LoopEnd, MergedBatch, MergedOutlet, MergedRun, PairedQueue, PairedWorker};
 
 /// Outlet of a receive loop: passes the received frames on to the queue's pipeline.
 pub trait Outlet {
@@ -324,24 +327,48 @@ struct LoopState {
     first_frames: FirstFrames,
 }
 
+/// Result of one turn of a receive loop.
+enum Turn {
+    /// The queue had completions.
+    Found,
+    /// The queue was empty.
+    Empty,
+    /// The outlet had no room.
+    Full,
+    /// The receive loop ends, or leaves its ring.
+    Ended(Ended),
+}
+
 impl<O: Outlet, Q: Queue> Worker<O, Q> {
     /// Runs the receive loop until the stop flag is set, then until the ring is drained and every
     /// slot is back. Returns the ring, so that its owner decides when to destroy it. The outlet is
     /// dropped.
     pub fn run(mut self) -> (Ring<Q>, Ended) {
-        let mut state = LoopState {
+        let mut state = self.state();
+        let mut batch = Batch::new(self.batch);
+        let mut ended = self.receive(&mut batch, &mut state);
+        while let Some(next) = self.wait_for_replacement(&batch, &state, &ended) {
+            self.take_over(next, &mut batch);
+            ended = self.receive(&mut batch, &mut state);
+        }
+        let ended = self.end(batch, &mut state, ended);
+        (self.ring, ended)
+    }
+
+    /// Returns the state of a receive loop that has received no frame.
+    fn state(&self) -> LoopState {
+        LoopState {
             received: ReceivedCounts::default(),
             stamper: Stamper::new(),
             ahead: EarlyRecoveries::default(),
             budget_reported: false,
             first_frames: FirstFrames::new(&self.clock, self.ring.memory()),
-        };
-        let mut batch = Batch::new(self.batch);
-        let mut ended = self.receive(&mut batch, &mut state);
-        while let Some(next) = self.wait_for_replacement(&mut batch, &state, &ended) {
-            (self.ring, self.clock, self.wq_fatal) = (next.ring, next.clock, next.wq_fatal);
-            ended = self.receive(&mut batch, &mut state);
         }
+    }
+
+    /// Ends the outlet and checks that every slot is back. Returns the reason for the end of the loop,
+    /// which received until `ended`.
+    fn end(&mut self, mut batch: Batch, state: &mut LoopState, mut ended: Ended) -> Ended {
         if let Err(lost) = self.outlet.finish(&mut batch.home) {
             state.received.dropped_pipeline += lost.frames;
             ended = ended.or(LoopError::Outlet(lost.why));
@@ -358,20 +385,17 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         if let Ended::Failed(_) = ended {
             self.control.report_failure(self.queue);
         }
-        (self.ring, ended)
+        ended
     }
 
-    /// Waits for the ring that replaces the one that the receive loop has left, and empties the
-    /// batch. Returns `None` if the loop ends instead.
-    fn wait_for_replacement(
-        &mut self,
-        batch: &mut Batch,
-        state: &LoopState,
-        ended: &Ended,
-    ) -> Option<Replacement<Q>> {
-        let replacements = self.replacements.take()?;
-        if matches!(ended, Ended::Stopped) || self.ring.away() != batch.slots() {
-            return None;
+    /// Leaves the ring, which another one may replace. Returns `false` if the receive loop ends
+    /// instead.
+    fn leave_ring(&self, batch: &Batch, state: &LoopState, ended: &Ended) -> bool {
+        if self.replacements.is_none()
+            || matches!(ended, Ended::Stopped)
+            || self.ring.away() != batch.slots()
+        {
+            return false;
         }
         if let Ended::Failed(_) = ended {
             // The capture's owner ends the run, unless the port is lost.
@@ -379,22 +403,40 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
         self.counters.publish_received(&state.received);
         self.counters.publish_posted(0);
-        let next = loop {
+        true
+    }
+
+    /// Waits for the ring that replaces the one that the receive loop has left. Returns `None` if the
+    /// loop ends instead.
+    fn wait_for_replacement(
+        &mut self,
+        batch: &Batch,
+        state: &LoopState,
+        ended: &Ended,
+    ) -> Option<Replacement<Q>> {
+        if !self.leave_ring(batch, state, ended) {
+            return None;
+        }
+        let replacements = self.replacements.as_ref()?;
+        loop {
             let since = Instant::now();
             self.outlet.idle();
             self.counters.idle(since);
             match replacements.recv_timeout(SLEEP) {
                 _ if self.control.stop.load(Ordering::Acquire) => return None,
-                Ok(next) => break next,
+                Ok(next) => return Some(next),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
-        };
-        self.replacements = Some(replacements);
+        }
+    }
+
+    /// Continues with another ring, and empties the batch.
+    fn take_over(&mut self, next: Replacement<Q>, batch: &mut Batch) {
         // A request that came while the loop had left its ring is about that ring.
         self.orders.take_leave();
         *batch = Batch::new(self.batch);
-        Some(next)
+        (self.ring, self.clock, self.wq_fatal) = (next.ring, next.clock, next.wq_fatal);
     }
 
     /// Polls the ring, passes frames to the outlet and reposts slots until the receive loop is
@@ -403,64 +445,76 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let mut quiet = IdleMeter::new();
         self.counters.publish_posted(self.ring.outstanding());
         loop {
-            // Read before the poll: the flow rules are removed before this flag is set, so that a ring that is empty
-            // now stays empty.
-            let stopping = self.control.stop.load(Ordering::Acquire);
-            self.outlet.collect(&mut batch.home);
-            if self.orders.are_pending() {
-                let ring = &mut self.ring;
-                self.orders
-                    .carry_out(|on| Ok(ring.set_cvlan_stripping(on)?));
-            }
-            let room = self.outlet.room();
-            let polled = if room > 0 {
-                self.poll(batch, state, room)
-            } else {
-                self.outlet.wait(SLEEP);
-                Ok(false)
-            };
-            // Frames that the outlet keeps are no longer in the batch.
-            let found = match polled {
-                Ok(found) => found,
-                Err(RingError::Unfit(mismatch)) => match self.fall_back(mismatch) {
-                    Ok(()) => true,
-                    Err(why) => return Ended::Failed(why),
-                },
-                Err(source) => return Ended::Failed(self.ring_error(source)),
-            };
-            if let Some(why) = self.outlet.broken() {
-                return Ended::Failed(LoopError::Outlet(why.to_owned()));
-            }
-            if let Err(why) = self.return_slots(batch, state) {
-                return Ended::Failed(why);
-            }
-            if found {
-                quiet.reset();
-                self.counters.publish_received(&state.received);
-                self.counters.publish_posted(self.ring.outstanding());
-                self.counters.beat();
-            } else if room > 0 {
-                if !state.budget_reported && self.budget.as_ref().is_some_and(|it| it.is_used_up())
-                {
-                    state.budget_reported = true;
-                    self.control.owner.wake();
-                }
-                // With the budget used up, frames stay on the ring, unreceived.
-                if stopping {
-                    return Ended::Stopped;
-                }
-                if self.orders.take_leave() {
-                    return Ended::PortLost;
-                }
-                if self.wq_fatal.swap(false, Ordering::AcqRel)
-                    && !state.ahead.take_expected_event()
-                    && let Err(e) = self.recover(state, WqErrorCause::Event)
-                {
-                    return Ended::Failed(e);
-                }
-                self.pause(&mut quiet);
+            match self.turn(batch, state) {
+                Turn::Found => quiet.reset(),
+                Turn::Empty => self.pause(&mut quiet),
+                Turn::Full => {}
+                Turn::Ended(ended) => return ended,
             }
         }
+    }
+
+    /// Polls the ring once, passes its frames to the outlet and reposts slots.
+    #[inline(always)]
+    fn turn(&mut self, batch: &mut Batch, state: &mut LoopState) -> Turn {
+        // Read before the poll: the flow rules are removed before this flag is set, so that a ring that is empty
+        // now stays empty.
+        let stopping = self.control.stop.load(Ordering::Acquire);
+        self.outlet.collect(&mut batch.home);
+        if self.orders.are_pending() {
+            let ring = &mut self.ring;
+            self.orders
+                .carry_out(|on| Ok(ring.set_cvlan_stripping(on)?));
+        }
+        let room = self.outlet.room();
+        let polled = if room > 0 {
+            self.poll(batch, state, room)
+        } else {
+            self.outlet.wait(SLEEP);
+            Ok(false)
+        };
+        // Frames that the outlet keeps are no longer in the batch.
+        let found = match polled {
+            Ok(found) => found,
+            Err(RingError::Unfit(mismatch)) => match self.fall_back(mismatch) {
+                Ok(()) => true,
+                Err(why) => return Turn::Ended(Ended::Failed(why)),
+            },
+            Err(source) => return Turn::Ended(Ended::Failed(self.ring_error(source))),
+        };
+        if let Some(why) = self.outlet.broken() {
+            return Turn::Ended(Ended::Failed(LoopError::Outlet(why.to_owned())));
+        }
+        if let Err(why) = self.return_slots(batch, state) {
+            return Turn::Ended(Ended::Failed(why));
+        }
+        if found {
+            self.counters.publish_received(&state.received);
+            self.counters.publish_posted(self.ring.outstanding());
+            self.counters.beat();
+            return Turn::Found;
+        }
+        if room == 0 {
+            return Turn::Full;
+        }
+        if !state.budget_reported && self.budget.as_ref().is_some_and(|it| it.is_used_up()) {
+            state.budget_reported = true;
+            self.control.owner.wake();
+        }
+        // With the budget used up, frames stay on the ring, unreceived.
+        if stopping {
+            return Turn::Ended(Ended::Stopped);
+        }
+        if self.orders.take_leave() {
+            return Turn::Ended(Ended::PortLost);
+        }
+        if self.wq_fatal.swap(false, Ordering::AcqRel)
+            && !state.ahead.take_expected_event()
+            && let Err(e) = self.recover(state, WqErrorCause::Event)
+        {
+            return Turn::Ended(Ended::Failed(e));
+        }
+        Turn::Empty
     }
 
     /// Polls the receive ring and passes the frames to the outlet. Returns `false` if nothing had

@@ -322,16 +322,21 @@ impl<E: Encoder> BlockSink<E> {
     /// cost from it.
     #[inline(never)]
     fn frame_with_fcs(&mut self, frame: &Frame<'_>, fcs: &Fcs) -> Verdict {
+        self.take(self.shape.queue, &self.record_with_fcs(frame, fcs))
+    }
+
+    /// Returns the record to write for a frame with an FCS.
+    #[inline]
+    fn record_with_fcs<'a>(&self, frame: &Frame<'a>, fcs: &'a Fcs) -> Record<'a> {
         let record = self.record(frame);
         let caplen = record.bytes.len();
         let whole = caplen == frame.len as usize && caplen + FCS_LEN <= self.shape.snaplen;
-        let record = Record {
+        Record {
             fcs: if whole { &fcs.bytes } else { &[] },
             fcs_len: FCS_LEN as u32,
             bad_fcs: fcs.bad,
             ..record
-        };
-        self.take(self.shape.queue, &record)
+        }
     }
 
     /// Returns the record to write for a frame without an FCS.
@@ -351,6 +356,7 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     /// Takes a frame record of a queue into a capture file of all queues, and counts it there.
+    #[inline]
     pub(super) fn take_of(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let interface = self.encoder.interface(queue);
         let record = Record {
@@ -358,11 +364,13 @@ impl<E: Encoder> BlockSink<E> {
             ..*record
         };
         let verdict = self.take(queue, &record);
-        if verdict == Verdict::Captured
-            && let Some(file) = self.file.open_mut()
-        {
-            file.block.tally.credit(queue.into(), 1, record.len.into());
-            file.totals.count_of(interface, 1, 0);
+        if let Some(file) = self.file.open_mut() {
+            if verdict == Verdict::Captured {
+                file.block.tally.credit(queue.into(), 1, record.len.into());
+                file.totals.count_of(interface, 1, 0);
+            } else {
+                file.totals.count_of(interface, 1, 1);
+            }
         }
         verdict
     }
@@ -491,6 +499,56 @@ impl<E: Encoder> Consumer for BlockSink<E> {
             self.quiet = 0;
         }
         self.send_early();
+    }
+}
+
+/// Sink for the frames of several ports, with one queue each, in the order of time. Its capture files
+/// hold the frames of all ports.
+pub struct PortsSink<E: Encoder> {
+    sink: BlockSink<E>,
+    /// For each port, the number of frames that the sink dropped since the port's last record.
+    lost: Box<[u64]>,
+}
+
+impl<E: Encoder> PortsSink<E> {
+    /// Creates a sink for the frames of `ports` ports in front of `sink`, whose files hold the frames of
+    /// all queues.
+    pub(super) fn new(sink: BlockSink<E>, ports: usize) -> Self {
+        let lost = vec![0; ports].into();
+        Self { sink, lost }
+    }
+}
+
+impl<E: Encoder> Consumer for PortsSink<E> {
+    #[inline]
+    fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
+        let record = match &frame.fcs {
+            None => self.sink.record(frame),
+            Some(fcs) => self.sink.record_with_fcs(frame, fcs),
+        };
+        let lost = &mut self.lost[usize::from(frame.port)];
+        let record = Record {
+            lost_before: *lost,
+            ..record
+        };
+        let verdict = self.sink.take_of(frame.port.into(), &record);
+        *lost = match verdict {
+            Verdict::Captured => 0,
+            _ => *lost + 1,
+        };
+        verdict
+    }
+
+    fn filter_changed(&mut self, filter: &str) {
+        self.sink.filter_changed(filter);
+    }
+
+    fn begin_batch(&mut self) {
+        self.sink.begin_batch();
+    }
+
+    fn idle(&mut self) {
+        self.sink.idle();
     }
 }
 

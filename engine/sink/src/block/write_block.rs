@@ -146,12 +146,19 @@ impl FrameTally {
         }
     }
 
+    #[inline]
     pub(super) fn credit(&mut self, queue: usize, frames: u64, bytes: u64) {
         if self.by_queue.len() <= queue {
-            self.by_queue.resize(queue + 1, (0, 0));
+            self.make_room_for(queue);
         }
-        self.by_queue[queue].0 += frames;
-        self.by_queue[queue].1 += bytes;
+        let of_queue = &mut self.by_queue[queue];
+        of_queue.0 += frames;
+        of_queue.1 += bytes;
+    }
+
+    #[cold]
+    fn make_room_for(&mut self, queue: usize) {
+        self.by_queue.resize(queue + 1, (0, 0));
     }
 }
 

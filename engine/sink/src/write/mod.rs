@@ -21,8 +21,8 @@ pub use disk::PreparedRing;
 pub use finished::{Deleted, WriterReport};
 
 use crate::{
-    BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, RetentionGauge,
-    Rotation, SinkRequests, WriteLimit,
+    BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, PortsSink,
+    RetentionGauge, Rotation, SinkRequests, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SinkSettings},
     compress::{Compressors, PackerChannels},
     least_block,
@@ -215,6 +215,23 @@ impl Writer {
             .map(|(queue, counters)| (Some(queue), FileLedger::Queue(Arc::clone(counters))))
             .collect();
         Self::to_files(files, encoder, counters, owners, disk)
+    }
+
+    /// Starts a writer of files that hold the frames of several ports, with one queue each. Its sink
+    /// takes the frames in the order of time.
+    ///
+    /// # Errors
+    /// The errors of [`Writer::start`].
+    pub fn start_of_ports<E: Encoder>(
+        files: &WriterConfig,
+        encoder: &E,
+        counters: &[Arc<QueueCounters>],
+    ) -> Result<(Self, Vec<PortsSink<E>>), ResourceError> {
+        let owner = (None, FileLedger::All(counters.to_vec()));
+        let (writer, sinks) = Self::to_files(files, encoder, counters, vec![owner], files.disk(1))?;
+        let sinks = sinks.into_iter();
+        let sinks = sinks.map(|it| PortsSink::new(it, counters.len()));
+        Ok((writer, sinks.collect()))
     }
 
     /// Starts a writer of files that hold the frames of all queues in the order of time. `in_order`

@@ -114,6 +114,17 @@ impl BlockMemory {
         // because blocks are aligned to pages, and both sides access it as a whole.
         unsafe { AtomicU32::from_ptr(self.address(block, STATUS as u32).cast()) }
     }
+
+    /// Returns the word in which the kernel counts the frames of a block while it fills the block:
+    /// `prb_open_block` of net/packet/af_packet.c sets it to 0, and `prb_fill_curr_block` increments
+    /// it for each frame.
+    #[inline]
+    fn count(&self, block: u32) -> &AtomicU32 {
+        const COUNT: usize =
+            offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, num_pkts);
+        // SAFETY: as for the status.
+        unsafe { AtomicU32::from_ptr(self.address(block, COUNT as u32).cast()) }
+    }
 }
 
 impl Drop for BlockMemory {
@@ -232,6 +243,26 @@ impl BlockRing {
             at: header.offset_to_first_pkt,
             left: header.num_pkts,
         })
+    }
+
+    /// Returns `true` if the kernel has passed a block on.
+    ///
+    /// # Panics
+    /// If the ring has no such block.
+    #[must_use]
+    pub fn is_passed_on(&self, block: u32) -> bool {
+        self.memory.status(block).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+    }
+
+    /// Returns `true` if a block has frames, which the kernel may still add to. It may also return
+    /// `true` for a block that the kernel has not begun to fill since it was returned.
+    ///
+    /// # Panics
+    /// If the ring has no such block.
+    #[inline]
+    #[must_use]
+    pub fn has_frames(&self, block: u32) -> bool {
+        self.memory.count(block).load(Ordering::Acquire) > 0
     }
 
     /// Returns the next frame of a block; `None` at the block's end. A VLAN tag that the kernel or
