@@ -42,7 +42,7 @@ pub struct ClientFiles {
 /// Reason why a sensor has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum FetchError {
+pub enum SensorFetchError {
     /// A file of the client cannot be used.
     #[error("{}: {problem}", .path.display())]
     File {
@@ -87,7 +87,7 @@ pub enum FetchError {
 
 /// What an answer had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchedAnswer {
     /// Number of bytes of the answer.
     pub bytes: u64,
     /// What the answer lacks, as its last block says; `None`: it is complete.
@@ -101,9 +101,9 @@ pub struct SensorClient {
     runtime: Runtime,
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, FetchError> {
+fn read(path: &Path) -> Result<Vec<u8>, SensorFetchError> {
     #[expect(clippy::disallowed_methods, reason = "the user named the path")]
-    std::fs::read(path).map_err(|e| FetchError::File {
+    std::fs::read(path).map_err(|e| SensorFetchError::File {
         path: path.to_owned(),
         problem: e.to_string(),
     })
@@ -114,14 +114,14 @@ impl SensorClient {
     ///
     /// # Errors
     /// A file cannot be used, or no thread can be started.
-    pub fn new(files: &ClientFiles) -> Result<Self, FetchError> {
+    pub fn new(files: &ClientFiles) -> Result<Self, SensorFetchError> {
         // Selects the TLS provider. It may be selected already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let token = match &files.token {
             Some(path) => Some(String::from_utf8_lossy(&read(path)?).trim().to_owned()),
             None => env::var(TOKEN_VARIABLE).ok(),
         };
-        let bad = |path: &Path, e: reqwest::Error| FetchError::File {
+        let bad = |path: &Path, e: reqwest::Error| SensorFetchError::File {
             path: path.to_owned(),
             problem: e.to_string(),
         };
@@ -140,9 +140,11 @@ impl SensorClient {
         }
         let runtime = Builder::new_current_thread().enable_all().build();
         Ok(Self {
-            http: http.build().map_err(|e| FetchError::Client(causes(&e)))?,
+            http: http
+                .build()
+                .map_err(|e| SensorFetchError::Client(causes(&e)))?,
             token: token.filter(|it| !it.is_empty()),
-            runtime: runtime.map_err(|e| FetchError::Client(e.to_string()))?,
+            runtime: runtime.map_err(|e| SensorFetchError::Client(e.to_string()))?,
         })
     }
 
@@ -151,7 +153,7 @@ impl SensorClient {
     /// `watch` is called with the number of bytes so far.
     ///
     /// # Errors
-    /// See [`FetchError`].
+    /// See [`SensorFetchError`].
     pub fn fetch(
         &self,
         url: &str,
@@ -159,11 +161,11 @@ impl SensorClient {
         to: &mut File,
         stop: &AtomicBool,
         mut watch: impl FnMut(u64),
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedAnswer, SensorFetchError> {
         let work = async {
             let mut answer = self.request(url, params).await?;
             let mut bytes = 0u64;
-            let lost = |bytes, e: reqwest::Error| FetchError::Lost {
+            let lost = |bytes, e: reqwest::Error| SensorFetchError::Lost {
                 url: url.to_owned(),
                 problem: format!(
                     "the answer ended before it was complete, after {bytes} bytes: {}",
@@ -171,10 +173,11 @@ impl SensorClient {
                 ),
             };
             while let Some(piece) = answer.chunk().await.map_err(|e| lost(bytes, e))? {
-                to.write_all(&piece).map_err(|source| FetchError::Write {
-                    url: url.to_owned(),
-                    source,
-                })?;
+                to.write_all(&piece)
+                    .map_err(|source| SensorFetchError::Write {
+                        url: url.to_owned(),
+                        source,
+                    })?;
                 bytes += piece.len() as u64;
                 watch(bytes);
             }
@@ -191,15 +194,19 @@ impl SensorClient {
         let (bytes, stated) = self.runtime.block_on(async {
             tokio::select! {
                 done = work => done,
-                () = stopped => Err(FetchError::Stopped(url.to_owned())),
+                () = stopped => Err(SensorFetchError::Stopped(url.to_owned())),
             }
         })?;
         let lacks = stated.or_else(|| closing_comment(to).ok().flatten());
-        Ok(Fetched { bytes, lacks })
+        Ok(FetchedAnswer { bytes, lacks })
     }
 
     /// Sends the request, and returns its answer unless that is an error.
-    async fn request(&self, url: &str, params: &[(&str, String)]) -> Result<Response, FetchError> {
+    async fn request(
+        &self,
+        url: &str,
+        params: &[(&str, String)],
+    ) -> Result<Response, SensorFetchError> {
         let address = format!("{}/api/v1/packets", url.trim_end_matches('/'));
         let mut request = self
             .http
@@ -209,7 +216,7 @@ impl SensorClient {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let lost = |problem| FetchError::Lost {
+        let lost = |problem| SensorFetchError::Lost {
             url: url.to_owned(),
             problem,
         };
@@ -228,7 +235,7 @@ impl SensorClient {
         let stated: Value = serde_json::from_slice(&text).unwrap_or_default();
         let of = |field: &str| stated[field].as_str().map(str::to_owned);
         match of("detail") {
-            Some(detail) => Err(FetchError::Refused {
+            Some(detail) => Err(SensorFetchError::Refused {
                 url: url.to_owned(),
                 detail,
                 remedy: of("remedy").unwrap_or_default(),

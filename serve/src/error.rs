@@ -45,6 +45,9 @@ pub enum ApiError {
     /// The body of the request is too long.
     #[error("the body of the request has more than {0} bytes, which is the limit")]
     TooLong(usize),
+    /// The body of the request did not arrive in time.
+    #[error("the body of the request was not complete after {0} s")]
+    Slow(u64),
     /// As many requests as allowed are being answered.
     #[error("{0} requests are being answered, which is the limit (serve.max_requests)")]
     Busy(usize),
@@ -140,6 +143,11 @@ impl ApiError {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too_long",
                 "send a shorter request",
+            ),
+            Self::Slow(_) => (
+                StatusCode::REQUEST_TIMEOUT,
+                "slow",
+                "send the request faster",
             ),
             Self::Busy(_) => (
                 StatusCode::TOO_MANY_REQUESTS,

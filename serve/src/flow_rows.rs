@@ -214,7 +214,7 @@ fn of_file(
     answer: &mut FlowsAnswer,
 ) -> Result<u64, String> {
     let bytes = read_regular(path, MOST_BYTES).map_err(|e| e.to_string())?;
-    let table = FlowTable::read(bytes.into()).map_err(|e| e.to_string())?;
+    let table = FlowColumns::read(bytes.into()).map_err(|e| e.to_string())?;
     for n in 0..table.first.len() {
         let Some(row) = table.row(n) else { continue };
         if row.first_ns < query.times.end
@@ -245,7 +245,7 @@ type Numbers = Vec<Option<u64>>;
 type Texts = Vec<Option<String>>;
 
 /// Columns of a file of flow records.
-struct FlowTable {
+struct FlowColumns {
     first: Numbers,
     last: [Numbers; 2],
     ports: [Numbers; 2],
@@ -263,7 +263,7 @@ struct FlowTable {
     ended_by: Texts,
 }
 
-impl FlowTable {
+impl FlowColumns {
     fn read(file: Bytes) -> Result<Self, ParquetColumnError> {
         let columns = Columns::new(file)?;
         let texts = |name| columns.texts(name);

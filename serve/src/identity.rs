@@ -26,14 +26,14 @@ const LONGEST_NAME: usize = 64;
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum CallerRole {
     /// The caller may read packets, flow records and states.
     Read,
     /// The caller may also set marks and pins.
     Mark,
 }
 
-impl Role {
+impl CallerRole {
     /// Parses the name of a role in the file of tokens.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -60,7 +60,7 @@ pub struct Caller {
     /// Name of the token or of the certificate; `None`: the service does not authenticate callers.
     pub name: Option<String>,
     /// Role of the caller.
-    pub role: Role,
+    pub role: CallerRole,
     /// Address of the caller's end of the connection.
     pub address: SocketAddr,
 }
@@ -111,7 +111,7 @@ pub struct Tokens(Vec<Token>);
 #[derive(Clone, Debug)]
 struct Token {
     name: String,
-    role: Role,
+    role: CallerRole,
     hash: [u8; 32],
 }
 
@@ -146,7 +146,7 @@ impl Tokens {
 
     /// Returns name and role of a token's text.
     #[must_use]
-    pub fn find(&self, text: &str) -> Option<(&str, Role)> {
+    pub fn find(&self, text: &str) -> Option<(&str, CallerRole)> {
         let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
         let found = self.0.iter().find(|it| it.hash == hash)?;
         Some((&found.name, found.role))
@@ -156,7 +156,7 @@ impl Tokens {
 impl Token {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_whitespace();
-        let (name, role) = (fields.next()?, Role::parse(fields.next()?)?);
+        let (name, role) = (fields.next()?, CallerRole::parse(fields.next()?)?);
         let hex = fields.next()?.strip_prefix("sha256:")?;
         if !is_name(name) || fields.next().is_some() || hex.len() != 64 || !hex.is_ascii() {
             return None;
@@ -190,7 +190,7 @@ fn hex(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// The name cannot be used or is known already, or the file cannot be read or written.
-pub fn add_token(path: &Path, name: &str, role: Role) -> Result<String, TokenError> {
+pub fn add_token(path: &Path, name: &str, role: CallerRole) -> Result<String, TokenError> {
     if !is_name(name) {
         return Err(TokenError::Name(name.to_owned()));
     }
@@ -242,11 +242,11 @@ mod tests {
     fn a_new_token_is_found_by_its_text_only() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("tokens");
-        let alice = add_token(&path, "alice", Role::Read).expect("made");
-        let ops = add_token(&path, "ops", Role::Mark).expect("made");
+        let alice = add_token(&path, "alice", CallerRole::Read).expect("made");
+        let ops = add_token(&path, "ops", CallerRole::Mark).expect("made");
         let tokens = Tokens::read(&path).expect("read");
-        assert_eq!(tokens.find(&alice), Some(("alice", Role::Read)));
-        assert_eq!(tokens.find(&ops), Some(("ops", Role::Mark)));
+        assert_eq!(tokens.find(&alice), Some(("alice", CallerRole::Read)));
+        assert_eq!(tokens.find(&ops), Some(("ops", CallerRole::Mark)));
         for wrong in ["", "alice", &alice[1..], &alice.to_uppercase()] {
             assert_eq!(tokens.find(wrong), None, "{wrong:?}");
         }
@@ -256,11 +256,11 @@ mod tests {
             "{text}"
         );
         assert!(matches!(
-            add_token(&path, "ops", Role::Read),
+            add_token(&path, "ops", CallerRole::Read),
             Err(TokenError::Known(_))
         ));
         assert!(matches!(
-            add_token(&path, "a b", Role::Read),
+            add_token(&path, "a b", CallerRole::Read),
             Err(TokenError::Name(_))
         ));
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("mode");

@@ -8,7 +8,7 @@ use crate::{
     ServePlan, TlsFiles,
     identity::{TokenError, Tokens, certificate_name},
     packets::STALLED,
-    routes::{Connection, Service, router},
+    routes::{ClientConnection, ServeState, router},
 };
 use axum::{Extension, Router};
 use hyper_util::{
@@ -42,8 +42,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// Maximum number of open connections.
 const MOST_CONNECTIONS: usize = 256;
-/// Time for a TLS handshake and for the head of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a TLS handshake, for the head of a request and for its body.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of headers of a request.
 const MOST_HEADERS: usize = 64;
 /// Length in bytes up to which the head of a request is buffered. A head that is not complete by
@@ -101,7 +101,7 @@ pub struct Server {
     runtime: Runtime,
     listener: StdListener,
     tls: Option<TlsAcceptor>,
-    service: Arc<Service>,
+    service: Arc<ServeState>,
     /// Address on which the service listens.
     pub address: SocketAddr,
 }
@@ -138,7 +138,7 @@ impl Server {
             .thread_name("serve-net")
             .enable_all()
             .build();
-        let service = Arc::new(Service::new(plan, tokens));
+        let service = Arc::new(ServeState::new(plan, tokens));
         let begun = Instant::now();
         service.store.learn(|| begun.elapsed() < LEARN);
         Ok(Self {
@@ -193,7 +193,7 @@ impl Server {
 
 /// Starts the thread that reads the indexes of new files.
 fn learner(
-    service: &Arc<Service>,
+    service: &Arc<ServeState>,
     is_over: &Arc<AtomicBool>,
 ) -> Result<thread::JoinHandle<()>, ServerError> {
     let (service, is_over) = (Arc::clone(service), Arc::clone(is_over));
@@ -282,7 +282,7 @@ fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerErr
 async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    service: &Arc<Service>,
+    service: &Arc<ServeState>,
     routes: Router,
     connections: &Arc<Semaphore>,
     stopped: &watch::Receiver<bool>,
@@ -316,7 +316,7 @@ async fn accept(
 /// Connection of a client.
 struct Task {
     routes: Router,
-    service: Arc<Service>,
+    service: Arc<ServeState>,
     address: SocketAddr,
     stopped: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
@@ -350,7 +350,7 @@ impl Task {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         certificate: Option<String>,
     ) {
-        let connection = Connection {
+        let connection = ClientConnection {
             address: self.address,
             certificate,
         };

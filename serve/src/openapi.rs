@@ -29,7 +29,7 @@ use utoipa::{
     components(schemas(ErrorBody, FlowsAnswer, PinsAnswer, StatusAnswer, Timeline)),
     modifiers(&Callers)
 )]
-struct Interface;
+struct HttpInterface;
 
 /// Adds how callers identify themselves.
 struct Callers;
@@ -44,5 +44,5 @@ impl Modify for Callers {
 
 /// Returns the description of the interface as JSON.
 pub fn document() -> String {
-    Interface::openapi().to_json().unwrap_or_default()
+    HttpInterface::openapi().to_json().unwrap_or_default()
 }

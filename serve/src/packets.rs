@@ -59,7 +59,7 @@ const LACKS: HeaderName = HeaderName::from_static("wqcap-lacks");
 const LONGEST_LACKS: usize = 1024;
 
 /// Message of the thread that reads the files.
-enum Piece {
+enum AnswerPiece {
     /// Form of the answer, before everything else.
     Form(PacketsForm),
     /// Next bytes of the answer.
@@ -100,14 +100,14 @@ pub async fn answer(
             has_left: Arc::clone(&has_left),
         };
         let result = prepare().and_then(|(query, form)| {
-            send(&handle, &sender, Piece::Form(form));
+            send(&handle, &sender, AnswerPiece::Form(form));
             read(&query, writer, || !sender.is_closed())
         });
         let has_left = has_left.load(Ordering::Relaxed) || sender.is_closed();
         match result {
             Err(e) => {
                 audited.refuse(&counters, e.status(), &e.to_string());
-                send(&handle, &sender, Piece::Refused(e));
+                send(&handle, &sender, AnswerPiece::Refused(e));
             }
             Ok(mut facts) => {
                 if has_left {
@@ -117,7 +117,7 @@ pub async fn answer(
                 audited.answer(&counters, &facts);
                 // Without the last message the body ends with an error.
                 if !has_left {
-                    send(&handle, &sender, Piece::End(facts));
+                    send(&handle, &sender, AnswerPiece::End(facts));
                 }
             }
         }
@@ -139,10 +139,10 @@ pub async fn answer(
             },
         };
         match next.ok_or_else(ended)? {
-            Piece::Form(it) => form = Some(it),
-            Piece::Refused(e) => return Err(e),
-            Piece::End(facts) => return Ok(short(bytes, &facts, form.ok_or_else(ended)?)),
-            Piece::Bytes(it) => bytes.push(it),
+            AnswerPiece::Form(it) => form = Some(it),
+            AnswerPiece::Refused(e) => return Err(e),
+            AnswerPiece::End(facts) => return Ok(short(bytes, &facts, form.ok_or_else(ended)?)),
+            AnswerPiece::Bytes(it) => bytes.push(it),
         }
         if bytes.len() > 1 {
             break;
@@ -177,14 +177,14 @@ fn read(
 }
 
 /// Sends a message to the answer; returns `false` if the client has left or does not read.
-fn send(handle: &Handle, sender: &mpsc::Sender<Piece>, piece: Piece) -> bool {
+fn send(handle: &Handle, sender: &mpsc::Sender<AnswerPiece>, piece: AnswerPiece) -> bool {
     let sent = handle.block_on(async { timeout(STALLED, sender.send(piece)).await });
     matches!(sent, Ok(Ok(())))
 }
 
 /// Passes the output of an extraction to the answer.
 struct PieceWriter {
-    sender: mpsc::Sender<Piece>,
+    sender: mpsc::Sender<AnswerPiece>,
     handle: Handle,
     /// Set when the client has left or does not read.
     has_left: Arc<AtomicBool>,
@@ -195,7 +195,7 @@ impl Write for PieceWriter {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let piece = Piece::Bytes(Bytes::copy_from_slice(bytes));
+        let piece = AnswerPiece::Bytes(Bytes::copy_from_slice(bytes));
         if !send(&self.handle, &self.sender, piece) {
             self.has_left.store(true, Ordering::Relaxed);
             return Err(ErrorKind::BrokenPipe.into());
@@ -225,22 +225,22 @@ fn short(bytes: Vec<Bytes>, facts: &AnswerFacts, form: PacketsForm) -> Response<
 }
 
 /// Returns an answer whose end is not known yet.
-fn long(first: Vec<Bytes>, rest: mpsc::Receiver<Piece>, form: PacketsForm) -> Response<Body> {
+fn long(first: Vec<Bytes>, rest: mpsc::Receiver<AnswerPiece>, form: PacketsForm) -> Response<Body> {
     let first = first
         .into_iter()
         .map(|it| Ok::<_, io::Error>(Frame::data(it)));
     let rest = stream::unfold(Some(rest), |rest| async {
         let mut rest = rest?;
         match rest.recv().await {
-            Some(Piece::Bytes(bytes)) => Some((Ok(Frame::data(bytes)), Some(rest))),
-            Some(Piece::End(facts)) => {
+            Some(AnswerPiece::Bytes(bytes)) => Some((Ok(Frame::data(bytes)), Some(rest))),
+            Some(AnswerPiece::End(facts)) => {
                 let mut trailers = HeaderMap::new();
                 add_facts(&mut trailers, &facts);
                 Some((Ok(Frame::trailers(trailers)), None))
             }
             // The body ends with an error, so that the client does not take it for complete.
-            Some(Piece::Refused(e)) => Some((Err(io::Error::other(e.to_string())), None)),
-            Some(Piece::Form(_)) | None => Some((Err(ErrorKind::UnexpectedEof.into()), None)),
+            Some(AnswerPiece::Refused(e)) => Some((Err(io::Error::other(e.to_string())), None)),
+            Some(AnswerPiece::Form(_)) | None => Some((Err(ErrorKind::UnexpectedEof.into()), None)),
         }
     });
     let body = StreamBody::new(stream::StreamExt::chain(stream::iter(first), rest));

@@ -5,18 +5,19 @@ use crate::{
     audit::{Audited, Counters},
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
-    identity::{Caller, Role, Tokens},
+    identity::{Caller, CallerRole, Tokens},
+    listener::PATIENCE,
     openapi,
     packets::{self, PacketsForm},
-    sensor::{self, PinsAnswer, Sensor, StatusAnswer},
+    sensor::{self, PinsAnswer, SensorAccess, StatusAnswer},
     steno,
-    store::{Store, StoreView},
+    store::{CaptureStore, StoreView},
     timeline::{self, Timeline},
     times,
 };
 use axum::{
     Extension, Json, Router,
-    body::Bytes,
+    body::{Bytes, to_bytes},
     extract::{
         DefaultBodyLimit, FromRequestParts, Query, Request, State, rejection::BytesRejection,
     },
@@ -32,7 +33,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use utoipa::{IntoParams, ToSchema};
 use wqcap_files::{
     extract::{ExtractQuery, FrameQuery},
@@ -60,32 +64,32 @@ const LONGEST_MARK: Duration = Duration::from_secs(24 * 3600);
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// What all requests share.
-pub struct Service {
+pub struct ServeState {
     pub plan: ServePlan,
     pub tokens: Tokens,
-    pub store: Store,
-    pub sensor: Sensor,
+    pub store: CaptureStore,
+    pub sensor: SensorAccess,
     pub counters: Arc<Counters>,
     requests: Arc<Semaphore>,
 }
 
 /// Facts of the connection that a request came over.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     /// Address of the client.
     pub address: SocketAddr,
     /// Name of the client's certificate, which the service has verified.
     pub certificate: Option<String>,
 }
 
-type Shared = State<Arc<Service>>;
+type Shared = State<Arc<ServeState>>;
 
-impl Service {
+impl ServeState {
     /// Creates the service of a plan.
     pub fn new(plan: ServePlan, tokens: Tokens) -> Self {
         Self {
-            store: Store::new(plan.dir.clone(), plan.index_dir.clone()),
-            sensor: Sensor::new(plan.dir.clone(), plan.control.clone()),
+            store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone()),
+            sensor: SensorAccess::new(plan.dir.clone(), plan.control.clone()),
             counters: Arc::default(),
             requests: Arc::new(Semaphore::new(plan.max_requests)),
             tokens,
@@ -112,7 +116,11 @@ impl Service {
     }
 
     /// Returns the caller of a request. A certificate comes before a token.
-    fn caller(&self, connection: &Connection, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    fn caller(
+        &self,
+        connection: &ClientConnection,
+        headers: &HeaderMap,
+    ) -> Result<Caller, ApiError> {
         let of = |name: Option<&str>, role| Caller {
             name: name.map(str::to_owned),
             role,
@@ -125,7 +133,7 @@ impl Service {
             };
         }
         if let Some(name) = &connection.certificate {
-            return Ok(of(Some(name), Role::Read));
+            return Ok(of(Some(name), CallerRole::Read));
         }
         if self.authenticates() {
             return Err(ApiError::Unauthenticated(
@@ -133,7 +141,7 @@ impl Service {
             ));
         }
         check_host(headers)?;
-        Ok(of(None, Role::Read))
+        Ok(of(None, CallerRole::Read))
     }
 }
 
@@ -192,7 +200,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Returns all routes of the service.
-pub fn router(service: Arc<Service>) -> Router {
+pub fn router(service: Arc<ServeState>) -> Router {
     let with_line = Router::new()
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/timeline", get(timeline))
@@ -237,6 +245,10 @@ pub fn router(service: Arc<Service>) -> Router {
         .fallback(async |uri: Uri| ApiError::NoPath(uri.path().chars().take(200).collect()))
         .method_not_allowed_fallback(async |method: Method| ApiError::NoMethod(method.to_string()))
         .layer(DefaultBodyLimit::max(MOST_BODY))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&service),
+            with_body,
+        ))
         .layer(middleware::map_response(with_headers))
         .with_state(service)
 }
@@ -253,6 +265,27 @@ async fn with_headers(mut answer: Response) -> Response {
         headers.insert(name, HeaderValue::from_static(value));
     }
     answer
+}
+
+/// Reads the body of a request before it is handled, within its limits of length and time.
+async fn with_body(State(service): Shared, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let read = timeout(PATIENCE, to_bytes(body, MOST_BODY)).await;
+    let refused = match read {
+        Ok(Ok(body)) => return next.run(Request::from_parts(parts, body.into())).await,
+        Ok(Err(e)) if is_too_long(&e) => ApiError::TooLong(MOST_BODY),
+        Ok(Err(e)) => malformed(&e),
+        Err(_) => ApiError::Slow(PATIENCE.as_secs()),
+    };
+    let audited = Audited::new(identified(&service, &parts).0, described(&parts, ""));
+    audited.refuse(&service.counters, refused.status(), &refused.to_string());
+    refused.into_response()
+}
+
+/// Returns `true` if a body exceeds the limit.
+fn is_too_long(e: &axum::Error) -> bool {
+    let cause = std::error::Error::source(e);
+    cause.is_some_and(|it| it.is::<http_body_util::LengthLimitError>())
 }
 
 /// Identifies the caller of a request, runs it, and writes its audit line.
@@ -276,9 +309,9 @@ async fn with_audit(State(service): Shared, mut request: Request, next: Next) ->
 
 /// Returns the caller of a request, and the error if the caller is refused; the caller is unknown
 /// then.
-fn identified(service: &Service, parts: &Parts) -> (Caller, Result<(), ApiError>) {
-    let connection = parts.extensions.get::<Connection>().cloned();
-    let nowhere = || Connection {
+fn identified(service: &ServeState, parts: &Parts) -> (Caller, Result<(), ApiError>) {
+    let connection = parts.extensions.get::<ClientConnection>().cloned();
+    let nowhere = || ClientConnection {
         address: SocketAddr::from(([0, 0, 0, 0], 0)),
         certificate: None,
     };
@@ -293,7 +326,7 @@ fn identified(service: &Service, parts: &Parts) -> (Caller, Result<(), ApiError>
         Err(e) => {
             let unknown = Caller {
                 name: None,
-                role: Role::Read,
+                role: CallerRole::Read,
                 address: connection.address,
             };
             (unknown, Err(e))
@@ -496,7 +529,7 @@ pub async fn packets_get(State(service): Shared, request: Request) -> Result<Res
 ))]
 pub async fn packets_post(
     State(service): Shared,
-    Extension(connection): Extension<Connection>,
+    Extension(connection): Extension<ClientConnection>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -526,7 +559,7 @@ fn form<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
 }
 
 /// Rebuilds the head of a request whose body has been read.
-fn rebuilt(connection: Connection, method: Method, uri: Uri, headers: &HeaderMap) -> Parts {
+fn rebuilt(connection: ClientConnection, method: Method, uri: Uri, headers: &HeaderMap) -> Parts {
     let mut request = Request::new(());
     *request.method_mut() = method;
     *request.uri_mut() = uri;
@@ -536,7 +569,7 @@ fn rebuilt(connection: Connection, method: Method, uri: Uri, headers: &HeaderMap
 }
 
 async fn packets(
-    service: Arc<Service>,
+    service: Arc<ServeState>,
     parts: &Parts,
     what: String,
     params: Result<PacketsParams, ApiError>,
@@ -550,7 +583,7 @@ async fn packets(
         file_name: "packets.pcap",
         ..pcapng
     };
-    let build = move |service: &Service| {
+    let build = move |service: &ServeState| {
         let params = params?;
         let form = match params.format.as_deref() {
             None | Some("" | "pcapng") => pcapng,
@@ -564,7 +597,7 @@ async fn packets(
 
 /// Builds the query for the frames of the parameters.
 fn frames_of(
-    service: &Service,
+    service: &ServeState,
     params: &PacketsParams,
     form: PacketsForm,
 ) -> Result<FrameQuery, ApiError> {
@@ -604,10 +637,10 @@ fn frames_of(
 
 /// Streams the answer to a query for frames, and takes care of its audit line.
 async fn stream(
-    service: Arc<Service>,
+    service: Arc<ServeState>,
     parts: &Parts,
     what: String,
-    build: impl FnOnce(&Service) -> Result<(FrameQuery, PacketsForm), ApiError> + Send + 'static,
+    build: impl FnOnce(&ServeState) -> Result<(FrameQuery, PacketsForm), ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let (caller, identified) = identified(&service, parts);
     let audited = Audited::new(caller, what);
@@ -646,7 +679,7 @@ async fn stream(
 ))]
 pub async fn query(
     State(service): Shared,
-    Extension(connection): Extension<Connection>,
+    Extension(connection): Extension<ClientConnection>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -658,7 +691,7 @@ pub async fn query(
         .as_ref()
         .map(|it| String::from_utf8_lossy(it).into_owned());
     let what = described(&parts, &text.unwrap_or_default());
-    let build = move |service: &Service| {
+    let build = move |service: &ServeState| {
         let body = body?;
         let text = std::str::from_utf8(&body).map_err(|e| malformed(&e))?;
         let form = PacketsForm {
@@ -673,7 +706,7 @@ pub async fn query(
 
 /// Builds the query for the frames of a query in stenographer's language.
 fn steno_frames(
-    service: &Service,
+    service: &ServeState,
     text: &str,
     headers: &HeaderMap,
     form: PacketsForm,
@@ -922,8 +955,8 @@ pub struct Created {
 
 fn need_mark(caller: &Caller) -> Result<(), ApiError> {
     match caller.role {
-        Role::Mark => Ok(()),
-        Role::Read => Err(ApiError::NeedsMark {
+        CallerRole::Mark => Ok(()),
+        CallerRole::Read => Err(ApiError::NeedsMark {
             who: caller.shown().to_owned(),
         }),
     }
@@ -1002,13 +1035,13 @@ pub struct SessionBody {
 ))]
 pub async fn log_in(
     State(service): Shared,
-    Extension(connection): Extension<Connection>,
+    Extension(connection): Extension<ClientConnection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let caller = |name: Option<&str>| Caller {
         name: name.map(str::to_owned),
-        role: Role::Read,
+        role: CallerRole::Read,
         address: connection.address,
     };
     let check = || -> Result<_, ApiError> {
@@ -1042,7 +1075,7 @@ pub async fn log_out(State(service): Shared, headers: HeaderMap) -> Result<Respo
     Ok(with_cookie(&service, "", 0))
 }
 
-fn with_cookie(service: &Service, token: &str, seconds: u32) -> Response {
+fn with_cookie(service: &ServeState, token: &str, seconds: u32) -> Response {
     let secure = if service.plan.tls.is_some() {
         "; Secure"
     } else {

@@ -87,7 +87,7 @@ pub struct StatusAnswer {
     /// Name of the caller; absent if the service does not authenticate callers.
     pub who: Option<String>,
     /// Role of the caller.
-    pub role: crate::identity::Role,
+    pub role: crate::identity::CallerRole,
     /// Set if callers need a token or a certificate.
     pub authenticates: bool,
     /// What is stored.
@@ -160,7 +160,7 @@ pub struct QueueRow {
 }
 
 /// Access to the capture and to the pins.
-pub struct Sensor {
+pub struct SensorAccess {
     dir: PathBuf,
     control: Option<PathBuf>,
     last: Mutex<LastReading>,
@@ -173,7 +173,7 @@ struct LastReading {
     disk_hours: Option<f64>,
 }
 
-impl Sensor {
+impl SensorAccess {
     /// Creates the access to the capture of a folder, by the socket of its control service.
     pub fn new(dir: PathBuf, control: Option<PathBuf>) -> Self {
         Self {

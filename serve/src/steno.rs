@@ -77,7 +77,7 @@ pub fn parse(query: &str, now: u64) -> Result<Vec<Alternative>, QueryError> {
             problem: format!("the query has more than {LONGEST} bytes"),
         });
     }
-    let mut parser = Parser {
+    let mut parser = QueryParser {
         tokens: tokens(query),
         next: 0,
         len: query.len(),
@@ -128,14 +128,14 @@ fn tokens(query: &str) -> Vec<(usize, &str)> {
     tokens
 }
 
-struct Parser<'q> {
+struct QueryParser<'q> {
     tokens: Vec<(usize, &'q str)>,
     next: usize,
     len: usize,
     now: u64,
 }
 
-impl<'q> Parser<'q> {
+impl<'q> QueryParser<'q> {
     fn peek(&self) -> Option<&'q str> {
         self.tokens.get(self.next).map(|(_, text)| *text)
     }

@@ -33,7 +33,7 @@ const MOST_PARTS: usize = 64;
 
 /// Times and counts of a finished capture file.
 #[derive(Clone, Debug, Default)]
-pub struct FileFacts {
+pub struct StoredFileFacts {
     /// Time of the first frame in nanoseconds since 1970; 0 if it is not known.
     pub first_ns: u64,
     /// Time of the last frame in nanoseconds since 1970; `u64::MAX` if it is not known.
@@ -69,7 +69,7 @@ pub struct KnownFile {
     /// Length of the file in bytes.
     pub len: u64,
     /// Facts of a finished file; `None`: they are not known.
-    pub facts: Option<Arc<FileFacts>>,
+    pub facts: Option<Arc<StoredFileFacts>>,
 }
 
 /// Files of a capture folder at one time.
@@ -97,14 +97,14 @@ impl StoreView {
 }
 
 /// Files of a capture folder, with the facts that are known of them.
-pub struct Store {
+pub struct CaptureStore {
     dir: PathBuf,
     index_dir: Option<PathBuf>,
     known: Mutex<Known>,
 }
 
 /// Facts of a file as it was at the stamp.
-type StampedFacts = (FileStamp, Arc<FileFacts>);
+type StampedFacts = (FileStamp, Arc<StoredFileFacts>);
 
 #[derive(Default)]
 struct Known {
@@ -113,7 +113,7 @@ struct Known {
     listed: Option<Instant>,
 }
 
-impl Store {
+impl CaptureStore {
     /// Creates the store of a capture folder.
     pub fn new(dir: PathBuf, index_dir: Option<PathBuf>) -> Self {
         Self {
@@ -184,8 +184,8 @@ impl Store {
             IndexFolder { folder, dir }.load(path)
         });
         let facts = match index {
-            Some((index, _)) => FileFacts::of_index(&index),
-            None => FileFacts::without_index(path, &stamp)?,
+            Some((index, _)) => StoredFileFacts::of_index(&index),
+            None => StoredFileFacts::without_index(path, &stamp)?,
         };
         Some((stamp, Arc::new(facts)))
     }
@@ -204,7 +204,7 @@ fn without_part(part: &Path) -> Option<PathBuf> {
     Some(part.with_file_name(name.strip_suffix(PART)?))
 }
 
-impl FileFacts {
+impl StoredFileFacts {
     fn of_index(index: &CaptureIndex) -> Self {
         let blocks = &index.blocks;
         let together = blocks.len().div_ceil(MOST_PARTS).max(1);
@@ -293,7 +293,7 @@ mod tests {
             .build(&one, None, || true)
             .expect("built")
             .expect("built");
-        let store = Store::new(dir.path().to_owned(), Some(indexes.path().to_owned()));
+        let store = CaptureStore::new(dir.path().to_owned(), Some(indexes.path().to_owned()));
         let second = 1_000_000_000;
         store.learn(|| true);
         let view = store.view().expect("view");

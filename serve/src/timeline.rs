@@ -3,7 +3,7 @@
 use crate::{
     routes::digits,
     sensor::PinRow,
-    store::{FileFacts, PartFacts, StoreView},
+    store::{PartFacts, StoreView, StoredFileFacts},
 };
 use serde::Serialize;
 use std::ops::Range;
@@ -30,11 +30,11 @@ pub struct Timeline {
     #[schema(value_type = String)]
     pub step_ns: u64,
     /// Intervals, in order.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<TimelineInterval>,
     /// Times without stored frames.
     pub gaps: Vec<Gap>,
     /// Marks of operators.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<TimelineMark>,
     /// Pins that hold files.
     pub pins: Vec<PinRow>,
     /// Number of finished files.
@@ -49,7 +49,7 @@ pub struct Timeline {
 /// Stored frames and bytes of one interval. A part of a file that reaches over several intervals is
 /// spread evenly over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, ToSchema)]
-pub struct Bucket {
+pub struct TimelineInterval {
     /// Frames in finished, indexed files.
     pub frames: u64,
     /// Bytes of finished files.
@@ -73,7 +73,7 @@ pub struct Gap {
 
 /// Mark that an operator set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Mark {
+pub struct TimelineMark {
     /// Time of the frame with the mark.
     #[serde(serialize_with = "digits")]
     #[schema(value_type = String)]
@@ -90,7 +90,7 @@ pub fn span(view: &StoreView) -> Option<Range<u64>> {
     Some(start..end.saturating_add(1))
 }
 
-fn facts(view: &StoreView) -> impl Iterator<Item = &FileFacts> {
+fn facts(view: &StoreView) -> impl Iterator<Item = &StoredFileFacts> {
     view.finished.iter().filter_map(|it| it.facts.as_deref())
 }
 
@@ -102,7 +102,7 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
         from_ns: times.start,
         to_ns: times.start.saturating_add(step_ns.saturating_mul(count)),
         step_ns,
-        buckets: vec![Bucket::default(); usize::try_from(count).unwrap_or(0)],
+        buckets: vec![TimelineInterval::default(); usize::try_from(count).unwrap_or(0)],
         pins,
         files: view.finished.len() as u64,
         ..Timeline::default()
@@ -114,7 +114,7 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
             it.spread(part);
         }
         let marks = facts.marks.iter().filter(|(ns, _)| times.contains(ns));
-        it.marks.extend(marks.map(|(ns, text)| Mark {
+        it.marks.extend(marks.map(|(ns, text)| TimelineMark {
             ns: *ns,
             text: text.clone(),
         }));
@@ -215,10 +215,10 @@ mod tests {
         let file = |parts: &&[PartFacts]| KnownFile {
             path: "x".into(),
             len: 1,
-            facts: Some(Arc::new(FileFacts {
+            facts: Some(Arc::new(StoredFileFacts {
                 parts: parts.to_vec(),
                 is_indexed: true,
-                ..FileFacts::default()
+                ..StoredFileFacts::default()
             })),
         };
         StoreView {
@@ -257,7 +257,11 @@ mod tests {
         // Before and after everything.
         for times in [0..9 * SECOND, 60 * SECOND..70 * SECOND] {
             let none = timeline(&view, times, 5, Vec::new());
-            assert!(none.buckets.iter().all(|it| *it == Bucket::default()));
+            assert!(
+                none.buckets
+                    .iter()
+                    .all(|it| *it == TimelineInterval::default())
+            );
         }
     }
 

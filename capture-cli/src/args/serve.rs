@@ -3,7 +3,7 @@
 use super::ConfigArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
-use wqcap_serve::identity::Role;
+use wqcap_serve::identity::CallerRole;
 
 /// Arguments of `wqcap serve`.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ Examples:
   wqcap serve -c /etc/wqcap/tap0.toml
   wqcap serve -c tap0.toml --new-token alice
   wqcap serve -c tap0.toml --new-token ops --role mark
-  curl -o dns.pcapng 'http://127.0.0.1:9465/api/v1/packets?from=-10m&filter=port+53'")]
+  curl -o dns.pcapng '127.0.0.1:9465/api/v1/packets?filter=port+53'")]
 pub struct ServeArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -25,8 +25,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub new_token: Option<String>,
     /// Role of the new token: read, or mark to also set marks and pins
-    #[arg(long, requires = "new_token", default_value = "read", hide_default_value = true, value_parser = PossibleValuesParser::new(["read", "mark"]).map(|it| Role::parse(&it).unwrap_or(Role::Read)))]
-    pub role: Role,
+    #[arg(long, requires = "new_token", default_value = "read", hide_default_value = true, value_parser = PossibleValuesParser::new(["read", "mark"]).map(|it| CallerRole::parse(&it).unwrap_or(CallerRole::Read)))]
+    pub role: CallerRole,
 }
 
 /// Options of `wqcap extract` for sensors.

@@ -58,10 +58,16 @@ const ENDLESS: &[&str] = &[
 ];
 
 /// Beginnings of commands that run in the background until the block ends, because later commands
-/// use their capture.
-const BACKGROUND: &[&str] = &[
-    "target/release/wqcap run -c configs/wqcap.toml",
-    "wqcap serve --set output.dir=cap",
+/// use them; each with a command that succeeds as soon as it is ready.
+const BACKGROUND: &[(&str, &str)] = &[
+    (
+        "target/release/wqcap run -c configs/wqcap.toml",
+        "wqcap ctl status",
+    ),
+    (
+        "wqcap serve --set output.dir=cap",
+        "curl -sf http://127.0.0.1:9465/healthz",
+    ),
 ];
 
 /// Third-party programs. A command is skipped if its program is not installed.
@@ -191,10 +197,11 @@ fn script(blocks: &[Vec<String>], missing: &[&str]) -> (String, Vec<String>) {
             }
             let quoted = command.replace('\'', r"'\''");
             let _ = writeln!(text, "echo '+ {quoted}'");
-            let _ = if starts(command, BACKGROUND) {
+            let ready = BACKGROUND.iter().find(|it| command.starts_with(it.0));
+            let _ = if let Some((_, ready)) = ready {
                 writeln!(
                     text,
-                    "{command} & background=$!\nuntil wqcap ctl status >status 2>&1; do kill -0 $background; sleep 0.1; done"
+                    "{command} & background=$!\nuntil {ready} >status 2>&1; do kill -0 $background; sleep 0.1; done"
                 )
             } else if starts(command, ENDLESS) {
                 writeln!(

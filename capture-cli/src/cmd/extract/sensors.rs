@@ -20,12 +20,14 @@ use wqcap_engine::{
     files::read::FileRanges,
     filter::Filter,
 };
-use wqcap_serve::client::{ClientFiles, FetchError, SensorClient};
+use wqcap_serve::client::{ClientFiles, SensorClient, SensorFetchError};
 
-impl From<FetchError> for Failure {
-    fn from(e: FetchError) -> Self {
+impl From<SensorFetchError> for Failure {
+    fn from(e: SensorFetchError) -> Self {
         match e {
-            FetchError::File { .. } | FetchError::Refused { .. } => Self::refused(e.to_string()),
+            SensorFetchError::File { .. } | SensorFetchError::Refused { .. } => {
+                Self::refused(e.to_string())
+            }
             e => Self::failed(e.to_string()),
         }
     }
@@ -122,7 +124,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
         let fetched = match fetched {
             Ok(it) => it,
             // The frames of the other sensors are written.
-            Err(e @ FetchError::Lost { .. }) if urls.len() > 1 => {
+            Err(e @ SensorFetchError::Lost { .. }) if urls.len() > 1 => {
                 losses.push(e.to_string());
                 continue;
             }
