@@ -21,7 +21,7 @@ use std::{
 use wqcap_files::{
     extract::SearchedFiles,
     folder::{CaptureFolder, FileStamp},
-    index::{CaptureIndex, IndexFolder},
+    index::{IndexFolder, IndexTimes},
     name::PART,
     read::FileRanges,
 };
@@ -161,7 +161,14 @@ impl CaptureStore {
     /// are in the views after that.
     pub fn learn(&self, may_continue: impl Fn() -> bool) {
         let Ok(view) = self.view() else { return };
-        for file in view.finished.iter().filter(|it| it.facts.is_none()) {
+        // Most requests are for recent frames.
+        let unknown = view.finished.iter().filter(|it| it.facts.is_none());
+        let mut unknown: Vec<_> = unknown.collect();
+        unknown.sort_by_key(|it| {
+            let modified = it.path.metadata().and_then(|it| it.modified());
+            std::cmp::Reverse(modified.ok())
+        });
+        for file in unknown {
             if !may_continue() {
                 return;
             }
@@ -181,10 +188,10 @@ impl CaptureStore {
         let stamp = FileStamp::read(path).ok()?;
         let index = self.index_dir.as_deref().and_then(|folder| {
             let dir = &self.dir;
-            IndexFolder { folder, dir }.load(path)
+            IndexFolder { folder, dir }.load_times(path)
         });
         let facts = match index {
-            Some((index, _)) => StoredFileFacts::of_index(&index),
+            Some(index) => StoredFileFacts::of_index(&index),
             None => StoredFileFacts::without_index(path, &stamp)?,
         };
         Some((stamp, Arc::new(facts)))
@@ -205,7 +212,7 @@ fn without_part(part: &Path) -> Option<PathBuf> {
 }
 
 impl StoredFileFacts {
-    fn of_index(index: &CaptureIndex) -> Self {
+    fn of_index(index: &IndexTimes) -> Self {
         let blocks = &index.blocks;
         let together = blocks.len().div_ceil(MOST_PARTS).max(1);
         let parts = blocks.chunks(together).map(|blocks| PartFacts {

@@ -72,6 +72,9 @@ struct FoundFile {
     begins: Beginning,
     /// Set when the file cannot be read, and the loss has been reported.
     is_lost: bool,
+    /// Set when the first records of this file and of the next one exclude it. Its index is not
+    /// loaded.
+    is_excluded: bool,
 }
 
 /// Parts of a capture file that its index selects.
@@ -108,7 +111,12 @@ pub(super) fn select(
         fs::create_dir_all(folder)
             .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
     }
-    for file in &mut found {
+    let may_be_read = it.within_times(&found, wanted);
+    for (file, may_be_read) in found.iter_mut().zip(may_be_read) {
+        if !may_be_read {
+            file.is_excluded = true;
+            continue;
+        }
         it.load_index_or_beginning(file, wanted);
         let was_read = file.index.is_some() || !wanted.is_always();
         if was_read && !may_continue() {
@@ -117,7 +125,10 @@ pub(super) fn select(
     }
     let begins: Vec<_> = found.iter().map(|it| it.begins).collect();
     for (file, reach) in found.iter_mut().zip(reaches(&begins)) {
-        if file.is_lost || file.index.is_none() && !may_hold(&reach, wanted.times) {
+        if file.is_lost
+            || file.is_excluded
+            || file.index.is_none() && !may_hold(&reach, wanted.times)
+        {
             continue;
         }
         if let (None, Some(indexes), None) = (&file.index, wanted.indexes, wanted.files) {
@@ -154,6 +165,7 @@ impl FileSelection {
                 index: None,
                 begins: Beginning::default(),
                 is_lost: false,
+                is_excluded: false,
             })
             .collect();
         if found.is_empty() {
@@ -165,6 +177,19 @@ impl FileSelection {
         self.finished = found.len() as u64;
         self.finished_bytes = found.iter().map(|it| it.len).sum();
         Ok(found)
+    }
+
+    /// Returns for each listed file if it may have frames of the times, by the first records. An index
+    /// is much longer than a first record, and a store may have thousands. Without a list, every index
+    /// is loaded, so that losses of all files are reported.
+    fn within_times(&self, found: &[FoundFile], wanted: &SelectionQuery<'_>) -> Vec<bool> {
+        if wanted.files.is_none() || wanted.is_always() {
+            return vec![true; found.len()];
+        }
+        let begins = found.iter().map(|it| Beginning::read(&it.file));
+        let begins: Vec<_> = begins.map(Result::unwrap_or_default).collect();
+        let reaches = reaches(&begins).into_iter();
+        reaches.map(|it| may_hold(&it, wanted.times)).collect()
     }
 
     /// Loads the index of a capture file. Without an index, reads the time of the first record of a

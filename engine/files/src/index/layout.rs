@@ -74,6 +74,39 @@ pub struct IndexBlock {
     pub others: bool,
 }
 
+/// Times and counts of an index, without its flows: what a list of many files needs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct IndexTimes {
+    /// Version of the index layout.
+    pub(super) version: u32,
+    /// Length and modification time of the capture file that the index was built from.
+    pub(super) stamp: FileStamp,
+    /// Blocks of the index, in file order.
+    pub blocks: Vec<BlockTimes>,
+    /// Operator's marks in the capture file, in file order.
+    #[serde(default)]
+    pub marks: Vec<IndexMark>,
+}
+
+/// Times and counts of a block of an index; see [`IndexBlock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct BlockTimes {
+    /// Byte offset of the index block's start in the capture file.
+    pub start: u64,
+    /// Byte offset of the index block's end in the capture file.
+    pub end: u64,
+    /// Earliest timestamp in the index block, in nanoseconds since 1970.
+    pub first_ns: u64,
+    /// Latest timestamp in the index block, in nanoseconds since 1970.
+    pub last_ns: u64,
+    /// Number of records in the index block.
+    pub frames: u64,
+    /// Number of frames that the capture lost before frames of this index block.
+    pub lost: Option<u64>,
+}
+
 impl CaptureIndex {
     /// Decodes an index from CBOR, without its checksum. `None`: the bytes are not an index.
     #[must_use]

@@ -25,6 +25,6 @@ mod terms;
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
 pub use keys::IndexKey;
-pub use layout::{CaptureIndex, IndexBlock, IndexMark, MARK};
+pub use layout::{BlockTimes, CaptureIndex, IndexBlock, IndexMark, IndexTimes, MARK};
 pub use store::IndexFolder;
 pub use terms::FlowTerms;

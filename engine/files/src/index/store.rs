@@ -2,7 +2,7 @@
 
 use super::{
     build::build,
-    layout::{CaptureIndex, VERSION},
+    layout::{CaptureIndex, IndexTimes, VERSION},
 };
 use crate::{
     folder::open::{MOST_INDEX, read_regular},
@@ -63,6 +63,16 @@ impl IndexFolder<'_> {
         let fresh =
             index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
         fresh.then_some((index, bytes.len() as u64))
+    }
+
+    /// Loads times and counts of the index of a capture file. `None`: as [`IndexFolder::load`].
+    #[must_use]
+    pub fn load_times(&self, file: &Path) -> Option<IndexTimes> {
+        let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
+        let index: IndexTimes = ciborium::from_reader(&unsealed(&bytes)?[..]).ok()?;
+        let fresh =
+            index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
+        fresh.then_some(index)
     }
 
     /// Builds the index of a capture file, which `key` opens if it is sealed, and writes it into the
