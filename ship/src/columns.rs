@@ -1,6 +1,6 @@
 //! Columns of any Parquet file, by name.
 //!
-//! Invariant: no file causes a panic, and none takes memory for more than [`MOST_ROWS`] rows.
+//! Invariant: no file causes a panic, and none takes memory for more than 2^24 rows.
 
 use bytes::Bytes;
 use parquet::{
