@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`client`] | fetches frames from other sensors |
 //! | [`identity`] | who calls: tokens, client certificates, roles |
+//! | `digits` | numbers of 64 bits in JSON |
 //! | `times` | points in time of requests |
 //! | `error` | errors as answers |
 //! | `steno` | stenographer's query language |
@@ -37,6 +38,7 @@
 
 mod audit;
 pub mod client;
+mod digits;
 mod error;
 mod flow_rows;
 pub mod identity;
@@ -54,6 +56,9 @@ pub use listener::{Server, ServerError};
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_files::sealed::SecretKey;
+
+/// Time for a TLS handshake, for the head of a request and for its body.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Configuration of the service: address, callers, folders of the capture, and limits.
 #[derive(Clone, Debug)]

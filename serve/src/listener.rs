@@ -5,8 +5,9 @@
 //! The kernel ends a connection whose client does not take bytes for [`STALLED`](crate::packets::STALLED).
 
 use crate::{
-    ServePlan, TlsFiles,
+    PATIENCE, ServePlan, TlsFiles,
     identity::{TokenError, Tokens, certificate_name},
+    openapi,
     packets::STALLED,
     routes::{ClientConnection, ServeState, router},
 };
@@ -42,8 +43,6 @@ use tokio_rustls::TlsAcceptor;
 
 /// Maximum number of open connections.
 const MOST_CONNECTIONS: usize = 256;
-/// Time for a TLS handshake, for the head of a request and for its body.
-pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of headers of a request.
 const MOST_HEADERS: usize = 64;
 /// Length in bytes up to which the head of a request is buffered. A head that is not complete by
@@ -169,7 +168,7 @@ impl Server {
         let learner = learner(&service, &is_over)?;
         let result = runtime.block_on(async {
             let listener = TcpListener::from_std(listener).map_err(failed)?;
-            let routes = router(Arc::clone(&service));
+            let routes = router(Arc::clone(&service), openapi::document().into());
             let accept = accept(listener, tls, &service, routes, &connections, &stopped);
             tokio::pin!(accept);
             loop {

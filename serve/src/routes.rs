@@ -6,8 +6,6 @@ use crate::{
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
     identity::{Caller, CallerRole, Tokens},
-    listener::PATIENCE,
-    openapi,
     packets::{self, PacketsForm},
     sensor::{self, PinsAnswer, SensorAccess, StatusAnswer},
     steno,
@@ -18,15 +16,13 @@ use crate::{
 use axum::{
     Extension, Json, Router,
     body::{Bytes, to_bytes},
-    extract::{
-        DefaultBodyLimit, FromRequestParts, Query, Request, State, rejection::BytesRejection,
-    },
+    extract::{FromRequestParts, Query, Request, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use serde::{Deserialize, Deserializer, Serializer, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use std::{
     net::{IpAddr, SocketAddr},
     ops::Range,
@@ -199,8 +195,8 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Returns all routes of the service.
-pub fn router(service: Arc<ServeState>) -> Router {
+/// Returns all routes of the service. `description` is the document at `/openapi.json`.
+pub fn router(service: Arc<ServeState>, description: Arc<str>) -> Router {
     let with_line = Router::new()
         .route("/api/v1/flows", get(flows))
         .route("/api/v1/timeline", get(timeline))
@@ -219,7 +215,13 @@ pub fn router(service: Arc<ServeState>) -> Router {
         .route("/query", post(query))
         .route("/api/v1/session", post(log_in).delete(log_out))
         .route("/healthz", get(healthz))
-        .route("/openapi.json", get(openapi_json))
+        .route(
+            "/openapi.json",
+            get(async move || {
+                let kind = "application/json";
+                ([(header::CONTENT_TYPE, kind)], description.to_string())
+            }),
+        )
         .route(
             "/",
             get(|| {
@@ -244,7 +246,6 @@ pub fn router(service: Arc<ServeState>) -> Router {
         )
         .fallback(async |uri: Uri| ApiError::NoPath(uri.path().chars().take(200).collect()))
         .method_not_allowed_fallback(async |method: Method| ApiError::NoMethod(method.to_string()))
-        .layer(DefaultBodyLimit::max(MOST_BODY))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&service),
             with_body,
@@ -270,12 +271,12 @@ async fn with_headers(mut answer: Response) -> Response {
 /// Reads the body of a request before it is handled, within its limits of length and time.
 async fn with_body(State(service): Shared, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let read = timeout(PATIENCE, to_bytes(body, MOST_BODY)).await;
+    let read = timeout(crate::PATIENCE, to_bytes(body, MOST_BODY)).await;
     let refused = match read {
         Ok(Ok(body)) => return next.run(Request::from_parts(parts, body.into())).await,
         Ok(Err(e)) if is_too_long(&e) => ApiError::TooLong(MOST_BODY),
         Ok(Err(e)) => malformed(&e),
-        Err(_) => ApiError::Slow(PATIENCE.as_secs()),
+        Err(_) => ApiError::Slow(crate::PATIENCE.as_secs()),
     };
     let audited = Audited::new(identified(&service, &parts).0, described(&parts, ""));
     audited.refuse(&service.counters, refused.status(), &refused.to_string());
@@ -365,14 +366,6 @@ fn malformed(e: &impl ToString) -> ApiError {
     ApiError::Malformed(e.to_string())
 }
 
-/// Body of a request, within the limit.
-fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
-    body.map_err(|e| match e.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLong(MOST_BODY),
-        _ => malformed(&e),
-    })
-}
-
 /// Parses a JSON body.
 fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
     match media_type(headers) {
@@ -387,19 +380,6 @@ fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiE
 fn media_type(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     Some(value.split(';').next().unwrap_or_default().trim())
-}
-
-/// Serializes a number as decimal digits in a string, since JSON readers have 53 bits for numbers.
-pub fn digits<S: Serializer>(n: &u64, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(n)
-}
-
-/// Serializes an optional number as decimal digits in a string.
-pub fn optional_digits<S: Serializer>(n: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
-    match n {
-        Some(n) => to.collect_str(n),
-        None => to.serialize_none(),
-    }
 }
 
 /// Reads a text or a number as text: JSON bodies and addresses have the same parameters.
@@ -529,22 +509,14 @@ pub async fn packets_get(State(service): Shared, request: Request) -> Result<Res
 ))]
 pub async fn packets_post(
     State(service): Shared,
-    Extension(connection): Extension<ClientConnection>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    parts: Parts,
+    body: Bytes,
 ) -> Result<Response, ApiError> {
-    let parts = rebuilt(connection, method, uri, &headers);
-    let body = body_of(body);
-    let text = body
-        .as_ref()
-        .map(|it| String::from_utf8_lossy(it).into_owned());
-    let what = described(&parts, &text.unwrap_or_default());
-    let params = body.and_then(|body| match media_type(&headers) {
+    let what = described(&parts, &String::from_utf8_lossy(&body));
+    let params = match media_type(&parts.headers) {
         Some("application/x-www-form-urlencoded") => form(&body),
-        _ => json(&headers, &body),
-    });
+        _ => json(&parts.headers, &body),
+    };
     packets(service, &parts, what, params).await
 }
 
@@ -556,16 +528,6 @@ fn form<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         .map_err(|e: axum::http::uri::InvalidUri| malformed(&e))?;
     let Query(it) = Query::try_from_uri(&uri).map_err(|e| malformed(&e))?;
     Ok(it)
-}
-
-/// Rebuilds the head of a request whose body has been read.
-fn rebuilt(connection: ClientConnection, method: Method, uri: Uri, headers: &HeaderMap) -> Parts {
-    let mut request = Request::new(());
-    *request.method_mut() = method;
-    *request.uri_mut() = uri;
-    request.headers_mut().clone_from(headers);
-    request.extensions_mut().insert(connection);
-    request.into_parts().0
 }
 
 async fn packets(
@@ -679,20 +641,12 @@ async fn stream(
 ))]
 pub async fn query(
     State(service): Shared,
-    Extension(connection): Extension<ClientConnection>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    parts: Parts,
+    body: Bytes,
 ) -> Result<Response, ApiError> {
-    let parts = rebuilt(connection, method, uri, &headers);
-    let body = body_of(body);
-    let text = body
-        .as_ref()
-        .map(|it| String::from_utf8_lossy(it).into_owned());
-    let what = described(&parts, &text.unwrap_or_default());
+    let what = described(&parts, &String::from_utf8_lossy(&body));
+    let headers = parts.headers.clone();
     let build = move |service: &ServeState| {
-        let body = body?;
         let text = std::str::from_utf8(&body).map_err(|e| malformed(&e))?;
         let form = PacketsForm {
             media_type: "application/octet-stream",
@@ -857,7 +811,7 @@ pub async fn timeline(
     in_thread(move || {
         let view = service.view()?;
         let now = times::now();
-        let all = timeline::span(&view).unwrap_or(now.saturating_sub(1)..now);
+        let all = view.span().unwrap_or(now.saturating_sub(1)..now);
         let times = range(params.from.as_deref(), params.to.as_deref(), all)?;
         let pins = service.sensor.pins();
         Ok(Json(timeline::timeline(&view, times, count, pins.pins)))
@@ -972,10 +926,10 @@ pub async fn add_pin(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Bytes,
 ) -> Result<(StatusCode, Json<Created>), ApiError> {
     need_mark(&caller)?;
-    let it: PinBody = json(&headers, &body_of(body)?)?;
+    let it: PinBody = json(&headers, &body)?;
     let times = range(Some(&it.from), Some(&it.to), 0..u64::MAX)?;
     filter("filter", &it.filter)?;
     in_thread(move || {
@@ -996,10 +950,10 @@ pub async fn add_mark(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Bytes,
 ) -> Result<(StatusCode, Json<Created>), ApiError> {
     need_mark(&caller)?;
-    let it: MarkBody = json(&headers, &body_of(body)?)?;
+    let it: MarkBody = json(&headers, &body)?;
     let duration = |name, text: &str| {
         let parsed = humantime::parse_duration(text).map_err(|e| ApiError::value(name, text, e))?;
         match parsed <= LONGEST_MARK {
@@ -1037,7 +991,7 @@ pub async fn log_in(
     State(service): Shared,
     Extension(connection): Extension<ClientConnection>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Bytes,
 ) -> Result<Response, ApiError> {
     let caller = |name: Option<&str>| Caller {
         name: name.map(str::to_owned),
@@ -1046,7 +1000,7 @@ pub async fn log_in(
     };
     let check = || -> Result<_, ApiError> {
         check_origin(&headers)?;
-        let it: SessionBody = json(&headers, &body_of(body)?)?;
+        let it: SessionBody = json(&headers, &body)?;
         let found = service.tokens.find(&it.token);
         let (name, _) = found.ok_or(ApiError::Unauthenticated("the token is not known"))?;
         Ok((name, it.token))
@@ -1104,13 +1058,6 @@ pub async fn healthz() -> &'static str {
 pub async fn metrics(State(service): Shared) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], service.counters.text())
-}
-
-async fn openapi_json() -> impl IntoResponse {
-    (
-        [(header::CONTENT_TYPE, "application/json")],
-        openapi::document(),
-    )
 }
 
 async fn page(kind: &'static str, text: &'static str) -> impl IntoResponse {

@@ -3,10 +3,10 @@
 //! Invariant: the control service is asked at most once in [`FRESH`], whatever the number of callers.
 
 use crate::{
+    digits::{digits, optional_digits},
     error::ApiError,
-    routes::{digits, optional_digits},
     store::StoreView,
-    timeline, times,
+    times,
 };
 use serde::Serialize;
 use std::{
@@ -299,7 +299,7 @@ impl SensorAccess {
 
     /// Returns the state of what is stored.
     pub fn store(&self, view: &StoreView, disk_hours: Option<f64>) -> StoreStatus {
-        let span = timeline::span(view);
+        let span = view.span();
         StoreStatus {
             files: view.finished.len() as u64,
             bytes: view.finished.iter().map(|it| it.len).sum(),

@@ -82,6 +82,20 @@ pub struct StoreView {
 }
 
 impl StoreView {
+    /// Returns the facts of finished files, as far as they are known.
+    pub fn facts(&self) -> impl Iterator<Item = &StoredFileFacts> {
+        self.finished.iter().filter_map(|it| it.facts.as_deref())
+    }
+
+    /// Returns the earliest and the latest time of frames in finished files, as far as they are
+    /// known; the end is exclusive.
+    pub fn span(&self) -> Option<Range<u64>> {
+        let parts = || self.facts().flat_map(|it| &it.parts);
+        let start = parts().map(|it| it.first_ns).min()?;
+        let end = parts().map(|it| it.last_ns).max()?;
+        Some(start..end.saturating_add(1))
+    }
+
     /// Returns the files that may have frames of `times`.
     pub fn files_of(&self, times: &Range<u64>) -> SearchedFiles {
         let may_hold = |it: &&KnownFile| {

@@ -1,9 +1,9 @@
 //! What is stored, by interval: from the facts of the files, never from packets.
 
 use crate::{
-    routes::digits,
+    digits::digits,
     sensor::PinRow,
-    store::{PartFacts, StoreView, StoredFileFacts},
+    store::{PartFacts, StoreView},
 };
 use serde::Serialize;
 use std::ops::Range;
@@ -82,18 +82,6 @@ pub struct TimelineMark {
     pub text: String,
 }
 
-/// Returns the earliest and the latest time of frames in finished files, as far as they are known.
-pub fn span(view: &StoreView) -> Option<Range<u64>> {
-    let parts = || facts(view).flat_map(|it| &it.parts);
-    let start = parts().map(|it| it.first_ns).min()?;
-    let end = parts().map(|it| it.last_ns).max()?;
-    Some(start..end.saturating_add(1))
-}
-
-fn facts(view: &StoreView) -> impl Iterator<Item = &StoredFileFacts> {
-    view.finished.iter().filter_map(|it| it.facts.as_deref())
-}
-
 /// Computes the timeline of `times` in `count` intervals.
 pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRow>) -> Timeline {
     let length = times.end.saturating_sub(times.start).max(1);
@@ -108,7 +96,7 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
         ..Timeline::default()
     };
     let mut spans = Vec::new();
-    for facts in facts(view) {
+    for facts in view.facts() {
         for part in &facts.parts {
             spans.push(part.first_ns..part.last_ns);
             it.spread(part);
@@ -119,7 +107,7 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
             text: text.clone(),
         }));
     }
-    let indexed = facts(view).filter(|facts| facts.is_indexed).count() as u64;
+    let indexed = view.facts().filter(|facts| facts.is_indexed).count() as u64;
     it.unindexed_files = it.files - indexed;
     it.marks.sort_by_key(|mark| mark.ns);
     it.marks.dedup();
@@ -196,7 +184,7 @@ fn gaps(mut spans: Vec<Range<u64>>, times: &Range<u64>, shortest: u64) -> Vec<Ga
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::KnownFile;
+    use crate::store::{KnownFile, StoredFileFacts};
     use std::sync::Arc;
 
     const SECOND: u64 = 1_000_000_000;
@@ -230,7 +218,7 @@ mod tests {
     #[test]
     fn parts_are_spread_over_the_intervals_without_loss() {
         let view = view(&[&[part(10, 20, 1000), part(20, 21, 7)], &[part(50, 50, 3)]]);
-        let span = span(&view).expect("frames");
+        let span = view.span().expect("frames");
         assert_eq!(span, 10 * SECOND..50 * SECOND + 1);
         for count in [1, 2, 3, 40, 41, 1999] {
             let it = timeline(&view, span.clone(), count, Vec::new());
