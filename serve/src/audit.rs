@@ -101,7 +101,7 @@ impl Drop for Audited {
     }
 }
 
-/// What an answer had.
+/// Size of an answer with packets, and the reasons why it lacks frames.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerFacts {
     /// Number of frames in the answer.

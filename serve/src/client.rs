@@ -48,7 +48,7 @@ pub enum SensorFetchError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the client cannot use the file.
         problem: String,
     },
     /// The client cannot be created.
@@ -59,9 +59,9 @@ pub enum SensorFetchError {
     Refused {
         /// Address of the sensor.
         url: String,
-        /// What failed, as the sensor says.
+        /// Description of the failure by the sensor.
         detail: String,
-        /// What to do, as the sensor says.
+        /// Remedy that the sensor proposes.
         remedy: String,
     },
     /// The sensor cannot be reached, or the answer ended early.
@@ -69,7 +69,7 @@ pub enum SensorFetchError {
     Lost {
         /// Address of the sensor.
         url: String,
-        /// What happened.
+        /// Reason why the connection or the answer ended.
         problem: String,
     },
     /// The answer cannot be written.
@@ -85,12 +85,12 @@ pub enum SensorFetchError {
     Stopped(String),
 }
 
-/// What an answer had.
+/// Length of a fetched answer, and whether it is complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FetchedAnswer {
     /// Number of bytes of the answer.
     pub bytes: u64,
-    /// What the answer lacks, as its last block says; `None`: it is complete.
+    /// Frames that the answer lacks, as its header or last block states; `None`: it is complete.
     pub lacks: Option<String>,
 }
 

@@ -69,9 +69,9 @@ pub enum ApiError {
 pub struct ErrorBody {
     /// Short name of the error, for programs.
     pub error: &'static str,
-    /// What failed, with its value.
+    /// Description of the failure, with the refused value.
     pub detail: String,
-    /// What the caller can do.
+    /// Remedy for the caller.
     pub remedy: String,
 }
 

@@ -23,7 +23,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Maximum length of the name of a token in bytes.
 const LONGEST_NAME: usize = 64;
 
-/// What a caller may do.
+/// Role of a caller: the requests that it may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CallerRole {

@@ -79,7 +79,7 @@ pub enum ServerError {
     Tls {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// Reason why the file cannot be used.
         problem: String,
     },
     /// The file of tokens cannot be used.
@@ -87,7 +87,7 @@ pub enum ServerError {
     Tokens {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// Reason why the file cannot be used.
         source: TokenError,
     },
     /// The threads of the service cannot be started.

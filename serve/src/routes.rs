@@ -59,7 +59,7 @@ const LONGEST_MARK: Duration = Duration::from_secs(24 * 3600);
 
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// What all requests share.
+/// Plan, tokens, files and counters that all requests share.
 pub struct ServeState {
     pub plan: ServePlan,
     pub tokens: Tokens,
@@ -902,7 +902,7 @@ fn minute() -> String {
 pub struct Created {
     /// ID.
     id: String,
-    /// What the capture has done.
+    /// Change that the capture made for the mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }

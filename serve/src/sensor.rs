@@ -90,7 +90,7 @@ pub struct StatusAnswer {
     pub role: crate::identity::CallerRole,
     /// Set if callers need a token or a certificate.
     pub authenticates: bool,
-    /// What is stored.
+    /// Number and times of the stored files.
     pub store: StoreStatus,
     /// State of the capture; absent if it is not known.
     pub capture: Option<CaptureAnswer>,
@@ -98,7 +98,7 @@ pub struct StatusAnswer {
     pub capture_problem: Option<String>,
 }
 
-/// What is stored.
+/// Number, length and times of the stored capture files.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct StoreStatus {
     /// Number of finished files.

@@ -28,7 +28,7 @@ const DEEPEST: usize = 64;
 pub struct QueryError {
     /// Byte offset in the query.
     pub at: usize,
-    /// What is wrong there.
+    /// Description of the fault at this offset.
     pub problem: String,
 }
 
