@@ -323,6 +323,8 @@ pub fn behind_vlan_tags(filter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{prelude::*, sample::select};
+    use wqcap_frame::filter::Filter;
 
     const SECOND: u64 = 1_000_000_000;
     const NOW: u64 = 2_000_000_000 * SECOND;
@@ -422,7 +424,56 @@ mod tests {
             "(tcp or udp) and (port 1 or port 2) and host ::1",
         ] {
             let filter = behind_vlan_tags(&filter_of(query));
-            wqcap_frame::filter::Filter::compile(&filter).expect(&filter);
+            Filter::compile(&filter).expect(&filter);
+        }
+    }
+
+    /// Words of queries, whole terms among them so that many sequences are queries.
+    const WORDS: [&str; 24] = [
+        "(",
+        ")",
+        "and",
+        "&&",
+        "or",
+        "||",
+        "host",
+        "net",
+        "port",
+        "ip",
+        "proto",
+        "mask",
+        "tcp",
+        "icmp",
+        "6",
+        "5m",
+        "ago",
+        "before",
+        "host 1.2.3.4",
+        "net 2001:db8::/32",
+        "port 53",
+        "after 5m ago",
+        "(tcp or after 1h ago)",
+        "\u{e9}",
+    ];
+
+    proptest! {
+        #[test]
+        fn any_words_are_translated_or_refused(
+            words in proptest::collection::vec(select(&WORDS[..]), 0..24),
+            joined in any::<bool>(),
+        ) {
+            let query = words.join(if joined { " and " } else { " " });
+            match parse(&query, NOW) {
+                Ok(all) => {
+                    prop_assert!(all.len() <= MOST_ALTERNATIVES);
+                    for it in all {
+                        prop_assert!(it.times.start < it.times.end, "{}", query);
+                        let filter = behind_vlan_tags(&it.filter);
+                        prop_assert!(Filter::compile(&filter).is_ok(), "{}: {}", query, filter);
+                    }
+                }
+                Err(e) => prop_assert!(e.at <= query.len() && query.is_char_boundary(e.at)),
+            }
         }
     }
 }

@@ -21,15 +21,13 @@ use std::{
 use wqcap_files::{
     extract::SearchedFiles,
     folder::{CaptureFolder, FileStamp},
-    index::{IndexFolder, IndexTimes},
+    index::{IndexFolder, IndexPart, IndexTimes},
     name::PART,
     read::FileRanges,
 };
 
 /// Age at which the list of files is read again.
 const FRESH: Duration = Duration::from_millis(500);
-/// Maximum number of parts in the facts of a file.
-const MOST_PARTS: usize = 64;
 
 /// Times and counts of a finished capture file.
 #[derive(Clone, Debug, Default)]
@@ -39,26 +37,11 @@ pub struct StoredFileFacts {
     /// Time of the last frame in nanoseconds since 1970; `u64::MAX` if it is not known.
     pub last_ns: u64,
     /// Parts of the file in file order; empty without an index.
-    pub parts: Vec<PartFacts>,
+    pub parts: Vec<IndexPart>,
     /// Marks of operators: time in nanoseconds since 1970, and text.
     pub marks: Vec<(u64, String)>,
     /// Set if the facts are from an index.
     pub is_indexed: bool,
-}
-
-/// Counts of a part of a capture file.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PartFacts {
-    /// Time of the part's first frame in nanoseconds since 1970.
-    pub first_ns: u64,
-    /// Time of the part's last frame in nanoseconds since 1970.
-    pub last_ns: u64,
-    /// Number of frames.
-    pub frames: u64,
-    /// Number of bytes in the file.
-    pub bytes: u64,
-    /// Number of frames that the capture lost before frames of the part.
-    pub lost: u64,
 }
 
 /// Capture file with its facts.
@@ -205,7 +188,7 @@ impl CaptureStore {
             IndexFolder { folder, dir }.load_times(path)
         });
         let facts = match index {
-            Some(index) => StoredFileFacts::of_index(&index),
+            Some(index) => StoredFileFacts::of_index(index),
             None => StoredFileFacts::without_index(path, &stamp)?,
         };
         Some((stamp, Arc::new(facts)))
@@ -226,24 +209,14 @@ fn without_part(part: &Path) -> Option<PathBuf> {
 }
 
 impl StoredFileFacts {
-    fn of_index(index: &IndexTimes) -> Self {
-        let blocks = &index.blocks;
-        let together = blocks.len().div_ceil(MOST_PARTS).max(1);
-        let parts = blocks.chunks(together).map(|blocks| PartFacts {
-            first_ns: blocks.iter().map(|it| it.first_ns).min().unwrap_or(0),
-            last_ns: blocks.iter().map(|it| it.last_ns).max().unwrap_or(0),
-            frames: blocks.iter().map(|it| it.frames).sum(),
-            bytes: blocks.iter().map(|it| it.end - it.start).sum(),
-            lost: blocks.iter().filter_map(|it| it.lost).sum(),
-        });
-        let parts: Vec<_> = parts.collect();
-        let marks = index.marks.iter();
+    fn of_index(index: IndexTimes) -> Self {
+        let IndexTimes { parts, marks, .. } = index;
         Self {
             // A file without frames has frames of no time.
             first_ns: parts.iter().map(|it| it.first_ns).min().unwrap_or(u64::MAX),
             last_ns: parts.iter().map(|it| it.last_ns).max().unwrap_or(0),
             parts,
-            marks: marks.map(|it| (it.ns, it.text.clone())).collect(),
+            marks: marks.into_iter().map(|it| (it.ns, it.text)).collect(),
             is_indexed: true,
         }
     }
@@ -259,7 +232,7 @@ impl StoredFileFacts {
             .duration_since(std::time::UNIX_EPOCH)
             .ok()?;
         let written = u64::try_from(written.as_nanos()).ok()?;
-        let part = PartFacts {
+        let part = IndexPart {
             first_ns: packet.ns,
             last_ns: written.max(packet.ns),
             frames: 0,

@@ -1,13 +1,10 @@
 //! What is stored, by interval: from the facts of the files, never from packets.
 
-use crate::{
-    digits::digits,
-    sensor::PinRow,
-    store::{PartFacts, StoreView},
-};
+use crate::{digits::digits, sensor::PinRow, store::StoreView};
 use serde::Serialize;
 use std::ops::Range;
 use utoipa::ToSchema;
+use wqcap_files::index::IndexPart;
 
 /// Shortest time without a stored frame that is a gap.
 const SHORTEST_GAP_NS: u64 = 2_000_000_000;
@@ -134,7 +131,7 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
 
 impl Timeline {
     /// Adds a part of a file to the intervals that it reaches over.
-    fn spread(&mut self, part: &PartFacts) {
+    fn spread(&mut self, part: &IndexPart) {
         let span = u128::from((part.last_ns - part.first_ns).max(1));
         let Some(last) = part.last_ns.checked_sub(self.from_ns) else {
             return;
@@ -189,8 +186,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn part(first: u64, last: u64, frames: u64) -> PartFacts {
-        PartFacts {
+    fn part(first: u64, last: u64, frames: u64) -> IndexPart {
+        IndexPart {
             first_ns: first * SECOND,
             last_ns: last * SECOND,
             frames,
@@ -199,8 +196,8 @@ mod tests {
         }
     }
 
-    fn view(files: &[&[PartFacts]]) -> StoreView {
-        let file = |parts: &&[PartFacts]| KnownFile {
+    fn view(files: &[&[IndexPart]]) -> StoreView {
+        let file = |parts: &&[IndexPart]| KnownFile {
             path: "x".into(),
             len: 1,
             facts: Some(Arc::new(StoredFileFacts {

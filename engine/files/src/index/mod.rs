@@ -6,8 +6,9 @@
 //! flows, terms -> IndexKey -> the same test on a set of a block's keys, without its flows
 //! ```
 //!
-//! An index is CBOR (RFC 8949), so that other programs can read it. It contains a checksum, and the
-//! length and the modification time of its file.
+//! An index file is a sequence of two CBOR items (RFC 8742), so that other programs can read it: times
+//! and counts, and the index. Each contains a checksum, and the length and the modification time of
+//! its capture file.
 //!
 //! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`],
 //! [`crate::sealed`].
@@ -19,12 +20,13 @@ mod build;
 mod flow;
 mod keys;
 mod layout;
+mod packed;
 mod store;
 mod terms;
 
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
 pub use keys::IndexKey;
-pub use layout::{BlockTimes, CaptureIndex, IndexBlock, IndexMark, IndexTimes, MARK};
+pub use layout::{CaptureIndex, IndexBlock, IndexMark, IndexPart, IndexTimes, MARK};
 pub use store::IndexFolder;
 pub use terms::FlowTerms;

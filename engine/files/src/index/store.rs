@@ -5,7 +5,7 @@ use super::{
     layout::{CaptureIndex, IndexTimes, VERSION},
 };
 use crate::{
-    folder::open::{MOST_INDEX, read_regular},
+    folder::open::{MOST_INDEX, open_regular, read_regular},
     folder::{FileStamp, FolderTree, remove_emptied},
     name::FileName,
     read::ReadError,
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
     fs::{self, Permissions},
-    io,
+    io::{self, BufReader, Read},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -25,13 +25,17 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Suffix of an index's file name, after the complete name of its capture file.
 const ENDING: &str = ".cbor";
 
-/// Content of an index file: the encoded index, and its checksum (XXH3, 64 bits). The checksum
-/// detects an index torn by a power cut, because indexes are not synced.
+/// Item of an index file: encoded times or the encoded index, and the checksum of these bytes (XXH3,
+/// 64 bits). The checksum detects an index torn by a power cut, because indexes are not synced.
 #[derive(Serialize, Deserialize)]
-struct ChecksummedIndex {
+struct ChecksummedItem {
     xxh3: u64,
     index: Value,
 }
+
+/// Maximum length in bytes of the times of an index with their marks, whose texts are those of
+/// comments.
+const MOST_TIMES: u64 = 4 << 20;
 
 /// Folder of the indexes of a capture folder. An index has the same relative path as its capture
 /// file.
@@ -59,20 +63,24 @@ impl IndexFolder<'_> {
     #[must_use]
     pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
         let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
-        let index = CaptureIndex::decode(&unsealed(&bytes)?)?;
+        let mut rest = &bytes[..];
+        next_item(&mut rest)?;
+        let index = CaptureIndex::decode(&next_item(&mut rest)?)?;
         let fresh =
             index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
         fresh.then_some((index, bytes.len() as u64))
     }
 
-    /// Loads times and counts of the index of a capture file. `None`: as [`IndexFolder::load`].
+    /// Loads times and counts of a capture file from the beginning of its index. `None`: as
+    /// [`IndexFolder::load`].
     #[must_use]
     pub fn load_times(&self, file: &Path) -> Option<IndexTimes> {
-        let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
-        let index: IndexTimes = ciborium::from_reader(&unsealed(&bytes)?[..]).ok()?;
+        let index = open_regular(&self.path_of(file)).ok()?;
+        let mut start = BufReader::new(index.take(MOST_TIMES));
+        let times: IndexTimes = ciborium::from_reader(&next_item(&mut start)?[..]).ok()?;
         let fresh =
-            index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
-        fresh.then_some(index)
+            times.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == times.stamp);
+        fresh.then_some(times)
     }
 
     /// Builds the index of a capture file, which `key` opens if it is sealed, and writes it into the
@@ -116,8 +124,9 @@ impl IndexFolder<'_> {
             }
             // A name made by a template is not specific enough: the content must be that of an
             // index.
-            let is_index =
-                || read_regular(&path, MOST_INDEX).is_ok_and(|bytes| unsealed(&bytes).is_some());
+            let is_index = || {
+                read_regular(&path, MOST_INDEX).is_ok_and(|bytes| next_item(&bytes[..]).is_some())
+            };
             if FileName::parse(file).is_some() || is_index() {
                 fs::remove_file(&path)?;
                 remove_emptied(&path, self.folder);
@@ -130,20 +139,25 @@ impl IndexFolder<'_> {
     }
 }
 
-/// Returns the encoded index of an index file, if its checksum is correct.
-fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
-    let sealed: ChecksummedIndex = ciborium::from_reader(bytes).ok()?;
+/// Reads the next item of an index file. `None`: there is none, or its checksum is wrong.
+fn next_item(from: impl Read) -> Option<Vec<u8>> {
+    let sealed: ChecksummedItem = ciborium::from_reader(from).ok()?;
     let body = sealed.index.into_bytes().ok()?;
     (xxh3_64(&body) == sealed.xxh3).then_some(body)
 }
 
-fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
+/// Encodes an item of an index file.
+fn encode(item: &impl Serialize) -> io::Result<ChecksummedItem> {
     let mut body = Vec::new();
-    ciborium::into_writer(index, &mut body).map_err(io::Error::other)?;
-    let sealed = ChecksummedIndex {
+    ciborium::into_writer(item, &mut body).map_err(io::Error::other)?;
+    Ok(ChecksummedItem {
         xxh3: xxh3_64(&body),
         index: Value::Bytes(body),
-    };
+    })
+}
+
+fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
+    let items = [encode(&IndexTimes::of(index))?, encode(index)?];
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     // Indexes get the mode of any new file, like capture files.
@@ -152,7 +166,9 @@ fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
     let mut out = io::BufWriter::new(&temporary);
-    ciborium::into_writer(&sealed, &mut out).map_err(io::Error::other)?;
+    for item in items {
+        ciborium::into_writer(&item, &mut out).map_err(io::Error::other)?;
+    }
     io::Write::flush(&mut out)?;
     drop(out);
     temporary.persist(path)?;
@@ -187,6 +203,9 @@ mod tests {
         assert_eq!(size, fs::metadata(&path).expect("there").len());
         let mode = |path| fs::metadata(path).expect("there").permissions().mode();
         assert_eq!(mode(&path), mode(&file), "the mode of a new file");
+        let times = folder.load_times(&file).expect("there");
+        assert_eq!(times, IndexTimes::of(&again));
+        assert_eq!(times.parts.iter().map(|it| it.frames).sum::<u64>(), 3);
         let parts = again.select(&(0..u64::MAX), &FlowTerms::default());
         let head = 0..starts[0] as u64;
         let all = starts[0] as u64..*starts.last().expect("some") as u64;
