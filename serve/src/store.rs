@@ -21,7 +21,7 @@ use std::{
 use wqcap_files::{
     extract::SearchedFiles,
     folder::{CaptureFolder, FileStamp},
-    index::{IndexFolder, IndexPart, IndexTimes},
+    index::{IndexFolder, IndexPart, IndexSummary},
     name::PART,
     read::FileRanges,
 };
@@ -185,7 +185,7 @@ impl CaptureStore {
         let stamp = FileStamp::read(path).ok()?;
         let index = self.index_dir.as_deref().and_then(|folder| {
             let dir = &self.dir;
-            IndexFolder { folder, dir }.load_times(path)
+            IndexFolder { folder, dir }.load_summary(path)
         });
         let facts = match index {
             Some(index) => StoredFileFacts::of_index(index),
@@ -209,8 +209,8 @@ fn without_part(part: &Path) -> Option<PathBuf> {
 }
 
 impl StoredFileFacts {
-    fn of_index(index: IndexTimes) -> Self {
-        let IndexTimes { parts, marks, .. } = index;
+    fn of_index(index: IndexSummary) -> Self {
+        let IndexSummary { parts, marks, .. } = index;
         Self {
             // A file without frames has frames of no time.
             first_ns: parts.iter().map(|it| it.first_ns).min().unwrap_or(u64::MAX),

@@ -441,7 +441,7 @@ fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
         folder: plan.index_dir.as_deref()?,
         dir: &plan.dir,
     };
-    Some(indexes.load(&file.path)?.0)
+    indexes.load(&file.path)
 }
 
 /// Returns `true` if a capture file is younger than `than`. A clock that was set back makes a file

@@ -5,7 +5,7 @@ use super::{
     times::{Beginning, may_hold, reaches},
 };
 use crate::{
-    index::{self, CaptureIndex, FlowTerms, IndexFolder},
+    index::{self, CaptureIndex, FlowTerms, IndexFolder, IndexSelection},
     merge::{MergeError, in_folder_or_file},
     read::{FileEnd, FileRanges, ReadMeter},
     sealed::SecretKey,
@@ -68,32 +68,13 @@ pub(super) struct FileSelection {
 struct FoundFile {
     file: FileRanges,
     len: u64,
-    index: Option<Indexed>,
+    index: Option<IndexSelection>,
     begins: Beginning,
     /// Set when the file cannot be read, and the loss has been reported.
     is_lost: bool,
     /// Set when the first records of this file and of the next one exclude it. Its index is not
     /// loaded.
     is_excluded: bool,
-}
-
-/// Parts of a capture file that its index selects.
-struct Indexed {
-    /// Byte ranges of the capture file to be read. Empty: the file holds no matching frames.
-    ranges: Vec<Range<u64>>,
-    /// Set when the byte ranges can be read without the rest of the capture file.
-    apart: bool,
-    end: FileEnd,
-}
-
-impl Indexed {
-    fn new(index: &CaptureIndex, wanted: &SelectionQuery<'_>) -> Self {
-        Self {
-            ranges: index.select(wanted.times, &wanted.terms),
-            apart: index.apart,
-            end: index.end,
-        }
-    }
 }
 
 /// Selects the parts of a folder's capture files that may hold matching frames.
@@ -133,7 +114,7 @@ pub(super) fn select(
         }
         if let (None, Some(indexes), None) = (&file.index, wanted.indexes, wanted.files) {
             let index = it.build_index(indexes, wanted.key, file, may_continue);
-            file.index = index.map(|index| Indexed::new(&index, wanted));
+            file.index = index.map(|index| index.selection(wanted.times, &wanted.terms));
         }
         if !may_continue() {
             return Err(MergeError::Stopped);
@@ -197,10 +178,11 @@ impl FileSelection {
     fn load_index_or_beginning(&mut self, found: &mut FoundFile, wanted: &SelectionQuery<'_>) {
         // The index of an open file is built when the file is finished.
         let indexes = wanted.indexes.filter(|_| !found.file.is_open);
-        if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
+        let select = |it: IndexFolder<'_>| it.select(&found.file.path, wanted.times, &wanted.terms);
+        if let Some((selection, bytes)) = indexes.and_then(select) {
             self.index.files += 1;
             self.index.bytes_read += bytes;
-            found.index = Some(Indexed::new(&index, wanted));
+            found.index = Some(selection);
         } else if !wanted.is_always() && found.file.may_be_lost() {
             match Beginning::read(&found.file) {
                 Ok(begins) => found.begins = begins,

@@ -1,4 +1,4 @@
-//! Content of an index. Fields are those of the CBOR files.
+//! Content of an index, and of the items of its file.
 
 use super::{flow::IndexFlow, packed, terms::FlowTerms};
 use crate::{folder::FileStamp, read::FileEnd};
@@ -25,7 +25,7 @@ pub struct IndexMark {
 }
 
 /// Index of a capture file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CaptureIndex {
     /// Version of the index layout.
@@ -44,7 +44,6 @@ pub struct CaptureIndex {
     /// End of the capture file: clean, padded or torn.
     pub end: FileEnd,
     /// Flows of the capture file, in the order of their first frames.
-    #[serde(with = "packed")]
     pub flows: Vec<IndexFlow>,
     /// Blocks of the index: parts of the capture file, in file order.
     pub blocks: Vec<IndexBlock>,
@@ -77,15 +76,25 @@ pub struct IndexBlock {
     pub others: bool,
 }
 
-/// Times and counts of a capture file, without its flows. They stand before the index in its file, so
-/// that a store with thousands of files is known without reading whole indexes.
+/// Facts of a capture file without its flows: the first item of its index file, so that a store with
+/// thousands of files is known without reading whole indexes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct IndexTimes {
+pub struct IndexSummary {
     /// Version of the index layout.
     pub(super) version: u32,
     /// Length and modification time of the capture file that the index was built from.
     pub(super) stamp: FileStamp,
+    /// As [`CaptureIndex::head`].
+    pub head: u64,
+    /// As [`CaptureIndex::frames`].
+    pub frames: u64,
+    /// As [`CaptureIndex::apart`].
+    pub apart: bool,
+    /// As [`CaptureIndex::end`].
+    pub end: FileEnd,
+    /// Set when an index block has flows beyond the index's limit.
+    pub others: bool,
     /// Parts of the capture file, in file order: at most 64.
     pub parts: Vec<IndexPart>,
     /// Operator's marks in the capture file, in file order: at most 1024.
@@ -108,7 +117,19 @@ pub struct IndexPart {
     pub lost: u64,
 }
 
-impl IndexTimes {
+/// Parts of a capture file that its index selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IndexSelection {
+    /// Byte ranges of the capture file to be read, as [`CaptureIndex::select`] returns them.
+    pub ranges: Vec<Range<u64>>,
+    /// As [`CaptureIndex::apart`].
+    pub apart: bool,
+    /// As [`CaptureIndex::end`].
+    pub end: FileEnd,
+}
+
+impl IndexSummary {
     /// Sums up an index.
     pub(super) fn of(index: &CaptureIndex) -> Self {
         let blocks = &index.blocks;
@@ -121,19 +142,59 @@ impl IndexTimes {
             lost: blocks.iter().filter_map(|it| it.lost).sum(),
         });
         Self {
-            version: VERSION,
+            version: index.version,
             stamp: index.stamp,
+            head: index.head,
+            frames: index.frames,
+            apart: index.apart,
+            end: index.end,
+            others: blocks.iter().any(|it| it.others),
             parts: parts.collect(),
             marks: index.marks.clone(),
         }
     }
+
+    /// Returns the index that the summary belongs to.
+    pub(super) fn with(self, flows: Vec<IndexFlow>, blocks: Vec<IndexBlock>) -> CaptureIndex {
+        let Self {
+            version,
+            stamp,
+            head,
+            frames,
+            apart,
+            end,
+            marks,
+            ..
+        } = self;
+        CaptureIndex {
+            version,
+            stamp,
+            head,
+            frames,
+            apart,
+            end,
+            flows,
+            blocks,
+            marks,
+        }
+    }
+
+    /// Returns `true` if the capture file may have frames of `times` (end exclusive).
+    pub(super) fn reaches(&self, times: &Range<u64>) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|it| it.first_ns < times.end && it.last_ns >= times.start)
+    }
 }
 
 impl CaptureIndex {
-    /// Decodes an index from CBOR, without its checksum. `None`: the bytes are not an index.
+    /// Decodes an index from the contents of its file's three items in a row, without their
+    /// checksums. `None`: the bytes are not an index.
     #[must_use]
-    pub fn decode(body: &[u8]) -> Option<Self> {
-        ciborium::from_reader(body).ok()
+    pub fn decode(mut items: &[u8]) -> Option<Self> {
+        let summary: IndexSummary = ciborium::from_reader(&mut items).ok()?;
+        let flows: ciborium::Value = ciborium::from_reader(&mut items).ok()?;
+        let flows = packed::unpack(&flows.into_bytes().ok()?)?;
+        Some(summary.with(flows, ciborium::from_reader(&mut items).ok()?))
     }
 
     /// Returns the parts of the capture file that may hold frames of `times` (end exclusive) that
@@ -143,25 +204,45 @@ impl CaptureIndex {
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
         let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allows(flow)).collect();
-        let has = |block: &IndexBlock| {
-            let of = |n: &u32| wanted.get(*n as usize).copied().unwrap_or(true);
-            block.others || block.flows.iter().any(of)
-        };
-        let mut parts: Vec<Range<u64>> = Vec::new();
-        for block in &self.blocks {
-            let in_time = block.first_ns < times.end && block.last_ns >= times.start;
-            if !in_time || !has(block) {
-                continue;
-            }
-            match parts.last_mut() {
-                Some(last) if last.end == block.start => last.end = block.end,
-                _ => parts.push(block.start..block.end),
-            }
-        }
-        // In a compressed file the first block includes the head.
-        if parts.first().is_some_and(|first| first.start > 0) {
-            parts.insert(0, 0..self.head);
-        }
-        parts
+        select(&self.blocks, self.head, times, &wanted)
     }
+
+    /// Returns [`CaptureIndex::select`] with the facts that reading the parts needs.
+    pub(crate) fn selection(&self, times: &Range<u64>, terms: &FlowTerms) -> IndexSelection {
+        IndexSelection {
+            ranges: self.select(times, terms),
+            apart: self.apart,
+            end: self.end,
+        }
+    }
+}
+
+/// Returns the parts of a capture file that may hold frames of `times` of the flows `wanted`: see
+/// [`CaptureIndex::select`].
+pub(super) fn select(
+    blocks: &[IndexBlock],
+    head: u64,
+    times: &Range<u64>,
+    wanted: &[bool],
+) -> Vec<Range<u64>> {
+    let has = |block: &IndexBlock| {
+        let of = |n: &u32| wanted.get(*n as usize).copied().unwrap_or(true);
+        block.others || block.flows.iter().any(of)
+    };
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for block in blocks {
+        let in_time = block.first_ns < times.end && block.last_ns >= times.start;
+        if !in_time || !has(block) {
+            continue;
+        }
+        match parts.last_mut() {
+            Some(last) if last.end == block.start => last.end = block.end,
+            _ => parts.push(block.start..block.end),
+        }
+    }
+    // In a compressed file the first block includes the head.
+    if parts.first().is_some_and(|first| first.start > 0) {
+        parts.insert(0, 0..head);
+    }
+    parts
 }

@@ -6,9 +6,9 @@
 //! flows, terms -> IndexKey -> the same test on a set of a block's keys, without its flows
 //! ```
 //!
-//! An index file is a sequence of two CBOR items (RFC 8742), so that other programs can read it: times
-//! and counts, and the index. Each contains a checksum, and the length and the modification time of
-//! its capture file.
+//! An index file is a sequence of three CBOR items (RFC 8742), so that other programs can read it: a
+//! summary with the length and the modification time of the capture file, the flows, and the blocks.
+//! Each has a checksum. A reader stops after the first items where they exclude the file.
 //!
 //! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`],
 //! [`crate::sealed`].
@@ -27,6 +27,8 @@ mod terms;
 pub use build::{build, head_len};
 pub use flow::IndexFlow;
 pub use keys::IndexKey;
-pub use layout::{CaptureIndex, IndexBlock, IndexMark, IndexPart, IndexTimes, MARK};
+pub use layout::{
+    CaptureIndex, IndexBlock, IndexMark, IndexPart, IndexSelection, IndexSummary, MARK,
+};
 pub use store::IndexFolder;
 pub use terms::FlowTerms;

@@ -1,5 +1,5 @@
-//! Lists of an index as byte strings of CBOR: a list of a million numbers is read as fast as it is
-//! copied, whereas CBOR would describe each of them.
+//! Lists of an index as byte strings: a list of a million numbers is read as fast as it is copied,
+//! whereas CBOR would describe each of them.
 //!
 //! Each item has a fixed length, and its numbers are big-endian, as those of CBOR itself.
 
@@ -56,12 +56,25 @@ impl Packed for IndexFlow {
     }
 }
 
-pub(super) fn serialize<T: Packed, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
+/// Packs a list into a byte string.
+pub(super) fn pack<T: Packed>(items: &[T]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(items.len() * T::LEN);
     items.iter().for_each(|it| it.pack(&mut bytes));
-    to.serialize_bytes(&bytes)
+    bytes
 }
 
+/// Reads a list from a byte string. `None`: the byte string ends within an item.
+pub(super) fn unpack<T: Packed>(bytes: &[u8]) -> Option<Vec<T>> {
+    let is_whole = bytes.len().is_multiple_of(T::LEN);
+    is_whole.then(|| bytes.chunks_exact(T::LEN).map(T::unpack).collect())
+}
+
+/// Serializes a list as a byte string.
+pub(super) fn serialize<T: Packed, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bytes(&pack(items))
+}
+
+/// Deserializes a list from a byte string.
 pub(super) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -78,10 +91,7 @@ impl<T: Packed> Visitor<'_> for PackedList<T> {
     }
 
     fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<T>, E> {
-        if !bytes.len().is_multiple_of(T::LEN) {
-            return Err(E::invalid_length(bytes.len(), &self));
-        }
-        Ok(bytes.chunks_exact(T::LEN).map(T::unpack).collect())
+        unpack(bytes).ok_or_else(|| E::invalid_length(bytes.len(), &self))
     }
 }
 
@@ -91,35 +101,33 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Lists {
+    struct Numbers {
         #[serde(with = "super")]
         numbers: Vec<u32>,
-        #[serde(with = "super")]
-        flows: Vec<IndexFlow>,
     }
 
     #[test]
     fn lists_have_the_layout_of_the_documentation() {
         let flow = IndexFlow::between(0x86dd, 17, (1 << 120 | 2, 0x1234), (3, 0x5678));
-        let lists = Lists {
-            numbers: vec![7, 0x0102_0304],
-            flows: vec![flow],
-        };
-        let mut bytes = Vec::new();
-        ciborium::into_writer(&lists, &mut bytes).expect("encoded");
         let mut packed = vec![0x86, 0xdd, 17];
         packed.extend([0; 15]);
         packed.extend([3, 0x56, 0x78, 1]);
         packed.extend([0; 14]);
         packed.extend([2, 0x12, 0x34]);
-        assert_eq!(bytes[..10], *b"\xa2gnumbers\x48");
-        assert_eq!(bytes[10..18], [0, 0, 0, 7, 1, 2, 3, 4]);
-        assert_eq!(bytes[18..], [&b"eflows\x58\x27"[..], &packed].concat());
-        let again: Lists = ciborium::from_reader(&bytes[..]).expect("decoded");
-        assert_eq!(again, lists);
+        assert_eq!(pack(&[flow]), packed);
+        assert_eq!(unpack(&packed), Some(vec![flow]));
+        assert_eq!(unpack::<IndexFlow>(&packed[1..]), None);
+
+        let list = Numbers {
+            numbers: vec![7, 0x0102_0304],
+        };
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&list, &mut bytes).expect("encoded");
+        assert_eq!(bytes, b"\xa1gnumbers\x48\0\0\0\x07\x01\x02\x03\x04");
+        let again: Numbers = ciborium::from_reader(&bytes[..]).expect("decoded");
+        assert_eq!(again, list);
         // A list that ends within an item.
         bytes[9] = 0x47;
-        bytes.remove(10);
-        assert!(ciborium::from_reader::<Lists, _>(&bytes[..]).is_err());
+        assert!(ciborium::from_reader::<Numbers, _>(&bytes[..]).is_err());
     }
 }

@@ -2,7 +2,10 @@
 
 use super::{
     build::build,
-    layout::{CaptureIndex, IndexTimes, VERSION},
+    flow::IndexFlow,
+    layout::{CaptureIndex, IndexBlock, IndexSelection, IndexSummary, VERSION, select},
+    packed::{pack, unpack},
+    terms::FlowTerms,
 };
 use crate::{
     folder::open::{MOST_INDEX, open_regular, read_regular},
@@ -15,8 +18,9 @@ use ciborium::Value;
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
-    fs::{self, Permissions},
+    fs::{self, File, Permissions},
     io::{self, BufReader, Read},
+    ops::Range,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -25,17 +29,16 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Suffix of an index's file name, after the complete name of its capture file.
 const ENDING: &str = ".cbor";
 
-/// Item of an index file: encoded times or the encoded index, and the checksum of these bytes (XXH3,
-/// 64 bits). The checksum detects an index torn by a power cut, because indexes are not synced.
+/// Item of an index file: its content, and the checksum of these bytes (XXH3, 64 bits). The checksum
+/// detects an index torn by a power cut, because indexes are not synced.
 #[derive(Serialize, Deserialize)]
 struct ChecksummedItem {
     xxh3: u64,
     index: Value,
 }
 
-/// Maximum length in bytes of the times of an index with their marks, whose texts are those of
-/// comments.
-const MOST_TIMES: u64 = 4 << 20;
+/// Index file of a present capture file, behind its summary.
+type Rest = BufReader<io::Take<File>>;
 
 /// Folder of the indexes of a capture folder. An index has the same relative path as its capture
 /// file.
@@ -58,29 +61,55 @@ impl IndexFolder<'_> {
         path.into()
     }
 
-    /// Loads the index of a capture file, and returns it with the number of bytes read. `None`: the
-    /// index is missing, damaged, or does not match the present file.
+    /// Loads the index of a capture file. `None`: the index is missing, damaged, or does not match the
+    /// present file.
     #[must_use]
-    pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
-        let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
-        let mut rest = &bytes[..];
-        next_item(&mut rest)?;
-        let index = CaptureIndex::decode(&next_item(&mut rest)?)?;
-        let fresh =
-            index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
-        fresh.then_some((index, bytes.len() as u64))
+    pub fn load(&self, file: &Path) -> Option<CaptureIndex> {
+        let (summary, mut rest) = self.open(file)?;
+        let flows = next_flows(&mut rest)?;
+        Some(summary.with(flows, next_blocks(&mut rest)?))
     }
 
-    /// Loads times and counts of a capture file from the beginning of its index. `None`: as
+    /// Loads what the index states of a capture file without its flows. `None`: as
     /// [`IndexFolder::load`].
     #[must_use]
-    pub fn load_times(&self, file: &Path) -> Option<IndexTimes> {
+    pub fn load_summary(&self, file: &Path) -> Option<IndexSummary> {
+        self.open(file).map(|(summary, _)| summary)
+    }
+
+    /// Selects parts of a capture file as [`CaptureIndex::select`] does, and returns them with the
+    /// number of bytes read of the index: no more than it needs. `None`: as [`IndexFolder::load`].
+    #[must_use]
+    pub fn select(
+        &self,
+        file: &Path,
+        times: &Range<u64>,
+        terms: &FlowTerms,
+    ) -> Option<(IndexSelection, u64)> {
+        let (summary, mut rest) = self.open(file)?;
+        let mut ranges = Vec::new();
+        if summary.reaches(times) {
+            let flows = next_flows(&mut rest)?;
+            let wanted: Vec<bool> = flows.iter().map(|flow| terms.allows(flow)).collect();
+            if summary.others || wanted.contains(&true) {
+                ranges = select(&next_blocks(&mut rest)?, summary.head, times, &wanted);
+            }
+        }
+        let selection = IndexSelection {
+            ranges,
+            apart: summary.apart,
+            end: summary.end,
+        };
+        Some((selection, MOST_INDEX - rest.get_ref().limit()))
+    }
+
+    fn open(&self, file: &Path) -> Option<(IndexSummary, Rest)> {
         let index = open_regular(&self.path_of(file)).ok()?;
-        let mut start = BufReader::new(index.take(MOST_TIMES));
-        let times: IndexTimes = ciborium::from_reader(&next_item(&mut start)?[..]).ok()?;
-        let fresh =
-            times.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == times.stamp);
-        fresh.then_some(times)
+        let mut rest = BufReader::new(index.take(MOST_INDEX));
+        let summary: IndexSummary = ciborium::from_reader(&next_item(&mut rest)?[..]).ok()?;
+        let fresh = summary.version == VERSION
+            && FileStamp::read(file).is_ok_and(|now| now == summary.stamp);
+        fresh.then_some((summary, rest))
     }
 
     /// Builds the index of a capture file, which `key` opens if it is sealed, and writes it into the
@@ -146,18 +175,26 @@ fn next_item(from: impl Read) -> Option<Vec<u8>> {
     (xxh3_64(&body) == sealed.xxh3).then_some(body)
 }
 
-/// Encodes an item of an index file.
-fn encode(item: &impl Serialize) -> io::Result<ChecksummedItem> {
-    let mut body = Vec::new();
-    ciborium::into_writer(item, &mut body).map_err(io::Error::other)?;
-    Ok(ChecksummedItem {
-        xxh3: xxh3_64(&body),
-        index: Value::Bytes(body),
-    })
+fn next_flows(rest: &mut Rest) -> Option<Vec<IndexFlow>> {
+    unpack(&next_item(rest)?)
+}
+
+fn next_blocks(rest: &mut Rest) -> Option<Vec<IndexBlock>> {
+    ciborium::from_reader(&next_item(rest)?[..]).ok()
+}
+
+fn encode(content: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(content, &mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
 }
 
 fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
-    let items = [encode(&IndexTimes::of(index))?, encode(index)?];
+    let contents = [
+        encode(&IndexSummary::of(index))?,
+        pack(&index.flows),
+        encode(&index.blocks)?,
+    ];
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     // Indexes get the mode of any new file, like capture files.
@@ -166,7 +203,11 @@ fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
     let mut out = io::BufWriter::new(&temporary);
-    for item in items {
+    for content in contents {
+        let item = ChecksummedItem {
+            xxh3: xxh3_64(&content),
+            index: Value::Bytes(content),
+        };
         ciborium::into_writer(&item, &mut out).map_err(io::Error::other)?;
     }
     io::Write::flush(&mut out)?;
@@ -197,15 +238,24 @@ mod tests {
             .expect("reads")
             .expect("made");
         assert_eq!((index.frames, index.head), (3, starts[0] as u64));
-        let (again, size) = folder.load(&file).expect("there");
+        let again = folder.load(&file).expect("there");
         assert_eq!(again, index);
         let path = folder.path_of(&file);
-        assert_eq!(size, fs::metadata(&path).expect("there").len());
         let mode = |path| fs::metadata(path).expect("there").permissions().mode();
         assert_eq!(mode(&path), mode(&file), "the mode of a new file");
-        let times = folder.load_times(&file).expect("there");
-        assert_eq!(times, IndexTimes::of(&again));
-        assert_eq!(times.parts.iter().map(|it| it.frames).sum::<u64>(), 3);
+        let summary = folder.load_summary(&file).expect("there");
+        assert_eq!(summary, IndexSummary::of(&again));
+        assert_eq!(summary.parts.iter().map(|it| it.frames).sum::<u64>(), 3);
+        let size = fs::metadata(&path).expect("there").len();
+        for (times, terms) in [
+            (0..u64::MAX, FlowTerms::default()),
+            (0..u64::MAX, FlowTerms::parse("host 192.0.2.1")),
+            (0..0, FlowTerms::default()),
+        ] {
+            let (selection, read) = folder.select(&file, &times, &terms).expect("there");
+            assert_eq!(selection.ranges, again.select(&times, &terms));
+            assert!(read <= size, "{read} of {size}");
+        }
         let parts = again.select(&(0..u64::MAX), &FlowTerms::default());
         let head = 0..starts[0] as u64;
         let all = starts[0] as u64..*starts.last().expect("some") as u64;

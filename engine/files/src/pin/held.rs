@@ -116,7 +116,7 @@ impl PinEvaluator {
             if let Some((_, by)) = said.filter(|(of, _)| *of == hash) {
                 it.by.retain(|i| by.contains(i));
                 it.indexed = true;
-            } else if let Some((index, _)) = indexes.load(&key.path) {
+            } else if let Some(index) = indexes.load(&key.path) {
                 let holds = |i: usize| {
                     let times = pins.sound[i].1.times();
                     !index.select(&times, &terms[i]).is_empty()

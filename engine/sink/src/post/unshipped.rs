@@ -90,8 +90,7 @@ impl ShippingState {
         let counted = self.counts.lock().get(path).copied();
         let indexed = || {
             let folder = self.index_dir.as_deref()?;
-            let (index, _) = IndexFolder { folder, dir }.load(path)?;
-            Some(index.frames)
+            Some(IndexFolder { folder, dir }.load_summary(path)?.frames)
         };
         Some(ExpiredFile {
             file: path.file_name()?.to_str()?.to_owned(),
