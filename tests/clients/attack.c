@@ -173,6 +173,8 @@ static void *attack(void *unused)
     name = "kill", TRY(syscall(SYS_kill, other, 0));
     name = "prlimit", TRY(syscall(SYS_prlimit64, other, RLIMIT_NOFILE, NULL, &limit));
     name = "setpriority", TRY(syscall(SYS_setpriority, PRIO_PROCESS, other, 0));
+    /* Nice 5 for the group of this process, which a test may have. Who 0 with PRIO_USER would reach every process of root. */
+    name = "setpriority_group", TRY(syscall(SYS_setpriority, PRIO_PGRP, 0, 5));
     name = "setxattr", TRY(syscall(SYS_setxattr, victim, "user.x", "v", 1, 0));
     name = "utimensat", TRY(syscall(SYS_utimensat, AT_FDCWD, victim, times, 0));
     name = "futimens", TRY(syscall(SYS_utimensat, fd, NULL, times, 0));

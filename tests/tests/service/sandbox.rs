@@ -701,6 +701,7 @@ fn the_sandbox_blocks_access_to_other_processes() {
         "kill",
         "prlimit",
         "setpriority",
+        "setpriority_group",
         "ptrace",
         "execve",
     ];

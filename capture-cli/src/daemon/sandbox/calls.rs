@@ -130,7 +130,9 @@ fn rules(parts: &CaptureParts) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error>
     rules.insert(libc::SYS_tgkill, one_of(0, &[this])?);
     rules.insert(libc::SYS_prlimit64, one_of(0, &[0, this])?);
     rules.insert(libc::SYS_sched_setaffinity, one_of(0, &[0])?);
-    rules.insert(libc::SYS_setpriority, one_of(1, &[0])?);
+    // Who 0 is this thread only for PRIO_PROCESS; for PRIO_USER it is all processes of the user.
+    let own_priority = when(&[is(0, libc::PRIO_PROCESS.cast_signed())?, is(1, 0)?])?;
+    rules.insert(libc::SYS_setpriority, vec![own_priority]);
     // TCP Fast Open connects without connect(2).
     for (call, flags) in [
         (libc::SYS_sendto, 3),
