@@ -229,7 +229,14 @@ const OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, SO_RCVTIMEO_NEW),
+    (libc::SOL_SOCKET, SO_SNDTIMEO_NEW),
 ];
+
+/// `SO_RCVTIMEO_NEW` of asm-generic/socket.h, which rustix sets: the timeout has 64 bits.
+const SO_RCVTIMEO_NEW: i32 = 66;
+/// `SO_SNDTIMEO_NEW` of asm-generic/socket.h.
+const SO_SNDTIMEO_NEW: i32 = 67;
 
 /// System calls that create a file or folder, with the indexes of their arguments for flags, if they
 /// have any, and for the mode.
@@ -464,7 +471,7 @@ const OLD: &[i64] = &[];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+    use rustix::net::{AddressFamily, SocketType, ipproto, socket, sockopt};
     use std::{io::ErrorKind, process::Command, thread};
 
     /// Runs `work` in a separate thread with the filters, because a filter cannot be removed.
@@ -510,7 +517,12 @@ mod tests {
                 .join()
                 .unwrap()
                 .unwrap();
-            socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            let second = Some(std::time::Duration::from_secs(1));
+            sockopt::set_socket_timeout(&udp, sockopt::Timeout::Recv, second).unwrap();
+            std::net::UdpSocket::from(udp)
+                .set_write_timeout(second)
+                .unwrap();
         });
         assert_eq!(std::fs::read_to_string(path).unwrap(), "frames");
     }
