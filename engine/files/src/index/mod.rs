@@ -26,5 +26,5 @@ pub use build::{build, head_len};
 pub use flow::IndexFlow;
 pub use keys::IndexKey;
 pub use layout::{BlockTimes, CaptureIndex, IndexBlock, IndexMark, IndexTimes, MARK};
-pub use store::IndexFolder;
+pub use store::{ENDING, IndexFolder};
 pub use terms::FlowTerms;

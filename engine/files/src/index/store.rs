@@ -23,7 +23,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Suffix of an index's file name, after the complete name of its capture file.
-const ENDING: &str = ".cbor";
+pub const ENDING: &str = ".cbor";
 
 /// Content of an index file: the encoded index, and its checksum (XXH3, 64 bits). The checksum
 /// detects an index torn by a power cut, because indexes are not synced.
