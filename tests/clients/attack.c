@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -54,6 +55,28 @@ static long create_below(const char *folder, const char *name)
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return open(path, O_CREAT | O_WRONLY, 0600);
+}
+
+/* Tries to create files and a folder with special bits in their modes. */
+static void create_special(const char *folder)
+{
+    const char *name;
+    char path[4096];
+    struct { unsigned long long flags, mode, resolve; } how = { O_CREAT | O_WRONLY, 04755, 0 };
+
+    snprintf(path, sizeof path, "%s/special", folder);
+    name = "open_setuid", TRY(syscall(SYS_openat, AT_FDCWD, path, O_CREAT | O_WRONLY, 04755));
+    name = "open_setgid", TRY(syscall(SYS_openat, AT_FDCWD, path, O_CREAT | O_WRONLY, 02755));
+    name = "unnamed_setuid", TRY(syscall(SYS_openat, AT_FDCWD, folder, O_TMPFILE | O_WRONLY, 04755));
+    name = "openat2_setuid", TRY(syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how));
+    name = "mkdir_setgid", TRY(syscall(SYS_mkdirat, AT_FDCWD, path, 02777));
+    name = "mknod_setuid", TRY(syscall(SYS_mknodat, AT_FDCWD, path, S_IFREG | 04755, 0));
+#ifdef SYS_open
+    name = "old_open_setuid", TRY(syscall(SYS_open, path, O_CREAT | O_WRONLY, 04755));
+    name = "old_creat_setuid", TRY(syscall(SYS_creat, path, 04755));
+    name = "old_mkdir_sticky", TRY(syscall(SYS_mkdir, path, 01777));
+#endif
+    name = "open_ordinary", TRY(syscall(SYS_openat, AT_FDCWD, path, O_CREAT | O_WRONLY, 0644));
 }
 
 static int is_filtered(void)
@@ -101,7 +124,9 @@ static void send_to_hooks(const char *folder)
 static void *attack(void *unused)
 {
     const char *name, *victim = path_from("ATTACK_VICTIM");
-    int other = getppid(), fd, udp, pair[2];
+    int other = getppid(), fd, udp, pair[2], one = 1;
+    struct flock lock = { .l_type = F_RDLCK };
+    struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
     struct rlimit limit;
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     struct io_uring_params params;
@@ -148,7 +173,20 @@ static void *attack(void *unused)
     name = "kill", TRY(syscall(SYS_kill, other, 0));
     name = "prlimit", TRY(syscall(SYS_prlimit64, other, RLIMIT_NOFILE, NULL, &limit));
     name = "setpriority", TRY(syscall(SYS_setpriority, PRIO_PROCESS, other, 0));
+    /* Nice 5 for the group of this process, which a test may have. Who 0 with PRIO_USER would reach every process of root. */
+    name = "setpriority_group", TRY(syscall(SYS_setpriority, PRIO_PGRP, 0, 5));
     name = "setxattr", TRY(syscall(SYS_setxattr, victim, "user.x", "v", 1, 0));
+    name = "utimensat", TRY(syscall(SYS_utimensat, AT_FDCWD, victim, times, 0));
+    name = "futimens", TRY(syscall(SYS_utimensat, fd, NULL, times, 0));
+    name = "record_lock", TRY(fcntl(fd, F_SETLK, &lock));
+    name = "file_lock", TRY(fcntl(fd, F_OFD_SETLK, &lock));
+    name = "flock", TRY(flock(fd, LOCK_EX | LOCK_NB));
+    name = "transparent", TRY(setsockopt(udp, SOL_IP, IP_TRANSPARENT, &one, sizeof one));
+    name = "freebind", TRY(setsockopt(udp, SOL_IP, IP_FREEBIND, &one, sizeof one));
+    name = "mark", TRY(setsockopt(udp, SOL_SOCKET, SO_MARK, &one, sizeof one));
+    name = "to_device", TRY(setsockopt(udp, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    if (getenv("ATTACK_OUT"))
+        create_special(getenv("ATTACK_OUT"));
     name = "ptrace", TRY(syscall(SYS_ptrace, 16, other, 0, 0));
     name = "execve", TRY(execve("/bin/true", (char *[]){ NULL }, (char *[]){ NULL }));
     name = "write_victim", TRY(open(victim, O_WRONLY));

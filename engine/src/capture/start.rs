@@ -242,7 +242,7 @@ impl<'p> Startup<'p> {
         let observers = self.observers()?;
         let name = &plan.output.name;
         let output = OutputPlan {
-            name: name.bind(&Origin::here().host, &interface(plan)),
+            name: name.bind(&Origin::here().host, &plan.names_in_files()),
             ..plan.output.clone()
         };
         let frame = plan.ports().map(|it| longest(&it.ring)).max();
@@ -600,21 +600,6 @@ fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<SecretKey
     Ok(Some(key))
 }
 
-/// Returns the names of the captured ports, for the names of capture files.
-fn interface(plan: &Plan) -> String {
-    let names: Vec<_> = plan.ports().map(|it| name(plan, it)).collect();
-    names.join("+")
-}
-
-/// Returns the name of a captured port, for the headers of capture files.
-fn name(plan: &Plan, port: &PortPlan) -> String {
-    let of_device = || format!("{} port {}", port.device.name, port.number);
-    match plan.has_several_ports() {
-        true => port.label.clone(),
-        false => port.netdev.clone().unwrap_or_else(of_device),
-    }
-}
-
 /// Returns the description of a captured port for the headers of pcapng files.
 fn described(plan: &Plan, port: &PortPlan) -> PortDescription {
     let speed = port.facts().map_or(0, |it| (it.rate_gbps * 1e9) as u64);
@@ -632,7 +617,7 @@ fn described(plan: &Plan, port: &PortPlan) -> PortDescription {
         }
     };
     PortDescription {
-        name: name(plan, port),
+        name: plan.name_in_files(port),
         description,
         device,
         speed,

@@ -286,6 +286,39 @@ dir = \"/nowhere\"
     }
 
     #[test]
+    fn of_many_problems_the_first_are_listed_and_the_others_counted() {
+        const COUNT: usize = 200_000;
+        let all = |line: &dyn Fn(usize) -> String| (0..COUNT).map(line).collect::<String>();
+        let pairs = all(&|i| format!("k{i} = 1, "));
+        let texts = [
+            format!("[capture]\n{}", all(&|i| format!("k{i} = 1\n"))),
+            format!("capture = {{ {} }}\n", pairs.trim_end_matches(", ")),
+            all(&|i| format!("[s{i}]\n")),
+            all(&|i| format!("[[rule]]\nk{i} = 1\n")),
+        ];
+        for text in texts {
+            let started = std::time::Instant::now();
+            let error = Config::parse(&text).expect_err("unknown keys");
+            // Each key took as long as the text before it, and the search for similar ones.
+            assert!(started.elapsed().as_secs() < 60, "{:.20}", text);
+            let lines: Vec<_> = error.problems().iter().map(ToString::to_string).collect();
+            let [first @ .., last] = &lines[..] else {
+                panic!("no problems");
+            };
+            assert_eq!(first.len(), 100);
+            assert!(last.contains("not listed: 199900"), "{last}");
+            for (i, line) in first.iter().enumerate() {
+                let names = ["k", "s"].map(|it| format!("{it}{i}"));
+                let mut words = line.split(|c: char| !c.is_alphanumeric());
+                assert!(
+                    words.any(|it| names.iter().any(|name| name == it)),
+                    "{line}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn consequences_of_a_mistake_are_not_reported() {
         let weights = "[rss]\nweights = [1, 2]\n[capture]\n";
         assert!(refused(&format!("{weights}queues = 3")).contains("one weight per queue"));

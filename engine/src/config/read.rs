@@ -22,6 +22,9 @@ pub(super) const VLAN: &str = "vlan";
 /// Configuration sections that are arrays of tables, such as `[[rule]]`.
 const LISTS: [&str; 3] = ["port", "rule", "cutoff"];
 
+/// Maximum number of problems of a configuration that are listed: more than a user corrects at a time.
+const MOST_PROBLEMS: usize = 100;
+
 /// Configuration read from valid keys, with the problems of all other keys.
 #[derive(Debug)]
 pub struct ParsedConfig {
@@ -85,12 +88,13 @@ impl ParsedConfig {
 pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfig, ConfigError> {
     let (table, mut places) = parse(text)?;
     let mut good = Table::new();
-    let mut problems = Vec::new();
+    let mut all_wrong = Vec::new();
     for (section, value) in table {
         let (fits, wrong) = fit(&section, value);
-        problems.extend(wrong);
+        all_wrong.extend(wrong);
         good.extend(fits.map(|it| (section, it)));
     }
+    let mut problems = describe(all_wrong, &places);
     problems.extend(without_effect(&good));
     for (key, text) in overrides {
         match set(&mut good, key, text) {
@@ -131,19 +135,21 @@ fn doubtful(problem: &Problem) -> impl Iterator<Item = String> {
 /// Parses the configuration text, and returns its values with the line and column of each key.
 fn parse(text: &str) -> Result<(Table, BTreeMap<String, TextPosition>), ConfigError> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
-    let mut problems: Vec<_> = errors.iter().map(|it| no_toml(text, it)).collect();
+    let first = errors.iter().take(MOST_PROBLEMS);
+    let mut problems: Vec<_> = first.map(|it| no_toml(text, it)).collect();
     // Further errors on the same line mostly follow from the first.
     problems.dedup_by_key(|it| it.place.map(|it| it.line));
+    problems.extend(not_listed(errors.len().saturating_sub(MOST_PROBLEMS)));
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
     let table = toml::from_str(text).map_err(|e| ConfigError {
         problems: vec![no_toml(text, &e)],
     })?;
-    let mut places = BTreeMap::new();
+    let mut named = Vec::new();
     for (section, value) in spanned.get_ref() {
         let name = section.get_ref();
-        let mut add = |key: String, at: usize| places.insert(key, place(text, at));
+        let mut add = |key: String, at: usize| named.push((key, at));
         add(name.to_string(), section.span().start);
         match value.get_ref() {
             DeValue::Table(keys) => {
@@ -170,35 +176,102 @@ fn parse(text: &str) -> Result<(Table, BTreeMap<String, TextPosition>), ConfigEr
             _ => {}
         }
     }
-    Ok((table, places))
+    Ok((table, places(text, named)))
 }
 
 fn no_toml(text: &str, error: &toml::de::Error) -> Problem {
-    let at = error.span().map(|it| place(text, it.start));
+    let at = error.span().map(|it| it.start);
     let problem = Problem::new("", "", format!("not TOML: {}", error.message()));
-    Problem {
-        place: at,
-        ..problem
+    let place = at.and_then(|at| places(text, vec![((), at)]).remove(&()));
+    Problem { place, ..problem }
+}
+
+/// Returns the line and column of each of `named`, given by its offset, in one pass over the text.
+fn places<K: Ord>(text: &str, mut named: Vec<(K, usize)>) -> BTreeMap<K, TextPosition> {
+    named.sort_by_key(|(_, at)| *at);
+    let (mut line, mut column, mut before) = (1, 1, 0);
+    let place = |(name, at): (K, usize)| {
+        for c in text.get(before..at).unwrap_or_default().chars() {
+            (line, column) = match c {
+                '\n' => (line + 1, 1),
+                _ => (line, column + 1),
+            };
+        }
+        before = before.max(at);
+        (name, TextPosition { line, column })
+    };
+    named.into_iter().map(place).collect()
+}
+
+/// Key or section of a configuration that does not fit.
+enum Wrong {
+    /// The value of a known key does not fit, or a section has the wrong form.
+    Value(Problem),
+    /// The section does not exist.
+    Section(String, Value),
+    /// The key does not exist in its section.
+    Key {
+        section: String,
+        key: String,
+        /// Dotted name of the key.
+        name: String,
+        value: Value,
+        /// Names of the section's keys.
+        known: &'static [&'static str],
+    },
+}
+
+impl Wrong {
+    /// Returns the dotted name of the wrong key or section.
+    fn name(&self) -> &str {
+        match self {
+            Self::Value(problem) => &problem.key,
+            Self::Section(name, _) | Self::Key { name, .. } => name,
+        }
+    }
+
+    /// Returns the problem, with the key or section that was probably meant. The search for it takes
+    /// much longer than the other steps.
+    fn describe(self) -> Problem {
+        match self {
+            Self::Value(problem) => problem,
+            Self::Section(name, value) => unknown_section(&name, &value),
+            Self::Key {
+                section,
+                key,
+                name,
+                value,
+                known,
+            } => unknown_key(&section, &key, &name, &value, known),
+        }
     }
 }
 
-fn place(text: &str, at: usize) -> TextPosition {
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    TextPosition {
-        line: before.matches('\n').count() + 1,
-        column: line.chars().count() + 1,
-    }
+/// Describes the first [`MOST_PROBLEMS`] problems in the order of the file, and counts the others.
+fn describe(mut wrong: Vec<Wrong>, places: &BTreeMap<String, TextPosition>) -> Vec<Problem> {
+    wrong.sort_by_key(|it| places.get(it.name()).copied());
+    let more = wrong.len().saturating_sub(MOST_PROBLEMS);
+    let first = wrong.into_iter().take(MOST_PROBLEMS);
+    first.map(Wrong::describe).chain(not_listed(more)).collect()
+}
+
+/// Returns a problem that counts those that are not listed; `None` if there are none.
+fn not_listed(more: usize) -> Option<Problem> {
+    let text = format!(
+        "further problems that are not listed: {more} (at most {MOST_PROBLEMS} are listed); correct these first"
+    );
+    (more > 0).then(|| Problem::new("", "", text))
 }
 
 /// Splits a configuration section into its valid part and the problems of the rest.
-fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
+fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Wrong>) {
     if !known(None).contains(&section) {
-        return (None, vec![unknown_section(section, &value)]);
+        return (None, vec![Wrong::Section(section.to_owned(), value)]);
     }
+    let known_here = known(Some(section));
     match value {
         Value::Table(keys) if !LISTS.contains(&section) => {
-            let (fits, wrong) = fit_keys(section, keys, |key, value| {
+            let (fits, wrong) = fit_keys(section, known_here, keys, |key, value| {
                 let one = Table::from_iter([(key.to_owned(), value)]);
                 (format!("{section}.{key}"), Value::Table(one))
             });
@@ -211,10 +284,10 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
                 let Value::Table(keys) = item else {
                     let problem =
                         format!("each entry of this list must be a table; write [[{section}]]");
-                    wrong.push(Problem::new(section, "", problem));
+                    wrong.push(Wrong::Value(Problem::new(section, "", problem)));
                     continue;
                 };
-                let (fits, more) = fit_keys(section, keys, |key, value| {
+                let (fits, more) = fit_keys(section, known_here, keys, |key, value| {
                     let one = Table::from_iter([(key.to_owned(), value)]);
                     let one = Value::Array(vec![Value::Table(one)]);
                     (format!("{section} {number}: {key}"), one)
@@ -235,30 +308,42 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
                 Value::Table(_) => String::new(),
                 other => other.to_string(),
             };
-            (None, vec![Problem::new(section, given, problem)])
+            (
+                None,
+                vec![Wrong::Value(Problem::new(section, given, problem))],
+            )
         }
     }
 }
 
-/// Splits the keys of a configuration section into valid keys and problems. `alone` returns a key's
-/// full name, and a section with only that key.
+/// Splits the keys of a configuration section into valid keys and problems. `known` are the section's
+/// keys; `alone` returns a key's full name, and a section with only that key.
 fn fit_keys(
     section: &str,
+    known: &'static [&'static str],
     keys: Table,
     alone: impl Fn(&str, Value) -> (String, Value),
-) -> (Table, Vec<Problem>) {
+) -> (Table, Vec<Wrong>) {
     let mut wrong = Vec::new();
     let mut fits = Table::new();
     for (key, value) in keys {
         let (name, one) = alone(&key, value.clone());
-        match attempt(section, one) {
+        let outcome = match known.contains(&key.as_str()) {
+            true => attempt(section, one),
+            false => Err(Misfit::Key(known)),
+        };
+        match outcome {
             Ok(()) => _ = fits.insert(key, value),
-            Err(Misfit::Key(known)) if !known.contains(&key.as_str()) => {
-                wrong.push(unknown_key(section, &key, &name, &value, known));
-            }
+            Err(Misfit::Key(known)) if !known.contains(&key.as_str()) => wrong.push(Wrong::Key {
+                section: section.to_owned(),
+                key,
+                name,
+                value,
+                known,
+            }),
             Err(misfit) => {
                 let problem = misfit.text(&value, range_of(&name));
-                wrong.push(Problem::new(name, value, problem));
+                wrong.push(Wrong::Value(Problem::new(name, value, problem)));
             }
         }
     }
@@ -388,7 +473,7 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
             Value::Table(Table::from_iter([(key.to_owned(), inner)]))
         });
         let (_, wrong) = fit(section, nested);
-        match wrong.into_iter().next() {
+        match wrong.into_iter().next().map(Wrong::describe) {
             Some(problem) => _ = first_problem.get_or_insert(problem),
             None => {
                 return put(good, section, rest, value).map_err(|it| Problem {

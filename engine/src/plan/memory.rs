@@ -1,6 +1,6 @@
 //! Check that the memory that a run allocates fits the machine.
 
-use super::{QueuePlan, queues};
+use super::{QueuePlan, control_group, queues};
 use crate::{
     Error,
     analysis::flows::FlowsPlan,
@@ -8,23 +8,13 @@ use crate::{
     frame::dedup,
     text::counted,
 };
-use std::fs;
 
 /// Returns the bytes of memory available to this process: the machine's, or the smaller limit of
 /// its control group.
 pub(super) fn of_machine() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = info.totalram * u64::from(info.mem_unit);
-    of_cgroup().map_or(machine, |it| it.min(machine))
-}
-
-/// Returns the memory limit of this process's control group (cgroups(7), version 2), in bytes.
-#[expect(clippy::disallowed_methods, reason = "files of /proc and of cgroups")]
-fn of_cgroup() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = groups.lines().find_map(|it| it.strip_prefix("0::/"))?;
-    let limit = fs::read_to_string(format!("/sys/fs/cgroup/{group}/memory.max")).ok()?;
-    limit.trim().parse().ok()
+    control_group::memory_limit().map_or(machine, |it| it.min(machine))
 }
 
 /// Returns the bytes for the cutoff's flow tables, or `None` without `[[cutoff]]`.

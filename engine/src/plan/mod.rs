@@ -5,6 +5,7 @@
 
 mod any_device;
 mod constraints;
+mod control_group;
 mod found;
 mod kernel;
 mod memory;
@@ -212,6 +213,8 @@ impl Plan {
             true => queues::of_one_loop(ports.len(), cores[0]),
             false => queues::queues(config, &counts, &cores, &near, &mut notes),
         };
+        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        notes.extend(queues::quota_note(&queues, allowed.len(), cpus));
         let buffer = ports.iter().map(PortPlan::write_buffers).max()?;
         let buffer = config.output.buffer.unwrap_or(buffer);
         let rings = ports
@@ -237,7 +240,7 @@ impl Plan {
             );
         }
         let mut ports = ports.into_iter();
-        Some(Self {
+        let plan = Self {
             port: ports.next()?,
             more_ports: ports.collect(),
             queues,
@@ -255,7 +258,9 @@ impl Plan {
             on_loss: config.device.on_loss,
             output,
             notes,
-        })
+        };
+        found.keep(output::names_fit(&plan));
+        Some(plan)
     }
 
     /// Returns the plans of all captured ports, in the order of the configuration.
@@ -282,6 +287,21 @@ impl Plan {
         match labels.as_slice() {
             [_] => self.port.device.name.clone(),
             several => several.join("+"),
+        }
+    }
+
+    /// Returns the names of the captured ports, for the names of capture files.
+    pub(crate) fn names_in_files(&self) -> String {
+        let names: Vec<_> = self.ports().map(|it| self.name_in_files(it)).collect();
+        names.join("+")
+    }
+
+    /// Returns the name of a captured port, for the headers of capture files.
+    pub(crate) fn name_in_files(&self, port: &PortPlan) -> String {
+        let of_device = || format!("{} port {}", port.device.name, port.number);
+        match self.has_several_ports() {
+            true => port.label.clone(),
+            false => port.netdev.clone().unwrap_or_else(of_device),
         }
     }
 

@@ -1,15 +1,18 @@
 //! Plan of the output: files, rotation, retention and flow records.
 
-use super::{QueueMemory, QueuePlan};
+use super::{Plan, QueueMemory, QueuePlan};
 use crate::{
     Error,
     analysis::flows::FlowsPlan,
-    config::{self, Config, OutputConfig},
-    sink::{LEAST_BLOCKS, OutputPlan, Retention, Rotation, least_block},
+    config::{self, Compress, Config, OutputConfig},
+    sink::{LEAST_BLOCKS, Origin, OutputPlan, Retention, Rotation, least_block},
     text::counted,
 };
 use std::path::{Path, PathBuf};
-use wqcap_files::name::NameTemplate;
+use wqcap_files::{
+    index::ENDING as INDEX,
+    name::{NameTemplate, PART, SEALED},
+};
 
 /// Returns the bytes of the longest frame: the longest that the receive buffers hold and the VLAN
 /// tag that is put back.
@@ -104,6 +107,51 @@ pub(super) fn output(
         encrypt: output.key_source(),
         vlan: output.vlan,
     })
+}
+
+/// Maximum length in bytes of a file's name: NAME_MAX of linux/limits.h, which most file systems have.
+const NAME_MAX: usize = 255;
+
+/// Checks that the longest names of capture files, and of their indexes, are not too long for a file
+/// system.
+///
+/// # Errors
+/// A name, or a folder of it, has more than [`NAME_MAX`] bytes.
+pub(super) fn names_fit(plan: &Plan) -> Result<(), Error> {
+    let output = &plan.output;
+    if output.dir.is_none() {
+        return Ok(());
+    }
+    let name = output
+        .name
+        .bind(&Origin::here().host, &plan.names_in_files());
+    // The name of a file that is encrypted ends in `.part` before, and in `.enc` afterwards.
+    let sealed = if output.encrypt.is_some() { SEALED } else { "" };
+    let index = if output.index_dir.is_some() {
+        INDEX
+    } else {
+        ""
+    };
+    let ending = match output.compress {
+        Compress::None => output.format.to_string(),
+        // The extensions of both methods have the same length.
+        _ => format!("{}.zst", output.format),
+    };
+    let suffixes = [PART.to_owned(), format!("{sealed}{index}")];
+    let suffix = suffixes.iter().max_by_key(|it| it.len());
+    let longest = name.longest_component(&format!("{ending}{}", suffix.map_or("", |it| it)));
+    let len = longest.len();
+    if len <= NAME_MAX {
+        return Ok(());
+    }
+    let problem = format!(
+        "the longest name of a file or directory has {len} bytes, {longest:?}; at most {NAME_MAX} are possible; shorten the name"
+    );
+    Err(Error::config(
+        "output.name",
+        format!("{:?}", output.name.to_string()),
+        problem,
+    ))
 }
 
 /// Parses the configured template of capture file names. A configuration that was read has a valid

@@ -191,6 +191,23 @@ pub(super) fn queues(
     (0..).zip(&loops).zip(ports).map(queue).collect()
 }
 
+/// Returns a note if the control group's quota of CPU time is less than the receive loops use. `cpus`
+/// is the number of CPUs that this process may use at the same time by its affinity (which a cpuset
+/// limits) and its quota, of either version of control groups.
+pub(super) fn quota_note(queues: &[QueuePlan], allowed: usize, cpus: usize) -> Option<String> {
+    let mut cores: Vec<_> = queues.iter().map(|it| it.core).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    (cpus < allowed && cpus < cores.len()).then(|| {
+        format!(
+            "the control group has CPU time for {}, and receive loops run on {}: the kernel stops them for a part of each \
+             period, in which frames are lost; raise the quota (CPUQuota= of the unit), or set fewer capture.queues",
+            counted(cpus, "CPU"),
+            counted(cores.len(), "core")
+        )
+    })
+}
+
 /// Returns the cores of `wanted` parser threads: round robin over the cores without a receive loop,
 /// or over all cores if every core has one.
 fn parser_cores(

@@ -437,6 +437,27 @@ fn too_much_memory_is_refused_with_a_size_that_fits() {
 }
 
 #[test]
+fn a_quota_of_cpu_time_below_the_loops_is_noted() {
+    let all = [0, 1, 2, 3];
+    let config = config("capture.queues = 4");
+    for (cores, cpus, is_noted) in [
+        (&all[..], 2, true),
+        (&all[..2], 2, false),
+        (&all[..], 4, false),
+    ] {
+        let queues = queues::queues(&config, &[4], cores, cores, &mut Vec::new());
+        let note = queues::quota_note(&queues, 4, cpus);
+        assert_eq!(note.is_some(), is_noted, "{note:?}");
+        if let Some(note) = note {
+            assert!(
+                note.contains("2 CPUs") && note.contains("4 cores"),
+                "{note}"
+            );
+        }
+    }
+}
+
+#[test]
 fn one_of_several_devices_must_be_named() {
     let mut other = device();
     other.name = "mlx5_1".into();

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::device::counters;
-use crate::process::real::{errno, raw, set_errno};
+use crate::process::real::{self, errno, raw, set_errno};
 use crate::settings::{self, ModelSettingsError, Settings};
 use crate::sysfs::run_dir::{self, RunDirError};
 use crate::sysfs::{address, presence, tree};
@@ -23,7 +23,7 @@ enum LoadError {
     Settings(#[from] ModelSettingsError),
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    #[error("cannot map the port counters of the run directory: {0}")]
+    #[error("cannot map the port counters of the run directory: {0}{remedy}", remedy = run_dir::remedy(.0))]
     Counters(io::Error),
     #[error("the run directory's path contains a zero byte")]
     ZeroByte(#[from] NulError),
@@ -36,7 +36,8 @@ extern "C" fn load() {
     // The runtime of a sanitizer or a shell may read errno before main, so errno is restored.
     let errno = errno();
     let settings = Settings::from_env().map_err(LoadError::from);
-    if let Err(error) = settings.and_then(|settings| start(settings::set(settings))) {
+    let start = |settings| real::without_size_signal(|| start(settings::set(settings)));
+    if let Err(error) = settings.and_then(start) {
         eprintln!("mlx5-model: {error}");
         // Exit instead of running on another device than was asked for. The exit handlers are
         // skipped, because the program has not started yet.

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::{OwnedFd, RawFd};
 
 use libc::{mode_t, off_t, size_t, ssize_t};
@@ -216,6 +217,38 @@ pub fn eventfd(initial: c_uint, flags: c_int) -> Result<RawFd, Errno> {
 /// Creates an anonymous file of `len` bytes, closed on exec.
 pub fn memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
     let made = memfd_create(name, MemfdFlags::CLOEXEC);
-    let sized = made.and_then(|file| ftruncate(&file, len as u64).map(|()| file));
+    let sized = made.and_then(|file| {
+        without_size_signal(|| ftruncate(&file, len as u64))?;
+        Ok(file)
+    });
     sized.map_err(|e| e.raw_os_error())
+}
+
+/// Runs `work`, in which a file beyond the limit of file sizes (`ulimit -f`, RLIMIT_FSIZE) is only
+/// an error, EFBIG. By default the kernel also kills the process with SIGXFSZ (`inode_newsize_ok`
+/// of fs/attr.c, `generic_write_check_limits` of fs/read_write.c), whatever program it is.
+pub fn without_size_signal<T>(work: impl FnOnce() -> T) -> T {
+    const AT_ONCE: libc::timespec = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut size = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set, and the calls get pointers to sets.
+    let was_blocked = unsafe {
+        libc::sigemptyset(size.as_mut_ptr());
+        libc::sigaddset(size.as_mut_ptr(), libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_BLOCK, size.as_ptr(), before.as_mut_ptr());
+        libc::sigismember(before.as_ptr(), libc::SIGXFSZ) == 1
+    };
+    let result = work();
+    if !was_blocked {
+        // The signal is for the thread that wrote, so no other thread takes it.
+        // SAFETY: both sets are initialised above.
+        unsafe {
+            while libc::sigtimedwait(size.as_ptr(), std::ptr::null_mut(), &AT_ONCE) > 0 {}
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+    result
 }

@@ -35,9 +35,17 @@ pub fn inherited() -> Option<PathBuf> {
     (usable && join(&dir).is_ok()).then_some(dir)
 }
 
+/// Returns the remedy for an error of a file in the run directory; empty if none is known.
+pub fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EFBIG) => "; raise the limit of file sizes (ulimit -f)",
+        _ => "",
+    }
+}
+
 /// Run directory that cannot be created.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot create the run directory {}: {source}", dir.display())]
+#[error("cannot create the run directory {}: {source}{}", dir.display(), remedy(source))]
 pub struct RunDirError {
     dir: PathBuf,
     source: io::Error,

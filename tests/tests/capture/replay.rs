@@ -11,7 +11,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io::Write,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
@@ -20,6 +22,7 @@ use wqcap_tests::{
     captures::{Captures, SHORTEST},
     compare::assert_same,
     files::{self, Record},
+    need,
     oracles::{capinfos, reference},
     skip,
 };
@@ -396,4 +399,73 @@ fn check_tcpdump(finished: &Finished) -> Vec<(PathBuf, u64)> {
 
 fn first_number(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
+}
+
+/// Returns the path of a zstd file with `frames` frames of 9000 zero bytes.
+fn compressed_bomb(dir: &Dir, frames: u64) -> Result<PathBuf, String> {
+    let raw = dir.join("bomb.pcap");
+    let record: Vec<u8> = [1_700_000_000_u32, 0, 9000, 9000]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .chain([0; 9000])
+        .collect();
+    let piece = record.repeat(64);
+    let mut zstd = Command::new("zstd")
+        .args(["-q", "-1", "-f", "-o"])
+        .arg(&raw)
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("zstd: {e}"))?;
+    let mut input = zstd.stdin.take().expect("a pipe");
+    let header: Vec<u8> = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    input.write_all(&header).expect("written");
+    for _ in 0..frames / 64 {
+        input.write_all(&piece).expect("written");
+    }
+    drop(input);
+    assert!(zstd.wait().expect("zstd ends").success());
+    Ok(raw)
+}
+
+/// A compressed file takes no more memory than the limit of the wire, whatever it unpacks to.
+#[test]
+fn a_compressed_file_is_played_in_bounded_memory() {
+    const FRAMES: u64 = 224_000;
+    let dir = Dir::new();
+    let bomb = need!(compressed_bomb(&dir, FRAMES));
+    assert!(std::fs::metadata(&bomb).expect("there").len() < 4 << 20);
+    // 2 GB of frames.
+    let run = Wqcap::run(&dir, "bomb")
+        .model(&format!("pcap:{}", bomb.display()))
+        .queues(1)
+        .set("capture.buffer=9216")
+        .set("capture.ring=256")
+        .set("output.format=none")
+        .wrapped(&["prlimit", "--as=1600000000", "--"]);
+    let finished = run.finish(0);
+    assert_eq!(finished.summary.ledger.total.captured, FRAMES);
+}
+
+/// The limit of file sizes is an error of the software NIC, not a signal.
+#[test]
+fn a_limit_of_file_sizes_does_not_kill_at_the_start() {
+    let dir = Dir::new();
+    for blocks in ["0", "1", "4", "64"] {
+        let script = format!(
+            "ulimit -f {blocks}; exec '{}' run --model synth:count=1000 --set output.format=none",
+            wqcap_tests::binaries::wqcap().display()
+        );
+        let done = Program::new("sh")
+            .args(["-c", &script])
+            .cwd(dir.path())
+            .run();
+        match done.status.code() {
+            Some(0) => {}
+            Some(2) => done.says(&["File too large", "ulimit -f"]),
+            _ => panic!("ulimit -f {blocks}: {done}"),
+        }
+    }
 }

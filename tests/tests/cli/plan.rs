@@ -1,10 +1,15 @@
 //! The plan that `wqcap check` prints, compared with the objects that a run creates on the NIC.
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 use wqcap_tests::{
-    Dir, Wqcap,
+    Dir, Program, Wqcap, binaries,
     ledger::number,
+    need,
     wqcap::{receive_setting, wqcap},
 };
 
@@ -188,4 +193,37 @@ fn the_plan_lists_all_created_objects() {
         }
         assert_eq!(expected, created(&finished.done.stderr), "{name}");
     }
+}
+
+/// A control group of version 1 with a memory limit, removed at the end.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    fn new(limit: &str) -> Result<Self, String> {
+        let hierarchy = Path::new("/sys/fs/cgroup/memory");
+        let group = hierarchy.join(format!("wqcap-test-{}", std::process::id()));
+        fs::create_dir(&group).map_err(|e| format!("no control groups of version 1: {e}"))?;
+        let it = Self(group);
+        fs::write(it.0.join("memory.limit_in_bytes"), limit)
+            .map_err(|e| format!("no memory limit of version 1: {e}"))?;
+        Ok(it)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_memory_limit_of_cgroup_version_1_is_read() {
+    let group = need!(MemoryGroup::new("300M"));
+    let enter = format!(
+        "echo $$ > '{}/cgroup.procs' && exec '{}' check --model synth --set capture.queues=2 --set output.dir=/tmp",
+        group.0.display(),
+        binaries::wqcap().display()
+    );
+    let done = Program::new("sh").args(["-c", &enter]).run().expect(2);
+    done.says(&["output.buffer = ", "300 MiB are available"]);
 }

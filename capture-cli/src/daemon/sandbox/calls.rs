@@ -4,8 +4,13 @@
 //! The list was made by running the whole test suite with `process.sandbox = "log"`. If a call can
 //! do more than a capture needs, its arguments are restricted too: memory never becomes executable;
 //! sockets are UDP or RDMA netlink; threads may be created but not processes; arguments that name a
-//! process must name this one. A filter cannot read the arguments of `clone3`, which are behind a
-//! pointer. So `clone3` fails with ENOSYS, and the C library falls back to `clone`.
+//! process must name this one; a new file never has a set-user-ID, set-group-ID or sticky bit; options
+//! of sockets are those that captures set. A filter cannot read arguments behind a pointer, such as
+//! those of `clone3` and `openat2`. These two fail with ENOSYS, and the C library falls back to
+//! `clone` and `openat`.
+//!
+//! A filter cannot see which file a descriptor belongs to either. `flock` and, with encryption,
+//! `futimens` therefore remain possible on every file that may be opened (`docs/service.md`).
 //!
 //! io_uring rings, the service manager's socket and listening sockets are opened before. On the
 //! software NIC the list also has the calls of its wire.
@@ -23,9 +28,10 @@ pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigne
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
 /// Sockets of the kernel that a capture of ordinary network interfaces creates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelSockets {
     /// The capture is of RDMA devices only.
+    #[default]
     None,
     /// Packet sockets.
     Packet,
@@ -44,14 +50,22 @@ impl KernelSockets {
     }
 }
 
-/// Restricts all threads of this process to the allowed system calls, including those of the
-/// software NIC's `wire` and those that create the sockets of `kernel`.
-pub fn restrict_all(
-    beyond: SeccompAction,
-    wire: Option<&str>,
-    kernel: KernelSockets,
-) -> Result<(), Error> {
-    let filters = filters(beyond, wire, kernel)?;
+/// Parts of a capture that need system calls of their own.
+#[derive(Clone, Debug, Default)]
+pub struct CaptureParts {
+    /// Wire of the software NIC on which the capture runs.
+    pub wire: Option<String>,
+    /// Sockets of the kernel that the capture receives by, which a later start creates again.
+    pub kernel: KernelSockets,
+    /// `true` if the capture encrypts its files. An encrypted file gets the modification time of the
+    /// plain one.
+    pub encrypts: bool,
+}
+
+/// Restricts all threads of this process to the allowed system calls, including those that `parts`
+/// need.
+pub fn restrict_all(beyond: SeccompAction, parts: &CaptureParts) -> Result<(), Error> {
+    let filters = filters(beyond, parts)?;
     filters
         .iter()
         .try_for_each(|it| apply_filter_all_threads(it))
@@ -59,27 +73,24 @@ pub fn restrict_all(
 
 /// Builds the two seccomp filters of the sandbox. The kernel applies the stricter result of both,
 /// and of two errors that of the later filter.
-fn filters(
-    beyond: SeccompAction,
-    wire: Option<&str>,
-    kernel: KernelSockets,
-) -> Result<Vec<BpfProgram>, Error> {
+fn filters(beyond: SeccompAction, parts: &CaptureParts) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let absent = SeccompFilter::new(
-        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+        ABSENT.iter().map(|it| (*it, Vec::new())).collect(),
         SeccompAction::Allow,
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
         arch,
     )?;
-    let listed = SeccompFilter::new(rules(wire, kernel)?, beyond, SeccompAction::Allow, arch)?;
+    let listed = SeccompFilter::new(rules(parts)?, beyond, SeccompAction::Allow, arch)?;
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
+/// System calls that fail with ENOSYS, because a filter cannot read their arguments.
+const ABSENT: [i64; 2] = [libc::SYS_clone3, libc::SYS_openat2];
+
 /// Returns the seccomp rules of all allowed system calls.
-fn rules(
-    wire: Option<&str>,
-    kernel: KernelSockets,
-) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+fn rules(parts: &CaptureParts) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+    let kernel = parts.kernel;
     let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
         .concat()
@@ -91,8 +102,22 @@ fn rules(
     rules.insert(libc::SYS_mprotect, vec![never_executable]);
     let a_thread = when(&[is_masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?])?;
     rules.insert(libc::SYS_clone, vec![a_thread]);
-    // The other filter refuses this call with ENOSYS.
-    rules.insert(libc::SYS_clone3, Vec::new());
+    // The other filter refuses these calls with ENOSYS.
+    rules.extend(ABSENT.map(|it| (it, Vec::new())));
+    for &(call, flags, mode) in CREATING {
+        let ordinary = when(&[is_masked(mode, SPECIAL_MODES, 0)?])?;
+        let mut either = vec![ordinary];
+        if let Some(flags) = flags {
+            // Without these flags the kernel does not read the mode.
+            either.push(when(&[is_masked(flags, CREATES, 0)?])?);
+        }
+        rules.insert(call, either);
+    }
+    if parts.encrypts {
+        // futimens: the file is given by its descriptor.
+        let by_descriptor = when(&[is_null(1)?, is(3, 0)?])?;
+        rules.insert(libc::SYS_utimensat, vec![by_descriptor]);
+    }
     let one_of = |argument, values: &[i32]| -> Result<Vec<_>, Error> {
         values
             .iter()
@@ -105,7 +130,9 @@ fn rules(
     rules.insert(libc::SYS_tgkill, one_of(0, &[this])?);
     rules.insert(libc::SYS_prlimit64, one_of(0, &[0, this])?);
     rules.insert(libc::SYS_sched_setaffinity, one_of(0, &[0])?);
-    rules.insert(libc::SYS_setpriority, one_of(1, &[0])?);
+    // Who 0 is this thread only for PRIO_PROCESS; for PRIO_USER it is all processes of the user.
+    let own_priority = when(&[is(0, libc::PRIO_PROCESS.cast_signed())?, is(1, 0)?])?;
+    rules.insert(libc::SYS_setpriority, vec![own_priority]);
     // TCP Fast Open connects without connect(2).
     for (call, flags) in [
         (libc::SYS_sendto, 3),
@@ -123,7 +150,7 @@ fn rules(
         sockets.push(when(&[is(0, libc::AF_XDP)?])?);
         rules.insert(libc::SYS_bpf, one_of(0, BPF_COMMANDS)?);
     }
-    if let Some(wire) = wire {
+    if let Some(wire) = parts.wire.as_deref() {
         // The software NIC accesses memory of this process that may be unmapped.
         rules.insert(libc::SYS_process_vm_readv, one_of(0, &[this])?);
         rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
@@ -142,6 +169,13 @@ fn rules(
         }
     }
     rules.insert(libc::SYS_socket, sockets);
+    let options = OPTIONS.iter();
+    let options = options.map(|&(level, option)| when(&[is(1, level)?, is(2, option)?]));
+    let mut options = options.collect::<Result<Vec<_>, _>>()?;
+    for level in LEVELS {
+        options.push(when(&[is(1, *level)?])?);
+    }
+    rules.insert(libc::SYS_setsockopt, options);
     Ok(rules)
 }
 
@@ -180,8 +214,49 @@ const IOCTLS: &[i32] = &[
     0xc018_1b01_u32.cast_signed(),
 ];
 
-/// Allowed commands of `fcntl`: copies, flags and locks of a descriptor, and the size of a pipe.
-/// The commands that choose which process it signals are not allowed.
+/// Levels of `setsockopt` of which every option is allowed: those of packet sockets, AF_XDP sockets
+/// and netlink sockets. Which of these sockets can be created is restricted.
+const LEVELS: &[i32] = &[libc::SOL_PACKET, libc::SOL_XDP, libc::SOL_NETLINK];
+
+/// Allowed options of `setsockopt`, each with its level: timeouts, buffers, and filters of packet
+/// sockets. Options by which a socket sends from other hosts'
+/// addresses or past the rules of routing and filtering (`IP_TRANSPARENT`, `SO_MARK`,
+/// `SO_BINDTODEVICE`) are not allowed, although CAP_NET_RAW permits them (`sk_setsockopt` of
+/// net/core/sock.c, `do_ip_setsockopt` of net/ipv4/ip_sockglue.c).
+const OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, SO_RCVTIMEO_NEW),
+    (libc::SOL_SOCKET, SO_SNDTIMEO_NEW),
+];
+
+/// `SO_RCVTIMEO_NEW` of asm-generic/socket.h, which rustix sets: the timeout has 64 bits.
+const SO_RCVTIMEO_NEW: i32 = 66;
+/// `SO_SNDTIMEO_NEW` of asm-generic/socket.h.
+const SO_SNDTIMEO_NEW: i32 = 67;
+
+/// System calls that create a file or folder, with the indexes of their arguments for flags, if they
+/// have any, and for the mode.
+const CREATING: &[(i64, Option<u8>, u8)] = &[
+    (libc::SYS_mkdirat, None, 2),
+    (libc::SYS_openat, Some(2), 3),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mkdir, None, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, Some(1), 2),
+];
+
+/// Flags of `open` with which it creates a file: O_CREAT and `__O_TMPFILE`.
+const CREATES: i32 = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+
+/// Bits of a mode that new files and folders never have: set-user-ID, set-group-ID, sticky.
+const SPECIAL_MODES: i32 = 0o7000;
+
+/// Allowed commands of `fcntl`: copies and flags of a descriptor, and the size of a pipe. The
+/// commands that lock, and those that choose which process it signals, are not allowed.
 const FCNTLS: &[i32] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -189,12 +264,6 @@ const FCNTLS: &[i32] = &[
     libc::F_SETFD,
     libc::F_GETFL,
     libc::F_SETFL,
-    libc::F_GETLK,
-    libc::F_SETLK,
-    libc::F_SETLKW,
-    libc::F_OFD_GETLK,
-    libc::F_OFD_SETLK,
-    libc::F_OFD_SETLKW,
     libc::F_GETPIPE_SZ,
     libc::F_SETPIPE_SZ,
 ];
@@ -226,6 +295,16 @@ fn is_masked(argument: u8, mask: i32, value: i32) -> Result<SeccompCondition, Er
     )?)
 }
 
+/// Builds the seccomp condition that argument `argument`, a pointer, of a system call is null.
+fn is_null(argument: u8) -> Result<SeccompCondition, Error> {
+    Ok(SeccompCondition::new(
+        argument,
+        SeccompCmpArgLen::Qword,
+        SeccompCmpOp::Eq,
+        0,
+    )?)
+}
+
 /// Allowed system calls for capture files, indexes, flow records, sysfs and devices.
 const FILES: &[i64] = &[
     libc::SYS_close,
@@ -248,10 +327,7 @@ const FILES: &[i64] = &[
     libc::SYS_io_uring_register,
     libc::SYS_linkat,
     libc::SYS_lseek,
-    libc::SYS_mkdirat,
     libc::SYS_newfstatat,
-    libc::SYS_openat,
-    libc::SYS_openat2,
     libc::SYS_pipe2,
     libc::SYS_pread64,
     libc::SYS_preadv,
@@ -268,7 +344,6 @@ const FILES: &[i64] = &[
     libc::SYS_statx,
     libc::SYS_sync_file_range,
     libc::SYS_unlinkat,
-    libc::SYS_utimensat,
     libc::SYS_write,
     libc::SYS_writev,
 ];
@@ -347,7 +422,6 @@ const SOCKETS: &[i64] = &[
     libc::SYS_recvfrom,
     libc::SYS_recvmmsg,
     libc::SYS_recvmsg,
-    libc::SYS_setsockopt,
     libc::SYS_shutdown,
 ];
 
@@ -380,8 +454,6 @@ const OLD: &[i64] = &[
     libc::SYS_getrlimit,
     libc::SYS_link,
     libc::SYS_lstat,
-    libc::SYS_mkdir,
-    libc::SYS_open,
     libc::SYS_pipe,
     libc::SYS_poll,
     libc::SYS_readlink,
@@ -399,16 +471,17 @@ const OLD: &[i64] = &[];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+    use rustix::net::{AddressFamily, SocketType, ipproto, socket, sockopt};
     use std::{io::ErrorKind, process::Command, thread};
 
     /// Runs `work` in a separate thread with the filters, because a filter cannot be removed.
     fn within<T: Send + 'static>(
         beyond: SeccompAction,
+        parts: CaptureParts,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let restricted = move || {
-            for filter in filters(beyond, None, KernelSockets::None).unwrap() {
+            for filter in filters(beyond, &parts).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             work()
@@ -418,7 +491,7 @@ mod tests {
 
     #[test]
     fn programs_and_raw_sockets_are_refused() {
-        let (spawned, sockets) = within(REFUSED, || {
+        let (spawned, sockets) = within(REFUSED, CaptureParts::default(), || {
             let raw = |family| socket(family, SocketType::RAW, Some(ipproto::RAW)).map(drop);
             (
                 Command::new("true").status().map_err(|e| e.kind()),
@@ -439,12 +512,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = path.clone();
-        within(REFUSED, || {
+        within(REFUSED, CaptureParts::default(), || {
             thread::spawn(|| std::fs::write(file, "frames"))
                 .join()
                 .unwrap()
                 .unwrap();
-            socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            let second = Some(std::time::Duration::from_secs(1));
+            sockopt::set_socket_timeout(&udp, sockopt::Timeout::Recv, second).unwrap();
+            std::net::UdpSocket::from(udp)
+                .set_write_timeout(second)
+                .unwrap();
         });
         assert_eq!(std::fs::read_to_string(path).unwrap(), "frames");
     }
@@ -452,9 +530,37 @@ mod tests {
     #[test]
     fn calls_that_are_only_logged_work() {
         assert!(
-            within(LOGGED, || Command::new("true").status())
-                .unwrap()
-                .success()
+            within(LOGGED, CaptureParts::default(), || Command::new("true")
+                .status())
+            .unwrap()
+            .success()
         );
+    }
+    #[test]
+    fn times_are_set_only_with_encryption_and_only_by_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        for encrypts in [false, true] {
+            let path = dir.path().join("file");
+            let parts = CaptureParts {
+                encrypts,
+                ..CaptureParts::default()
+            };
+            let (named, opened) = within(REFUSED, parts, move || {
+                let file = std::fs::File::create(&path).unwrap();
+                let times = rustix::fs::Timestamps {
+                    last_access: Default::default(),
+                    last_modification: Default::default(),
+                };
+                let by_name = rustix::fs::utimensat(
+                    rustix::fs::CWD,
+                    &path,
+                    &times,
+                    rustix::fs::AtFlags::empty(),
+                );
+                (by_name, rustix::fs::futimens(&file, &times))
+            });
+            assert_eq!(named, Err(rustix::io::Errno::PERM));
+            assert_eq!(opened.is_ok(), encrypts, "{opened:?}");
+        }
     }
 }

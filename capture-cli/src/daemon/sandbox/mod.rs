@@ -22,7 +22,7 @@ pub mod outside;
 pub mod user;
 
 use crate::failure::Failure;
-use calls::KernelSockets;
+use calls::{CaptureParts, KernelSockets};
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 use landlock::RulesetError;
 use nix::{errno::Errno, unistd::Uid};
@@ -104,10 +104,8 @@ fn drop_capture_rights() -> Result<(), CapsError> {
 pub struct Sandbox {
     /// Configured value of `process.sandbox`.
     wanted: Wanted,
-    /// Wire of the software NIC on which the sandboxed capture runs.
-    wire: Option<String>,
-    /// Sockets of the kernel that the capture receives by, which a later start creates again.
-    kernel: KernelSockets,
+    /// Parts of the sandboxed capture that need system calls of their own.
+    parts: CaptureParts,
 }
 
 impl Sandbox {
@@ -122,15 +120,18 @@ impl Sandbox {
     ) -> Result<Self, Failure> {
         let it = Self {
             wanted: settings.process.sandbox,
-            wire,
-            kernel: KernelSockets::of(plan.ports().map(|it| it.backend)),
+            parts: CaptureParts {
+                wire,
+                kernel: KernelSockets::of(plan.ports().map(|it| it.backend)),
+                encrypts: settings.output.key_source().is_some(),
+            },
         };
         if it.wanted != Wanted::Off {
             let shed = user::drop_root_capabilities(settings, plan, config);
             let shed = shed.map_err(SandboxError::from);
             it.check("root keeps only the capabilities of a capture", shed)?;
-            let own =
-                files::AllowedPaths::from_config(settings, plan, config, pipe, it.wire.is_some());
+            let on_model = it.parts.wire.is_some();
+            let own = files::AllowedPaths::from_config(settings, plan, config, pipe, on_model);
             it.check("landlock denies other files", own.restrict())?;
         }
         Ok(it)
@@ -142,8 +143,7 @@ impl Sandbox {
     pub fn enter_to_ship(settings: &Config, plan: &wqcap_ship::ShipPlan) -> Result<(), Failure> {
         let it = Self {
             wanted: settings.process.sandbox,
-            wire: None,
-            kernel: KernelSockets::None,
+            parts: CaptureParts::default(),
         };
         if it.wanted == Wanted::Off {
             return Ok(());
@@ -163,8 +163,7 @@ impl Sandbox {
     ) -> Result<(), Failure> {
         let it = Self {
             wanted: settings.process.sandbox,
-            wire: None,
-            kernel: KernelSockets::None,
+            parts: CaptureParts::default(),
         };
         // The folder of pins gets the owner of the capture's folder.
         let pins = plan.tokens.as_ref().and_then(|_| {
@@ -189,7 +188,7 @@ impl Sandbox {
             Wanted::On | Wanted::Require => calls::REFUSED,
         };
         let what = "seccomp denies other system calls";
-        let restricted = calls::restrict_all(beyond, self.wire.as_deref(), self.kernel);
+        let restricted = calls::restrict_all(beyond, &self.parts);
         self.check(what, restricted.map_err(SandboxError::from))
     }
 

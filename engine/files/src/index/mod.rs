@@ -30,5 +30,5 @@ pub use keys::IndexKey;
 pub use layout::{
     CaptureIndex, IndexBlock, IndexMark, IndexPart, IndexSelection, IndexSummary, MARK,
 };
-pub use store::IndexFolder;
+pub use store::{ENDING, IndexFolder};
 pub use terms::FlowTerms;

@@ -27,7 +27,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Suffix of an index's file name, after the complete name of its capture file.
-const ENDING: &str = ".cbor";
+pub const ENDING: &str = ".cbor";
 
 /// Item of an index file: its content, and the checksum of these bytes (XXH3, 64 bits). The checksum
 /// detects an index torn by a power cut, because indexes are not synced.

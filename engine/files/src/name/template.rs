@@ -91,6 +91,20 @@ impl NameTemplate {
         format!("{name}.{ending}")
     }
 
+    /// Returns the longest component, in bytes, that a name of this template can have: a folder, or
+    /// the file's name followed by `.` and `ending`. Names of months and days vary with the time.
+    #[must_use]
+    pub fn longest_component(&self, ending: &str) -> String {
+        const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
+        /// 2026-01-01T00:00:00Z in days.
+        const FIRST_DAY: u64 = 20_454;
+        let last_ns = (FIRST_DAY..FIRST_DAY + 366).map(|day| (day + 1) * DAY_NS - 1);
+        let names = last_ns.map(|ns| self.name(Some(u16::MAX), ns, ending, u64::MAX));
+        let components = |name: String| name.split('/').map(str::to_owned).collect::<Vec<_>>();
+        let all = names.flat_map(components);
+        all.max_by_key(String::len).unwrap_or_default()
+    }
+
     /// Returns `true` if a file of this name template may have this name. `stem` is any text: a
     /// file name without its extension.
     #[must_use]
@@ -436,6 +450,28 @@ mod tests {
         assert_eq!(template.folder_depth(), 1);
         let host: NameTemplate = "{host}/a".parse().expect("reads");
         assert_eq!(host.bind("..", "").name(None, 0, "pcap", 0), "_./a.pcap");
+    }
+
+    #[test]
+    fn the_longest_component_has_every_part_at_its_longest() {
+        for (text, longest) in [
+            ("out", "out_q18446744073709551615.pcap.part"),
+            ("%A-%B-%A-%B/x", "Wednesday-September-Wednesday-September"),
+            ("%Y/{start_ns}", "18446744073709551615.pcap.part"),
+            (
+                "q{queue}/{host}-of-the-first-floor",
+                "sensor-of-the-first-floor_q18446744073709551615.pcap.part",
+            ),
+            (
+                "q{queue}-{interface}",
+                "q65535-eth0_q18446744073709551615.pcap.part",
+            ),
+        ] {
+            let template: NameTemplate = text.parse().expect(text);
+            let mut bound = template.bind("sensor", "eth0");
+            bound.zone = TimeZone::UTC;
+            assert_eq!(bound.longest_component("pcap.part"), longest);
+        }
     }
 
     /// The lists of this tool and `ls` in the C locale use this order.

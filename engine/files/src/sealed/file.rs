@@ -54,7 +54,7 @@ pub fn seal(
     let folder = path.parent().unwrap_or(Path::new("."));
     let temporary = tempfile::Builder::new()
         .prefix(TEMPORARY)
-        .permissions(Permissions::from_mode(metadata.mode() & 0o7777))
+        .permissions(Permissions::from_mode(metadata.mode() & 0o777))
         .tempfile_in(folder)?;
     let chunks = Chunks::begin(key)?;
     let Some(bytes) = copy(&mut plain, &chunks, temporary.as_file(), may_continue)? else {

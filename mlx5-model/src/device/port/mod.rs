@@ -84,6 +84,8 @@ pub struct NicPort {
     received: u64,
     /// Time when the port's first flow rule was installed, in nanoseconds.
     first_rule_ns: Option<u64>,
+    /// Number of the wire's notes that have been logged.
+    notes_logged: usize,
     faults: PortFaults,
     /// Set when the port's wire stays plugged in while no program has the device open.
     keeps_wire: bool,
@@ -125,6 +127,7 @@ impl NicPort {
             dropped_read_ns: 0,
             received: 0,
             first_rule_ns: None,
+            notes_logged: 0,
             faults: PortFaults::default(),
             keeps_wire: false,
             netdev_changes: 0,
@@ -164,10 +167,9 @@ impl NicPort {
         }
         match Wire::open(&self.settings.wire) {
             Ok(wire) => {
-                for note in wire.notes() {
-                    self.log(note);
-                }
                 self.wire = Some(wire);
+                self.notes_logged = 0;
+                self.log_notes();
                 self.set_up(self.settings.link_up);
             }
             Err(error) => {
@@ -202,6 +204,16 @@ impl NicPort {
             // Restarts the wire's pace at the frame at its head.
             wire.each(now_ns, 1, |_| Delivery::Wait);
         }
+    }
+
+    /// Logs the wire's notes that have been added since the last call.
+    fn log_notes(&mut self) {
+        let notes = self.wire.as_ref().map_or(&[][..], Wire::notes);
+        for note in notes.iter().skip(self.notes_logged) {
+            self.log(note);
+        }
+        let logged = notes.len();
+        self.notes_logged = logged;
     }
 
     fn log(&self, what: impl Display) {
@@ -534,6 +546,7 @@ impl NicPort {
             WireState::Ended if self.first_rule_ns.is_none() || !queues.are_drained() => None,
             WireState::Ended => {
                 let skipped = wire.skipped();
+                self.log_notes();
                 if skipped > 0 {
                     self.log(format_args!(
                         "{skipped} records of the wire's source were skipped: not Ethernet frames"

@@ -1,10 +1,11 @@
-//! Index of a capture file: offsets, lengths and due times of its frames.
+//! Frames of a capture file: their bytes, lengths and due times.
 //!
 //! The file is read by the reader that wqcap's tools use, so that a wire plays what they read. A
 //! damaged end ends the file with a note, not an error. A packet of another link type gets an
 //! Ethernet header, if there is one for it.
 //!
-//! Invariant: every record lies within the data and is 14 bytes to 256 KiB long.
+//! Invariants: every record lies within the data and is 14 bytes to 256 KiB long. A
+//! [`FrameReader`] holds one record at a time, whatever the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -27,19 +28,53 @@ pub(super) struct PcapRecord {
     pub(super) due: u64,
 }
 
-/// Index of the frames of a capture file, with their bytes and the notes on the file.
+/// Frames in memory that follow each other on a wire.
 #[derive(Debug, Default)]
-pub(super) struct FileIndex {
+pub(super) struct FrameChunk {
     /// Bytes of all frames.
     pub(super) data: Vec<u8>,
     pub(super) records: Vec<PcapRecord>,
+}
+
+impl FrameChunk {
+    /// Returns the number of bytes of memory that the frames and their records take.
+    pub(super) fn memory(&self) -> usize {
+        self.data.len() + size_of_val(&self.records[..])
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.data.clear();
+        self.records.clear();
+    }
+
+    /// Adds a frame that is due `due` nanoseconds after the first one.
+    pub(super) fn push(&mut self, frame: &[u8], due: u64) {
+        self.records.push(PcapRecord {
+            at: self.data.len(),
+            len: frame.len() as u32,
+            due,
+        });
+        self.data.extend_from_slice(frame);
+    }
+
+    /// Divides the due times of all frames by `speed`.
+    pub(super) fn divide_times(&mut self, speed: f64) {
+        if speed != 1.0 {
+            for record in &mut self.records {
+                record.due = (record.due as f64 / speed) as u64;
+            }
+        }
+    }
+}
+
+/// Number of skipped records of a capture file, and the notes on it.
+#[derive(Debug, Default)]
+pub(super) struct FileNotes {
     /// Number of records of the capture file that are not played: too short for Ethernet, too
     /// long, or of a link type without Ethernet frames.
     pub(super) skipped: u64,
     /// Notes on the capture file for the user, such as a truncated end.
     pub(super) notes: Vec<String>,
-    /// Stamp of the capture file's first frame in nanoseconds.
-    first: Option<u64>,
 }
 
 /// Reason why a capture file cannot be played.
@@ -72,41 +107,84 @@ struct OddRecords {
     long: (u64, usize),
 }
 
-impl FileIndex {
-    /// Indexes a whole capture file, which may be compressed.
-    pub(super) fn read(source: impl Read) -> Result<FileIndex, IndexError> {
+/// Reader of the frames of a capture file, which may be compressed, in the order of the file.
+pub(super) struct FrameReader<R: Read> {
+    reader: PacketReader<Decompressor<R>>,
+    ethernet: EthernetFrames,
+    odd: OddRecords,
+    clock: DueTimes,
+    /// Error that ended the file.
+    error: Option<ReadError>,
+}
+
+/// Due times of the frames of a capture file.
+#[derive(Default)]
+struct DueTimes {
+    /// Stamp of the capture file's first frame in nanoseconds.
+    first: Option<u64>,
+    /// Due time of the last frame.
+    last: u64,
+}
+
+impl<R: Read> FrameReader<R> {
+    /// Opens a capture file.
+    pub(super) fn new(source: R) -> Result<Self, IndexError> {
         let source = Decompressor::new(source).map_err(ReadError::from)?;
-        let mut reader = PacketReader::new(source)?;
-        let (mut index, mut odd) = (FileIndex::default(), OddRecords::default());
-        let mut ethernet = EthernetFrames::default();
-        let error = loop {
-            match reader.advance() {
+        Ok(Self {
+            reader: PacketReader::new(source)?,
+            ethernet: EthernetFrames::default(),
+            odd: OddRecords::default(),
+            clock: DueTimes::default(),
+            error: None,
+        })
+    }
+
+    /// Adds the file's next frame to `frames`. Returns `false` after the last one.
+    pub(super) fn append_next(&mut self, frames: &mut FrameChunk) -> bool {
+        loop {
+            match self.reader.advance() {
                 Ok(true) => {}
-                Ok(false) => break None,
-                Err(e) => break Some(e),
+                Ok(false) => return false,
+                Err(e) => {
+                    self.error = Some(e);
+                    return false;
+                }
             }
-            let Some(packet) = reader.packet() else {
-                break None;
+            let Some(packet) = self.reader.packet() else {
+                return false;
             };
-            let interface = &reader.interfaces()[packet.interface];
+            let interface = &self.reader.interfaces()[packet.interface];
             let (bytes, len) = packet.without_fcs(interface.fcs_len);
             let link_type = interface.link_type;
-            match ethernet.convert(link_type, bytes, len) {
-                Some((frame, _)) => {
-                    if link_type != ETHERNET {
-                        *odd.converted.entry(link_type).or_default() += 1;
-                    }
-                    index.push(frame, packet.ns, &mut odd);
-                }
-                None => *odd.foreign.entry(link_type).or_default() += 1,
+            let Some((frame, _)) = self.ethernet.convert(link_type, bytes, len) else {
+                *self.odd.foreign.entry(link_type).or_default() += 1;
+                continue;
+            };
+            if link_type != ETHERNET {
+                *self.odd.converted.entry(link_type).or_default() += 1;
             }
-        };
+            if self.odd.admit(frame.len()) {
+                frames.push(frame, self.clock.due(packet.ns));
+                return true;
+            }
+        }
+    }
+
+    /// Returns the stamp of the capture file's first frame in nanoseconds; 0 if there is no frame.
+    pub(super) fn first_stamp(&self) -> u64 {
+        self.clock.first.unwrap_or(0)
+    }
+
+    /// Returns the notes on the file, after its last frame.
+    pub(super) fn finish(self) -> Result<FileNotes, IndexError> {
+        let (reader, odd) = (self.reader, self.odd);
         let first_foreign = reader.interfaces().iter().map(|it| it.link_type);
         let first_foreign = first_foreign
             .into_iter()
             .find(|it| !has_ethernet_frames(*it));
-        let is_empty = index.records.is_empty() && odd.short == 0;
-        match (error, reader.end()) {
+        let is_empty = self.clock.first.is_none() && odd.short == 0;
+        let mut notes = FileNotes::default();
+        match (self.error, reader.end()) {
             (Some(e), _) if reader.interfaces().is_empty() => return Err(e.into()),
             (_, Some(end @ FileEnd::Torn { .. })) if reader.interfaces().is_empty() => {
                 return Err(IndexError::Torn(end));
@@ -114,51 +192,42 @@ impl FileIndex {
             _ if is_empty && let Some(link_type) = first_foreign => {
                 return Err(IndexError::LinkType(link_type));
             }
-            (Some(e), _) => index.truncate(reader.packets(), e),
+            (Some(e), _) => notes.truncate(reader.packets(), e),
             (_, Some(end @ (FileEnd::Torn { .. } | FileEnd::Padding { .. }))) => {
-                index.truncate(reader.packets(), end);
+                notes.truncate(reader.packets(), end);
             }
             _ => {}
         }
-        index.note(odd);
-        Ok(index)
+        notes.note(odd);
+        Ok(notes)
     }
+}
 
-    /// Returns the stamp of the capture file's first frame in nanoseconds; 0 if there is no frame.
-    pub(super) fn first_stamp(&self) -> u64 {
-        self.first.unwrap_or(0)
+impl DueTimes {
+    /// Returns the due time of the next frame, stamped `stamp` nanoseconds.
+    fn due(&mut self, stamp: u64) -> u64 {
+        let first = *self.first.get_or_insert(stamp);
+        self.last = stamp.saturating_sub(first).max(self.last);
+        self.last
     }
+}
 
-    /// Divides the due times of all frames of the capture file by `speed`.
-    pub(super) fn divide_times(&mut self, speed: f64) {
-        if speed != 1.0 {
-            for record in &mut self.records {
-                record.due = (record.due as f64 / speed) as u64;
-            }
-        }
-    }
-
-    /// Adds a frame to the file's index, stamped `stamp` nanoseconds.
-    fn push(&mut self, frame: &[u8], stamp: u64, odd: &mut OddRecords) {
-        match frame.len() {
-            ..MIN_FRAME => odd.short += 1,
-            MIN_FRAME..=MAX_FRAME => {
-                let first = *self.first.get_or_insert(stamp);
-                let before = self.records.last().map_or(0, |it| it.due);
-                self.records.push(PcapRecord {
-                    at: self.data.len(),
-                    len: frame.len() as u32,
-                    due: stamp.saturating_sub(first).max(before),
-                });
-                self.data.extend_from_slice(frame);
-            }
+impl OddRecords {
+    /// Returns `true` if a wire can carry a frame of `len` bytes, and counts it otherwise.
+    fn admit(&mut self, len: usize) -> bool {
+        match len {
+            ..MIN_FRAME => self.short += 1,
+            MIN_FRAME..=MAX_FRAME => return true,
             len => {
-                odd.long.0 += 1;
-                odd.long.1 = odd.long.1.max(len);
+                self.long.0 += 1;
+                self.long.1 = self.long.1.max(len);
             }
         }
+        false
     }
+}
 
+impl FileNotes {
     /// Adds the note that the rest of the capture file is left out, with the reason.
     fn truncate(&mut self, records: u64, reason: impl Display) {
         self.notes.push(format!(

@@ -1,8 +1,8 @@
 //! Wire that plays a capture file, or all capture files of a folder.
 //!
-//! The frames are read into memory when the wire is opened, and are borrowed from there.
-//! Opening a file of several GB takes that much memory and the time to read it; playing it costs
-//! almost nothing. The captured bytes (caplen) go over the wire, without the FCS if the file
+//! The frames are read into memory when the wire is opened, and are borrowed from there: playing
+//! them costs almost nothing. Of an input with more than 256 MiB of frames only a part is in memory:
+//! it is read, and decompressed, while it is played. The captured bytes (caplen) go over the wire, without the FCS if the file
 //! declares one, because wires carry none.
 //!
 //! Invariant: frames are delivered in the order of the file, whatever their time stamps; a frame
@@ -16,20 +16,21 @@ use super::error::WireError;
 use super::pace::FramePace;
 use super::spec::WireSpec;
 use super::spec::pcap::{PcapPace, PcapSpec};
-use index::PcapRecord;
+use index::FrameChunk;
+use source::{Limits, Source};
 
 /// Open `pcap` wire, which plays capture files.
 pub(super) struct PcapWire {
-    /// Bytes of the frames.
-    data: Vec<u8>,
-    records: Vec<PcapRecord>,
+    /// Frames that the `pcap` wire plays until it reads further ones.
+    frames: FrameChunk,
+    source: Source,
     /// Index of the next frame that the `pcap` wire plays.
     next: usize,
     /// Rounds of the capture file left, including the current one. `None`: forever; 0: ended.
     rounds: Option<u64>,
     pace: Playback,
-    skipped: u64,
-    notes: Vec<String>,
+    /// Multiple of the recorded pace.
+    speed: f64,
 }
 
 /// Pace at which the `pcap` wire plays its frames.
@@ -44,29 +45,35 @@ enum Playback {
 
 impl PcapWire {
     pub(super) fn open(wire: &WireSpec, spec: &PcapSpec) -> Result<PcapWire, WireError> {
-        let mut index = source::read(wire, &spec.file)?;
-        let pace = match spec.pace {
-            PcapPace::Unpaced => Playback::Unpaced,
-            PcapPace::Pps(pps) => Playback::Pace(FramePace::new(pps)),
-            PcapPace::Speed(speed) => {
-                index.divide_times(speed);
-                Playback::Recorded { start: None }
-            }
+        Self::open_within(wire, spec, Limits::USUAL)
+    }
+
+    /// Opens the wire; its frames take at most the memory of `limits`.
+    fn open_within(
+        wire: &WireSpec,
+        spec: &PcapSpec,
+        limits: Limits,
+    ) -> Result<PcapWire, WireError> {
+        let (source, mut frames) = Source::open(wire, spec, limits)?;
+        let (pace, speed) = match spec.pace {
+            PcapPace::Unpaced => (Playback::Unpaced, 1.0),
+            PcapPace::Pps(pps) => (Playback::Pace(FramePace::new(pps)), 1.0),
+            PcapPace::Speed(speed) => (Playback::Recorded { start: None }, speed),
         };
+        frames.divide_times(speed);
         let rounds = match spec.rounds {
             // A wire without frames has ended.
-            _ if index.records.is_empty() => Some(0),
+            _ if frames.records.is_empty() => Some(0),
             0 => None,
             rounds => Some(rounds),
         };
         Ok(PcapWire {
-            records: index.records,
+            frames,
+            source,
             next: 0,
             rounds,
             pace,
-            skipped: index.skipped,
-            notes: index.notes,
-            data: index.data,
+            speed,
         })
     }
 
@@ -79,11 +86,11 @@ impl PcapWire {
     }
 
     pub(super) fn skipped(&self) -> u64 {
-        self.skipped
+        self.source.skipped()
     }
 
     pub(super) fn notes(&self) -> &[String] {
-        &self.notes
+        self.source.notes()
     }
 
     pub(super) fn next_due_ns(&self) -> Option<u64> {
@@ -95,7 +102,7 @@ impl PcapWire {
             Playback::Pace(pace) => Some(pace.next_due_ns()),
             Playback::Recorded { start: None } => Some(0),
             Playback::Recorded { start: Some(start) } => {
-                Some(start.saturating_add(self.records[self.next].due))
+                Some(start.saturating_add(self.frames.records[self.next].due))
             }
         }
     }
@@ -118,21 +125,21 @@ impl PcapWire {
         let mut taken = 0;
         let mut held = false;
         while taken < limit && self.rounds != Some(0) {
-            let record = self.records[self.next];
+            let record = self.frames.records[self.next];
             if let Playback::Recorded { start: Some(start) } = self.pace
                 && start.saturating_add(record.due) > now_ns
             {
                 break;
             }
-            let bytes = &self.data[record.at..][..record.len as usize];
+            let bytes = &self.frames.data[record.at..][..record.len as usize];
             if receiver.deliver(bytes, WireDirection::Received) == Delivery::Wait {
                 held = true;
                 break;
             }
             taken += 1;
             self.next += 1;
-            if self.next == self.records.len() {
-                self.rewind(record.due);
+            if self.next == self.frames.records.len() {
+                self.read_on(record.due);
             }
         }
         if let Playback::Pace(pace) = &mut self.pace {
@@ -144,14 +151,28 @@ impl PcapWire {
         taken
     }
 
-    /// Starts the next round of the capture file at the due time of the last record.
-    fn rewind(&mut self, last_due: u64) {
+    /// Continues after the last frame in memory, due at `last_due`: with further frames of the
+    /// input, or with the next round of it, which starts at the due time of the last record.
+    #[cold]
+    fn read_on(&mut self, last_due: u64) {
         self.next = 0;
+        if self.source.refill(&mut self.frames) {
+            self.frames.divide_times(self.speed);
+            return;
+        }
         if let Some(rounds) = &mut self.rounds {
             *rounds -= 1;
         }
         if let Playback::Recorded { start: Some(start) } = &mut self.pace {
             *start = start.saturating_add(last_due);
+        }
+        if self.rounds == Some(0) || self.source.is_resident() {
+            return;
+        }
+        if self.source.restart(&mut self.frames) {
+            self.frames.divide_times(self.speed);
+        } else {
+            self.rounds = Some(0);
         }
     }
 
@@ -162,7 +183,7 @@ impl PcapWire {
             Playback::Unpaced => {}
             Playback::Pace(pace) => pace.hold(now_ns),
             Playback::Recorded { start } => {
-                let due = self.records[self.next].due;
+                let due = self.frames.records[self.next].due;
                 *start = start.map(|start| start.max(now_ns.saturating_sub(due)));
             }
         }

@@ -13,8 +13,123 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, Endianness, TsResolution};
 
+use super::super::spec::WireKind;
 use super::super::{Delivery, Wire, WireError, WireSpec, WireState};
-use super::index::FileIndex;
+use super::PcapWire;
+use super::index::{FrameChunk, FrameReader, IndexError, PcapRecord};
+use super::source::Limits;
+
+/// All frames of a capture file, and the notes on it.
+struct FileIndex {
+    records: Vec<PcapRecord>,
+    skipped: u64,
+    notes: Vec<String>,
+}
+
+impl FileIndex {
+    fn read(source: &[u8]) -> Result<Self, IndexError> {
+        let mut reader = FrameReader::new(source)?;
+        let mut frames = FrameChunk::default();
+        while reader.append_next(&mut frames) {}
+        let noted = reader.finish()?;
+        Ok(Self {
+            records: frames.records,
+            skipped: noted.skipped,
+            notes: noted.notes,
+        })
+    }
+}
+
+/// Opens a wire that keeps at most `resident` bytes of its input in memory.
+fn open_small(path: &Path, options: &str, resident: usize) -> Result<PcapWire, WireError> {
+    let wire = format!("pcap:{}{options}", path.display());
+    let wire = wire.parse::<WireSpec>().unwrap();
+    let WireKind::Pcap(spec) = &wire.kind else {
+        panic!("{wire:?}");
+    };
+    let chunk = resident / 4;
+    PcapWire::open_within(&wire, spec, Limits { resident, chunk })
+}
+
+/// Frame of a wire and the time at which it was delivered.
+type TimedFrame = (u64, Vec<u8>);
+
+/// Returns the frames of a wire with their times, in bursts of 7 at the times at which they are due.
+fn play_timed(mut wire: PcapWire) -> (Vec<TimedFrame>, u64, Vec<String>) {
+    let (mut frames, mut now) = (vec![], 0);
+    while wire.state() == WireState::Up {
+        now = wire.next_due_ns().unwrap_or(now).max(now);
+        let mut receive = super::super::delivery::Each(|frame: super::super::WireFrame<'_>| {
+            frames.push((now, frame.bytes.to_vec()));
+            Delivery::Taken
+        });
+        wire.burst(now, 7, &mut receive);
+    }
+    (frames, wire.skipped(), wire.notes().to_vec())
+}
+
+/// Inputs that do not fit the limit are read in chunks while they are played. Frames, times, order,
+/// numbers and notes are the same as from memory.
+#[test]
+fn large_inputs_are_played_in_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let bytes = [5; 300];
+    let of = |start: u32, n: u32| {
+        let stamps = (0..n).map(|it| (start + it / 3, it % 3 * 100));
+        let records = stamps.map(|(s, us)| (s, us, 20 + s % 200, 300, &bytes[..]));
+        let records: Vec<_> = records
+            .map(|(s, us, len, wire, data)| (s, us, len, wire, &data[..len as usize]))
+            .chain([(start, 0, 5, 5, &bytes[..5])])
+            .collect();
+        file(1, &records)
+    };
+    fs::write(folder.join("a.pcap"), of(100, 300)).unwrap();
+    fs::write(folder.join("b.pcap.zst"), zstd(&of(100, 200))).unwrap();
+    fs::write(folder.join("c.pcap"), of(150, 100)).unwrap();
+    let mut torn = of(90, 50);
+    torn.truncate(torn.len() - 3);
+    fs::write(folder.join("d.pcap"), torn).unwrap();
+    fs::write(folder.join("e.pcap"), of(400, 100)).unwrap();
+    fs::write(folder.join("text"), "text").unwrap();
+    for input in [
+        "folder",
+        "folder/a.pcap",
+        "folder/b.pcap.zst",
+        "folder/d.pcap",
+    ] {
+        for options in ["", ",loop=3", ",speed=2", ",speed=0.5,loop=2"] {
+            let path = dir.path().join(input);
+            let whole = play_timed(open_small(&path, options, 1 << 20).unwrap());
+            let chunks = play_timed(open_small(&path, options, 2048).unwrap());
+            assert!(whole.0.len() >= 50);
+            assert_eq!(whole.0, chunks.0, "{input} {options}");
+            assert_eq!(whole.1, chunks.1, "{input} {options}");
+            let sorted = |mut it: Vec<String>| {
+                it.sort();
+                it
+            };
+            assert_eq!(sorted(whole.2), sorted(chunks.2), "{input} {options}");
+        }
+    }
+}
+
+#[test]
+fn more_than_64_files_of_the_same_time_are_not_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = [1; 100];
+    for name in 0..66 {
+        let records = [
+            (1, name, 100, 100, &data[..]),
+            (2, name, 100, 100, &data[..]),
+        ];
+        fs::write(dir.path().join(format!("{name}.pcap")), file(1, &records)).unwrap();
+    }
+    let (frames, _, notes) = play_timed(open_small(dir.path(), "", 1000).unwrap());
+    assert_eq!((frames.len(), notes.len()), (128, 2), "{notes:?}");
+    assert!(notes[0].contains("64 other files"), "{notes:?}");
+}
 
 fn open(path: &Path, options: &str) -> Result<Wire, WireError> {
     Wire::open(
@@ -169,6 +284,30 @@ fn a_damaged_end_is_reported_in_a_note() {
     let large = file(1, &[(2, 0, 300_000, 60, &vec![8; 300_000])]);
     let index = FileIndex::read(&large[..]).unwrap();
     assert!(index.records.is_empty() && index.notes[0].contains("300000"));
+}
+
+/// A hole of zeros, which a power cut leaves in a file, is damage and not records of 1970.
+#[test]
+fn a_hole_of_zeros_ends_the_file_with_a_note() {
+    let data = [7; 1000];
+    let records: Vec<_> = (0..10)
+        .map(|i| (1000 + i, 0, 1000, 1000, &data[..]))
+        .collect();
+    let whole = file(1, &records);
+    for (hole, played) in [(3000..7096, 3), (24..8216, 0)] {
+        let mut holed = whole.clone();
+        holed[hole].fill(0);
+        let index = FileIndex::read(&holed).unwrap();
+        assert_eq!((index.records.len(), index.skipped), (played, 0));
+        let [note] = &index.notes[..] else {
+            panic!("{:?}", index.notes);
+        };
+        let words = format!("truncated after {played} records");
+        assert!(
+            note.contains(&words) && note.contains("zero bytes"),
+            "{note}"
+        );
+    }
 }
 
 #[test]
