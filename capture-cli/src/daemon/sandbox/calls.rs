@@ -219,10 +219,10 @@ const IOCTLS: &[i32] = &[
 const LEVELS: &[i32] = &[libc::SOL_PACKET, libc::SOL_XDP, libc::SOL_NETLINK];
 
 /// Allowed options of `setsockopt`, each with its level: timeouts, buffers, and filters of packet
-/// sockets. Options by which a socket sends from other hosts'
-/// addresses or past the rules of routing and filtering (`IP_TRANSPARENT`, `SO_MARK`,
-/// `SO_BINDTODEVICE`) are not allowed, although CAP_NET_RAW permits them (`sk_setsockopt` of
-/// net/core/sock.c, `do_ip_setsockopt` of net/ipv4/ip_sockglue.c).
+/// sockets. Options by which a socket sends from other hosts' addresses or past the rules of routing
+/// and filtering (`IP_TRANSPARENT`, `SO_MARK`, `SO_BINDTODEVICE`) are not allowed, although
+/// CAP_NET_RAW permits them (`sk_setsockopt` of net/core/sock.c, `do_ip_setsockopt` of
+/// net/ipv4/ip_sockglue.c).
 const OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
@@ -536,6 +536,7 @@ mod tests {
             .success()
         );
     }
+
     #[test]
     fn times_are_set_only_with_encryption_and_only_by_descriptor() {
         let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ pub(super) const VERSION: u32 = 6;
 pub const MARK: &str = "mark ";
 /// Maximum number of operator's marks in an index.
 pub(super) const MOST_MARKS: usize = 1024;
-/// Maximum number of parts in the times of an index.
+/// Maximum number of parts in the summary of an index.
 const MOST_PARTS: usize = 64;
 
 /// Mark that an operator set in a capture.
@@ -154,28 +154,18 @@ impl IndexSummary {
         }
     }
 
-    /// Returns the index that the summary belongs to.
+    /// Joins the three items of an index file: this summary, the flows and the blocks.
     pub(super) fn with(self, flows: Vec<IndexFlow>, blocks: Vec<IndexBlock>) -> CaptureIndex {
-        let Self {
-            version,
-            stamp,
-            head,
-            frames,
-            apart,
-            end,
-            marks,
-            ..
-        } = self;
         CaptureIndex {
-            version,
-            stamp,
-            head,
-            frames,
-            apart,
-            end,
+            version: self.version,
+            stamp: self.stamp,
+            head: self.head,
+            frames: self.frames,
+            apart: self.apart,
+            end: self.end,
             flows,
             blocks,
-            marks,
+            marks: self.marks,
         }
     }
 
