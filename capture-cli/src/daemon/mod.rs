@@ -4,3 +4,18 @@ pub mod metrics;
 pub mod sandbox;
 pub mod sd_notify;
 pub mod signals;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit on open file descriptors to the highest value that the process may set, as a
+/// program that does not use select(2) should (systemd.exec(5), `LimitNOFILE=`).
+pub fn raise_descriptor_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(e) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!("cannot raise the limit on open file descriptors: {e}");
+    }
+}

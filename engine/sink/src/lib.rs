@@ -54,7 +54,9 @@ pub use reorder::InOrder;
 pub use reorder::Relay;
 pub use requests::{Note, SinkRequests};
 pub use wqcap_core::consumer::Count;
-pub use write::{BLOCK, Backlog, Deleted, PreparedRing, Writer, WriterConfig, WriterReport};
+pub use write::{
+    BLOCK, Backlog, Deleted, MOST_UNCLOSED, PreparedRing, Writer, WriterConfig, WriterReport,
+};
 
 /// Frame record to encode: a frame with its metadata.
 #[derive(Clone, Copy, Debug)]

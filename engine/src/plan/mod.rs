@@ -6,6 +6,7 @@
 mod any_device;
 mod constraints;
 mod control_group;
+mod descriptors;
 mod found;
 mod kernel;
 mod memory;
@@ -21,6 +22,7 @@ pub mod steering;
 mod target;
 mod visibility;
 
+pub use descriptors::DescriptorPlan;
 pub(crate) use output::longest;
 pub use port::PortPlan;
 pub use queues::QueuePlan;
@@ -74,6 +76,9 @@ pub struct Plan {
     pub on_loss: config::OnLoss,
     /// Capture files or stream that the run writes.
     pub output: OutputPlan,
+    /// File descriptors that the run may have at the same time.
+    #[serde(skip)]
+    pub descriptors: DescriptorPlan,
     /// Warnings for the user, one line each.
     pub notes: Vec<String>,
 }
@@ -240,7 +245,7 @@ impl Plan {
             );
         }
         let mut ports = ports.into_iter();
-        let plan = Self {
+        let mut plan = Self {
             port: ports.next()?,
             more_ports: ports.collect(),
             queues,
@@ -257,8 +262,11 @@ impl Plan {
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
             on_loss: config.device.on_loss,
             output,
+            descriptors: DescriptorPlan::default(),
             notes,
         };
+        plan.descriptors = DescriptorPlan::of(&plan);
+        plan.notes.extend(plan.descriptors.note());
         found.keep(output::names_fit(&plan));
         Some(plan)
     }

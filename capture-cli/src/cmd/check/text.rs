@@ -12,7 +12,7 @@ use wqcap_engine::{
     frame::dedup::MayDiffer,
     pipeline::reduce::Reduction,
     plan::{
-        Plan, PortPlan,
+        DescriptorPlan, Plan, PortPlan,
         steering::{self, Spread},
     },
 };
@@ -194,10 +194,25 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     if let Some(flows) = &plan.flows {
         line("flows", flows_line(flows, plan.observers()));
     }
+    line("limits", descriptors_line(plan));
     for (i, note) in plan.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note.clone());
     }
     text
+}
+
+/// Describes how many file descriptors the run may have, and what for.
+fn descriptors_line(plan: &Plan) -> String {
+    let it = &plan.descriptors;
+    let limit = DescriptorPlan::limit();
+    let limit = limit.map_or_else(|| "any number".into(), thousands);
+    format!(
+        "file descriptors: up to {} of {limit} ({} for ports, {} for files, {} for clients and the process)",
+        thousands(it.total()),
+        it.ports,
+        it.files,
+        it.services
+    )
 }
 
 /// Describes the device of the plan and its port.

@@ -20,9 +20,8 @@ pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
         return Ok(None);
     };
     let refused = |e: io::Error| {
-        Failure::refused(format!(
-            "cannot start the process that runs output.hook: {e}"
-        ))
+        let message = format!("cannot start the process that runs output.hook: {e}");
+        Failure::of_setup(message, &e)
     };
     let mut command = own_command("hooks").map_err(refused)?;
     command

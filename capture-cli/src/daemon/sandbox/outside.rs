@@ -13,20 +13,29 @@ use std::{
     fmt::Display,
     fs,
     io::{self, BufRead, BufWriter, Read, Write},
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    net::Shutdown,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{FileTypeExt, MetadataExt},
+            net::UnixStream,
+        },
+    },
     path::Path,
-    process::{ChildStdin, ChildStdout, Stdio},
+    time::Duration,
 };
 
 /// Byte after a complete summary in the pipe to `wqcap outside`. JSON never contains it.
 const WHOLE: u8 = 0;
 
+/// Longest time for which the helper process may take no bytes of the summary, and for which it may
+/// write the summary. A helper process that is stopped delays the end of a run by at most this time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Helper process that finishes the capture's files outside its sandbox.
 pub struct Outside {
-    /// Pipe that carries the summary to the helper process.
-    orders: ChildStdin,
-    /// Pipe that returns the errors of the helper process.
-    report: ChildStdout,
+    /// Socket that carries the summary to the helper process and returns its errors.
+    socket: UnixStream,
 }
 
 impl Outside {
@@ -34,9 +43,10 @@ impl Outside {
     /// already.
     pub fn start(summary: Option<&Path>, socket: Option<&Path>) -> Result<Self, Failure> {
         let refused = |e: io::Error| {
-            Failure::refused(format!(
+            let message = format!(
                 "cannot start the process that writes the summary and removes the control socket: {e}"
-            ))
+            );
+            Failure::of_setup(message, &e)
         };
         let mut command = own_command("outside").map_err(refused)?;
         for (option, path) in [("--summary", summary), ("--socket", socket)] {
@@ -45,35 +55,47 @@ impl Outside {
             }
         }
         command.env_remove("LD_PRELOAD");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(refused)?;
-        match (child.stdin.take(), child.stdout.take()) {
-            (Some(orders), Some(report)) => Ok(Self { orders, report }),
-            _ => Err(refused(io::ErrorKind::BrokenPipe.into())),
-        }
+        let (socket, theirs) = UnixStream::pair().map_err(refused)?;
+        let twin = theirs.try_clone().map_err(refused)?;
+        command.stdin(OwnedFd::from(twin));
+        command
+            .stdout(OwnedFd::from(theirs))
+            .spawn()
+            .map_err(refused)?;
+        Ok(Self { socket })
     }
 
-    /// Sends `summary`, if there is one, to the helper process, and waits until it is written and
-    /// the control socket is removed.
-    pub fn finish(mut self, summary: Option<&impl Serialize>) -> Result<(), Failure> {
-        let failed = |e: io::Error| {
+    /// Sends `summary`, if there is one, to the helper process, and waits for a limited time until it
+    /// is written and the control socket is removed.
+    pub fn finish(self, summary: Option<&impl Serialize>) -> Result<(), Failure> {
+        let report = self.exchange(summary).map_err(|e| {
+            let left = match summary {
+                Some(_) => "the summary is not written",
+                None => "the control socket is left",
+            };
             Failure::failed(format!(
-                "cannot write the summary: the process that writes it has ended: {e}"
+                "{left}: the process that does this outside of the sandbox has ended, or does not respond: {e}"
             ))
-        };
-        if let Some(summary) = summary {
-            let mut orders = BufWriter::new(&mut self.orders);
-            let sent = output::write_json(&mut orders, summary);
-            let sent = sent.and_then(|()| orders.write_all(&[WHOLE]));
-            sent.and_then(|()| orders.flush()).map_err(failed)?;
-        }
-        drop(self.orders);
-        let mut report = String::new();
-        self.report.read_to_string(&mut report).map_err(failed)?;
+        })?;
         match report.trim() {
             "" => Ok(()),
             problem => Err(Failure::failed(problem)),
         }
+    }
+
+    fn exchange(mut self, summary: Option<&impl Serialize>) -> io::Result<String> {
+        self.socket.set_write_timeout(Some(PATIENCE))?;
+        self.socket.set_read_timeout(Some(PATIENCE))?;
+        if let Some(summary) = summary {
+            let mut orders = BufWriter::new(&mut self.socket);
+            output::write_json(&mut orders, summary)?;
+            orders.write_all(&[WHOLE])?;
+            orders.flush()?;
+        }
+        self.socket.shutdown(Shutdown::Write)?;
+        let mut report = String::new();
+        self.socket.read_to_string(&mut report)?;
+        Ok(report)
     }
 }
 

@@ -11,6 +11,7 @@ mod naming;
 mod open;
 mod preopen;
 mod stream;
+mod unclosed;
 mod writer_thread;
 
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod tests;
 pub use backlog::Backlog;
 pub use disk::PreparedRing;
 pub use finished::{Deleted, WriterReport};
+pub use unclosed::MOST_UNCLOSED;
 
 use crate::{
     BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, PortsSink,
@@ -35,6 +37,7 @@ use crate::{
         naming::Naming,
         preopen::Preopen,
         stream::{StreamEncoder, StreamEnd},
+        unclosed::Unclosed,
         writer_thread::{WriterChannels, WriterQueue, WriterThread},
     },
 };
@@ -414,12 +417,12 @@ impl Writer {
         };
         let failed = Arc::new(Alarm::new(&files.owner));
         let deadline = Arc::<ShutdownDeadline>::default();
-        let (tasks_in, tasks) = crossbeam_channel::unbounded();
+        let (unclosed, tasks) = Unclosed::new();
         let (post_close, notifier) = PostClose::start(files)?;
         let (ahead, preparing) = Preopen::start(files.dir(), it.states.len())?;
         let channels = WriterChannels {
             full,
-            closer: tasks_in,
+            unclosed,
             failed: Arc::clone(&failed),
             requests: Arc::clone(&it.requests),
             trigger: notifier.trigger(),

@@ -520,11 +520,11 @@ fn several_on_fake(
     let owners = owners.map(|(queue, it)| (Some(queue), FileLedger::Queue(Arc::clone(it))));
     let mut it =
         Writer::prepare(files, &PcapEncoder::default(), owners.collect()).expect("prepared");
-    let (closer, tasks) = crossbeam_channel::unbounded();
+    let (unclosed, tasks) = Unclosed::new();
     let deadline = Arc::<ShutdownDeadline>::default();
     let channels = WriterChannels {
         full: it.full,
-        closer,
+        unclosed,
         failed: Arc::default(),
         requests: it.requests,
         trigger: None,

@@ -18,6 +18,7 @@ use crate::{
         naming::Naming,
         open::{BlockFate, ChainedFile},
         preopen::Preopen,
+        unclosed::Unclosed,
     },
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -164,7 +165,7 @@ impl WriterQueue {
 /// Channels and flags that connect the writer thread to the other threads.
 pub(super) struct WriterChannels {
     pub(super) full: Receiver<Full>,
-    pub(super) closer: Sender<CloserTask>,
+    pub(super) unclosed: Unclosed,
     pub(super) failed: Arc<Alarm>,
     /// Requests of the capture to its sinks. The writer thread records there which flushes have
     /// reached the disk.
@@ -233,6 +234,9 @@ impl WriterThread {
             }
         }
         self.disk.close();
+        if let Some(note) = self.channels.unclosed.note() {
+            self.finished.note(note);
+        }
         self.finished
     }
 
@@ -330,8 +334,7 @@ impl WriterThread {
         self.next_sync = now + SYNC_EVERY;
         for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
             if let Some(order) = file.take_sync() {
-                // The closer thread outlives this thread.
-                let _ = self.channels.closer.send(CloserTask::Sync(order));
+                self.channels.unclosed.push(CloserTask::Sync(order));
             }
         }
     }
@@ -632,8 +635,7 @@ impl WriterThread {
         let queue = &mut self.queues[index];
         let (closing, waiting) = file.into_closing(queue.ledger.clone());
         waiting.into_iter().for_each(|block| queue.lose(block));
-        // The closer thread outlives this thread.
-        let _ = self.channels.closer.send(CloserTask::Close(closing));
+        (self.channels.unclosed).push(CloserTask::Close(closing));
     }
 
     /// Repeats the block writes that failed because the disk was full, when the next attempt is

@@ -33,10 +33,13 @@ const LONGEST_PATH: u64 = 4096;
 const LONGEST_REPORT: usize = 4096;
 /// Longest time that the socket to the hook process may stay full.
 const STUCK: Duration = Duration::from_secs(10);
-/// Longest wait for the hook process's report of a run. Running hooks take up to [`GRACE`] of it.
-const REPORT: Duration = Duration::from_secs(GRACE.as_secs() + 10);
+/// Longest time for the message that a run has ended.
+const LAST: Duration = Duration::from_secs(1);
+/// Longest wait for the hook process's report of a run. Running hooks take up to [`GRACE`] of it. With
+/// [`LAST`] and [`ENDS`], a stopped hook process delays the end of a run by at most 14 s.
+const REPORT: Duration = Duration::from_secs(GRACE.as_secs() + 2);
 /// Longest wait for the hook process to end.
-const ENDS: Duration = Duration::from_secs(5);
+const ENDS: Duration = Duration::from_secs(1);
 /// Maximum number of refused paths logged per run; further ones are only counted.
 const MOST_LOGGED: u64 = 16;
 
@@ -74,7 +77,7 @@ impl HookProcess {
                 Err(_) => unsent += 1,
             }
         }
-        match ends.send(b"", STUCK).and_then(|()| ends.report(REPORT)) {
+        match ends.send(b"", LAST).and_then(|()| ends.report(REPORT)) {
             Ok(mut report) => {
                 report.not_run += unsent;
                 report
