@@ -15,6 +15,7 @@ use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
+use wqcap_core::text::shortened;
 
 /// Number of audit lines without effect that a peer gets before the rate limit applies.
 const BURST: u32 = 8;
@@ -23,8 +24,10 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of peers with their own rate limit of audit lines; all other peers share one
 /// limit.
 const PEERS: usize = 64;
-/// Maximum length in characters of a command in the audit trail.
+/// Maximum length in bytes of a command in the audit trail.
 const LONGEST: usize = 256;
+/// Maximum length in bytes of a value, before or after a change, and of a reason in the audit trail.
+const LONGEST_VALUE: usize = 1024;
 
 static BOUNDS: Mutex<PeerLimits> = Mutex::new(PeerLimits(BTreeMap::new()));
 
@@ -160,10 +163,7 @@ pub fn describe(command: &Command) -> String {
         .fold(name.to_owned(), |text, (key, value)| {
             format!("{text} {key}={value}")
         });
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    shortened(&text, LONGEST).into_owned()
 }
 
 fn without_effect(line: &AuditLine<'_>) {
@@ -205,15 +205,21 @@ impl<'a> AuditLine<'a> {
     }
 
     fn write(&self) {
+        let value = |it: &'a str| shortened(it, LONGEST_VALUE);
+        let (old, new, why) = (
+            self.old.map(value),
+            self.new.map(value),
+            self.why.map(value),
+        );
         tracing::info!(
             target: "audit",
             time = %humantime::format_rfc3339_millis(SystemTime::now()),
             who = self.who.name,
             what = self.what,
             result = self.result,
-            old = self.old,
-            new = self.new,
-            why = self.why,
+            old = old.as_deref(),
+            new = new.as_deref(),
+            why = why.as_deref(),
             left_out = self.left_out,
         );
     }
@@ -327,6 +333,9 @@ mod tests {
             r#"rule-add rule={"id":"dns"}"#
         );
         let long = of(json!({"do": "filter", "expression": "ä".repeat(9999)}));
-        assert_eq!(long.chars().count(), LONGEST + 3);
+        assert!(
+            long.len() < LONGEST + 40 && long.ends_with(" more bytes)"),
+            "{long}"
+        );
     }
 }

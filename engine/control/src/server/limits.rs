@@ -31,6 +31,13 @@ pub struct ClientLimits {
     pub unproved: usize,
     /// Maximum number of connected clients of one user, except of the owner and root.
     pub per_user: usize,
+    /// Maximum number of connected clients that may only read.
+    pub read_only: usize,
+    /// Number of places among `clients` that only the owner and root may take.
+    pub reserved: usize,
+    /// Time without a request and without a subscription after which a client of neither the owner
+    /// nor root is disconnected.
+    pub idle: Duration,
 }
 
 impl Default for ClientLimits {
@@ -47,6 +54,9 @@ impl Default for ClientLimits {
             clients: 128,
             unproved: 16,
             per_user: 32,
+            read_only: 64,
+            reserved: 8,
+            idle: Duration::from_secs(60),
         }
     }
 }

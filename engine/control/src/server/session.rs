@@ -123,6 +123,18 @@ impl ClientSession {
         self.pending = self.pending.saturating_sub(1);
     }
 
+    /// Returns the access rights of the client.
+    #[must_use]
+    pub fn access(&self) -> AccessLevel {
+        self.access
+    }
+
+    /// Returns `true` if the client waits for something: the answer to a change, or statistics.
+    #[must_use]
+    pub fn expects_answers(&self) -> bool {
+        self.has_pending() || self.subscription.is_some()
+    }
+
     /// Returns `true` if answers to changes of the client are pending.
     #[must_use]
     pub fn has_pending(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::{
     audit,
-    protocol::{Answer, Refusal, RefusalCode},
+    protocol::{AccessLevel, Answer, Refusal, RefusalCode},
     server::{
         limits::ClientLimits,
         mailbox::ClientId,
@@ -25,6 +25,8 @@ pub struct UnixClient {
     pub uid: u32,
     pub stream: UnixStream,
     session: ClientSession,
+    /// Time of the last request or answer; `None`: the client may be idle for any time.
+    active: Option<Instant>,
     /// Bytes received from the client and not yet handled: less than the longest request and one
     /// read.
     inbox: Vec<u8>,
@@ -45,12 +47,20 @@ pub struct UnixClient {
 }
 
 impl UnixClient {
-    pub fn new(id: ClientId, uid: u32, stream: UnixStream, session: ClientSession) -> Self {
+    /// Creates a client whose connection was just accepted. A client of the owner `may_idle`.
+    pub fn new(
+        id: ClientId,
+        uid: u32,
+        stream: UnixStream,
+        session: ClientSession,
+        may_idle: bool,
+    ) -> Self {
         Self {
             id,
             uid,
             stream,
             session,
+            active: (!may_idle).then(Instant::now),
             inbox: Vec::new(),
             outbox: Vec::new(),
             arriving: None,
@@ -62,6 +72,23 @@ impl UnixClient {
         }
     }
 
+    /// Returns `true` if the client may only read.
+    pub fn is_read_only(&self) -> bool {
+        self.session.access() == AccessLevel::ReadOnly
+    }
+
+    /// Returns the time at which the client is disconnected because it asks for nothing. `None`: it
+    /// waits for an answer, or may be idle.
+    fn idle_end(&self, limits: &ClientLimits) -> Option<Instant> {
+        let is_idle = self.outbox.is_empty() && !self.session.expects_answers();
+        self.active.filter(|_| is_idle).map(|it| it + limits.idle)
+    }
+
+    /// Returns `true` if the client has asked for nothing for too long.
+    pub fn is_idle(&self, now: Instant, limits: &ClientLimits) -> bool {
+        self.idle_end(limits).is_some_and(|end| now >= end)
+    }
+
     /// Sends the answer to a pending change to the client.
     pub fn change_answered(&mut self, text: &str) {
         self.session.change_answered();
@@ -71,6 +98,9 @@ impl UnixClient {
     fn send(&mut self, text: &str) {
         self.outbox.extend_from_slice(text.as_bytes());
         self.outbox.push(b'\n');
+        if let Some(active) = &mut self.active {
+            *active = Instant::now();
+        }
     }
 
     fn may_send_request(&mut self, now: Instant, limits: &ClientLimits) -> bool {
@@ -117,8 +147,10 @@ impl UnixClient {
             .flatten()
             .min()
             .map(|since| (since + limits.stall).saturating_duration_since(now));
+        let idle = self.idle_end(limits);
+        let idle = idle.map(|end| end.saturating_duration_since(now));
         // One millisecond more, so that the time has passed on waking.
-        [self.session.wait(now), stall]
+        [self.session.wait(now), stall, idle]
             .into_iter()
             .flatten()
             .min()

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     audit::{self, Peer},
-    protocol::{Answer, Refusal, RefusalCode},
+    protocol::{AccessLevel, Answer, Refusal, RefusalCode},
 };
 use client::UnixClient;
 use peer::{AccessPolicy, PeerCredentials};
@@ -215,7 +215,6 @@ impl UnixLoop {
         peer: &PeerCredentials,
         who: &Peer,
     ) -> Result<(), Refusal> {
-        let limits = &self.context.service.limits;
         let access = self.policy.access(peer).ok_or_else(|| {
             Refusal::new(
                 RefusalCode::Denied,
@@ -225,43 +224,68 @@ impl UnixLoop {
                 ),
             )
         })?;
-        let of_user = self.clients.iter().filter(|it| it.uid == peer.uid);
-        let of_user = of_user.count();
-        if self.clients.len() >= limits.clients
-            || (of_user >= limits.per_user && !self.policy.is_owner(peer))
-        {
-            let message = format!(
-                "{} clients are connected, {of_user} of them of this user; at most {} in total and {} per user are allowed",
-                self.clients.len(),
-                limits.clients,
-                limits.per_user
-            );
-            return Err(Refusal::new(RefusalCode::TooMany, message));
-        }
+        let is_owner = self.policy.is_owner(peer);
+        self.has_room(peer, access, is_owner)?;
         let stream = stream.try_clone().map_err(io_refusal)?;
         stream.set_nonblocking(true).map_err(io_refusal)?;
         let session = ClientSession::new(self.next, who.clone(), access, &self.context);
-        self.clients
-            .push(UnixClient::new(self.next, peer.uid, stream, session));
+        self.clients.push(UnixClient::new(
+            self.next, peer.uid, stream, session, is_owner,
+        ));
         self.next += 1;
         self.context.counters.update(|it| it.accepted += 1);
         self.count_clients();
         Ok(())
     }
 
+    /// Checks that another client may connect. Places are kept for the owner and root, and clients
+    /// that only read cannot take the places of those that may change something.
+    fn has_room(
+        &self,
+        peer: &PeerCredentials,
+        access: AccessLevel,
+        is_owner: bool,
+    ) -> Result<(), Refusal> {
+        let limits = &self.context.service.limits;
+        let all = self.clients.len();
+        let count = |wanted: &dyn Fn(&UnixClient) -> bool| {
+            self.clients.iter().filter(|it| wanted(it)).count()
+        };
+        let of_user = count(&|it| it.uid == peer.uid);
+        let read_only = count(&UnixClient::is_read_only);
+        let (places, is_full) = match is_owner {
+            true => (limits.clients, false),
+            false => (
+                limits.clients - limits.reserved,
+                of_user >= limits.per_user
+                    || (access == AccessLevel::ReadOnly && read_only >= limits.read_only),
+            ),
+        };
+        if all < places && !is_full {
+            return Ok(());
+        }
+        let message = format!(
+            "{all} clients are connected, {of_user} of them of this user, {read_only} that only read; at most {} in total, \
+             {} per user and {} that only read are allowed, and {} places are for the owner and root",
+            limits.clients, limits.per_user, limits.read_only, limits.reserved
+        );
+        Err(Refusal::new(RefusalCode::TooMany, message))
+    }
+
     /// Removes clients of the Unix socket that have disconnected, are done, or must be
     /// disconnected.
     fn remove_clients(&mut self) {
         let now = Instant::now();
-        let stall = self.context.service.limits.stall;
+        let limits = self.context.service.limits;
         let counters = &self.context.counters;
         let before = self.clients.len();
         self.clients.retain_mut(|client| {
-            let stalled = client.is_stalled(now, stall);
-            if client.is_newly_expelled() || stalled {
+            let idle = client.is_idle(now, &limits);
+            let stalled = client.is_stalled(now, limits.stall);
+            if client.is_newly_expelled() || stalled || idle {
                 counters.update(|it| it.expelled += 1);
             }
-            !(stalled || client.is_done())
+            !(stalled || idle || client.is_done())
         });
         if self.clients.len() != before {
             self.count_clients();
