@@ -1,8 +1,10 @@
 //! Failure of a command: its kind, which `main` maps to the exit status, and its messages.
 
+use rustix::io::Errno;
 use std::{
     error::Error,
     fmt::{self, Display},
+    io, iter,
 };
 use wqcap_engine::config::ConfigError;
 
@@ -49,6 +51,17 @@ impl Failure {
         failure.messages.is_empty().then_some(()).ok_or(failure)
     }
 
+    /// Creates a failure for the error `cause`, which came before the command began its work. It is of
+    /// kind [`FailureKind::Failed`] if memory, threads or file descriptors were short, because the same
+    /// command may succeed later, else of kind [`FailureKind::Refused`].
+    pub fn of_setup(message: impl Display, cause: &(dyn Error + 'static)) -> Self {
+        let kind = match is_shortage(cause) {
+            true => FailureKind::Failed,
+            false => FailureKind::Refused,
+        };
+        Self::new(kind, message)
+    }
+
     /// Creates a failure of kind [`FailureKind::Refused`] with one error message for each reason.
     pub fn all_refused(messages: impl IntoIterator<Item = String>) -> Self {
         Self {
@@ -62,6 +75,17 @@ impl Failure {
     pub fn refused(message: impl Display) -> Self {
         Self::new(FailureKind::Refused, message)
     }
+}
+
+/// Returns `true` if the operating system had no memory, thread or file descriptor to give, as far as
+/// an error or one of its causes says so.
+fn is_shortage(error: &(dyn Error + 'static)) -> bool {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+    let mut causes = iter::successors(Some(error), |it| (**it).source());
+    causes.any(|it| {
+        let of_system = it.downcast_ref::<io::Error>();
+        of_system.is_some_and(|e| Errno::from_io_error(e).is_some_and(|it| short.contains(&it)))
+    })
 }
 
 /// Formats the error messages on one line.
@@ -80,15 +104,14 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// Maps a refusal of the operating system to [`FailureKind::Refused`]: it comes from setup, before
-/// anything runs.
+/// Maps a refusal of the operating system as [`Failure::of_setup`] does.
 impl From<wqcap_engine::ResourceError> for Failure {
     fn from(e: wqcap_engine::ResourceError) -> Self {
-        Self::refused(e)
+        Self::of_setup(&e, &e)
     }
 }
 
-/// Maps each engine error to [`FailureKind::Refused`]: engine errors come from planning or setup,
+/// Maps each engine error as [`Failure::of_setup`] does: engine errors come from planning or setup,
 /// before anything runs.
 impl From<wqcap_engine::Error> for Failure {
     fn from(e: wqcap_engine::Error) -> Self {
@@ -96,7 +119,7 @@ impl From<wqcap_engine::Error> for Failure {
             wqcap_engine::Error::Several(all) => {
                 Self::all_refused(all.iter().map(ToString::to_string))
             }
-            one => Self::refused(one),
+            one => Self::of_setup(&one, &one),
         }
     }
 }
@@ -109,6 +132,26 @@ impl From<wqcap_engine::verbs::VerbsError> for Failure {
 
 impl From<wqcap_control::server::StartError> for Failure {
     fn from(e: wqcap_control::server::StartError) -> Self {
-        Self::refused(e)
+        Self::of_setup(&e, &e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_of_the_machine_is_a_failure_and_not_a_refusal() {
+        let of = |errno: Errno| {
+            let source = io::Error::from(errno);
+            let error = wqcap_engine::ResourceError::System {
+                what: "cannot start the thread x".into(),
+                source,
+            };
+            Failure::from(wqcap_engine::Error::from(error)).kind
+        };
+        assert_eq!(of(Errno::AGAIN), FailureKind::Failed);
+        assert_eq!(of(Errno::MFILE), FailureKind::Failed);
+        assert_eq!(of(Errno::ACCESS), FailureKind::Refused);
     }
 }

@@ -163,7 +163,9 @@ fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Dur
     };
     let start = Instant::now();
     thread::scope(|scope| {
-        let writers: Vec<_> = (0..DEPTH).map(|_| scope.spawn(write)).collect();
+        let writers: Vec<_> = (0..DEPTH)
+            .map(|_| thread::Builder::new().spawn_scoped(scope, write))
+            .collect::<io::Result<_>>()?;
         let panicked = |_| Err(io::Error::other("a thread that writes panicked"));
         let mut ends = writers
             .into_iter()

@@ -10,6 +10,7 @@ use crate::{
         summary::{self, Summary, SummaryFile},
     },
     daemon::{
+        self,
         metrics::{Endpoint, Metrics, MetricsSource},
         sandbox::{Sandbox, hooks, outside::Outside},
         sd_notify::Service,
@@ -58,7 +59,7 @@ fn require_stream(json: bool) -> Result<(), Failure> {
 
 /// Returns the failure for signals that cannot be caught.
 fn uncaught(e: io::Error) -> Failure {
-    Failure::refused(format!("cannot catch signals: {e}"))
+    Failure::of_setup(format_args!("cannot catch signals: {e}"), &e)
 }
 
 /// Captures frames until a signal, a limit, or the end of the wire.
@@ -130,6 +131,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         && (replaced.is_some() || control_path.is_some()))
     .then(|| Outside::start(replaced, control_path))
     .transpose()?;
+    // Only after the helper processes are started: programs that they run may not expect many descriptors (select(2)).
+    daemon::raise_descriptor_limit();
     let sandbox = Sandbox::enter(
         &config,
         &plan,
@@ -138,9 +141,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         plan.ports().find_map(model_wire),
     )?;
     stderr::start_writer().map_err(|e| {
-        Failure::refused(format!(
-            "cannot start the thread that writes to stderr: {e}"
-        ))
+        let message = format!("cannot start the thread that writes to stderr: {e}");
+        Failure::of_setup(message, &e)
     })?;
     let reported = Arc::<OnceLock<Arc<CaptureBackend>>>::default();
     let report = Arc::clone(&reported);
@@ -312,6 +314,7 @@ fn conclude(
     written: Result<(), Failure>,
     quiet: bool,
 ) -> Result<(), Failure> {
+    let is_lost = written.is_err();
     let outcomes = [
         written,
         if args.json {
@@ -322,7 +325,8 @@ fn conclude(
         summary::balance(&report.queues),
         ended(&report.end),
     ];
-    if !quiet {
+    // A summary that cannot be written is at least shown.
+    if !quiet || is_lost {
         terminal::write_lines(summary::text(report).as_bytes());
     }
     let mut messages: Vec<_> = outcomes

@@ -20,6 +20,7 @@ use wqcap_engine::{
     capture::{End, Report},
     config::Backend,
     file_list::FileList,
+    notes::RunNotes,
     pipeline::reduce::FcsReport,
     plan::{Plan, PortPlan, Stamps},
     recover::RecoveredFile,
@@ -77,7 +78,7 @@ pub struct Summary<'a> {
     /// Error that ended the run; null without an error.
     error: Option<&'a str>,
     /// Notes for the user about the run.
-    notes: &'a [String],
+    notes: &'a RunNotes,
     /// Name of the captured device.
     device: &'a str,
     /// Number of the captured port.
@@ -363,8 +364,8 @@ pub fn text(report: &Report) -> String {
         line("outages", &text);
     }
     line("end", end(&report.end).1);
-    for (i, note) in report.notes.iter().enumerate() {
-        line(if i == 0 { "notes" } else { "" }, note);
+    for (i, note) in report.notes.lines().enumerate() {
+        line(if i == 0 { "notes" } else { "" }, &note);
     }
     text
 }
@@ -590,7 +591,7 @@ mod tests {
             duration: Duration::from_millis(2500),
             startup: Duration::from_millis(120),
             clock: None,
-            notes: vec!["queue 1 was recovered once".into()],
+            notes: RunNotes::from_iter(["queue 1 was recovered once".to_owned()]),
         }
     }
 

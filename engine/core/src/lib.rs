@@ -8,6 +8,7 @@
 //! | [`settings`] | values of configuration keys: words, sizes, times, the `[control]` section |
 //! | [`sync`] | atomics, locks and channels under one name; threads, wake-ups, steps of the system clock |
 //! | [`time`] | clocks of the host, in nanoseconds |
+//! | [`notes`] | what readers of a run's files should know, in bounded number and length |
 //! | [`text`] | times and numbers as messages print them |
 //! | [`error`] | a file, a thread or memory that the operating system refuses |
 //!
@@ -20,6 +21,7 @@
 
 pub mod consumer;
 pub mod error;
+pub mod notes;
 pub mod settings;
 pub mod stats;
 pub mod sync;

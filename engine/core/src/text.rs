@@ -1,7 +1,7 @@
 //! Formatting of times and numbers in messages.
 
 use jiff::Timestamp;
-use std::fmt::Display;
+use std::{borrow::Cow, fmt::Display};
 
 /// Formats nanoseconds since 1970 as ISO 8601 in UTC, with `digits` digits of the second's
 /// fraction.
@@ -16,9 +16,29 @@ pub fn counted<N: Display + PartialEq + From<u8>>(n: N, one: &str) -> String {
     format!("{n} {one}{plural}")
 }
 
+/// Returns a text whose part from another source has at most `most` bytes: a longer one ends with the
+/// number of bytes that were left out.
+#[must_use]
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let kept = &text[..text.floor_char_boundary(most)];
+    let left_out = counted((text.len() - kept.len()) as u64, "more byte");
+    Cow::Owned(format!("{kept}... ({left_out})"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_text_ends_with_the_number_of_bytes_left_out() {
+        assert_eq!(shortened("abc", 3), "abc");
+        assert_eq!(shortened("abcd", 3), "abc... (1 more byte)");
+        // A character is kept or left out as a whole.
+        assert_eq!(shortened("abéd", 3), "ab... (3 more bytes)");
+    }
 
     #[test]
     fn times_are_in_utc() {

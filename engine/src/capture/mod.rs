@@ -601,7 +601,7 @@ impl SharedRun {
     fn note(&self, note: String) {
         tracing::info!("{note}");
         if let Ok(mut notes) = self.control.notes.lock() {
-            notes.push(format!("{}: {note}", iso_8601(system_ns(), 3)));
+            notes.push(&format!("{}: {note}", iso_8601(system_ns(), 3)));
         }
     }
 }

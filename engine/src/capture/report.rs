@@ -10,6 +10,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
+use wqcap_core::notes::RunNotes;
 
 /// Counters of a capture at one moment, for progress lines.
 #[derive(Clone, Debug, Serialize)]
@@ -120,7 +121,7 @@ pub struct Report {
     /// Report on the NIC's clock; `None` with software time stamps.
     pub clock: Option<ClockReport>,
     /// Events during the run that matter to readers of the files, one line each.
-    pub notes: Vec<String>,
+    pub notes: RunNotes,
 }
 
 impl Report {
@@ -129,6 +130,8 @@ impl Report {
     #[must_use]
     pub fn merge(self, later: Self) -> Self {
         let queues = self.queues.iter().zip(&later.queues);
+        let mut notes = self.notes;
+        notes.absorb(later.notes);
         let mut files = self.files;
         files.absorb(later.files);
         if later.deleted.is_some() {
@@ -166,7 +169,7 @@ impl Report {
                 (Some(earlier), Some(later)) => Some(later.after(&earlier)),
                 (earlier, later) => later.or(earlier),
             },
-            notes: [self.notes, later.notes].concat(),
+            notes,
         }
     }
 }

@@ -165,14 +165,17 @@ fn change_table(
     let mut capture = Capture::start_with(&plan, Limits::default(), consumer)?;
     let stop = AtomicBool::new(false);
     let (sent, changed) = thread::scope(|scope| {
-        let sending = scope.spawn(|| {
+        let send = || {
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
                 sent += generator.send(BURST)?;
                 thread::sleep(PACE);
             }
             Ok::<_, Failure>(sent)
-        });
+        };
+        let sending = thread::Builder::new().spawn_scoped(scope, send);
+        let sending = sending
+            .map_err(|e| Failure::of_setup(format_args!("cannot start a thread: {e}"), &e))?;
         let mut change = || {
             for n in 0..CHANGES {
                 let _ = capture.wait(Instant::now() + BETWEEN);
@@ -186,8 +189,8 @@ fn change_table(
         let sent = sending
             .join()
             .unwrap_or_else(|_| Err(Failure::failed("the sending thread has panicked")));
-        (sent, changed)
-    });
+        Ok::<_, Failure>((sent, changed))
+    })?;
     changed?;
     let sent = u32::try_from(sent?).unwrap_or(u32::MAX);
     let sum = || {

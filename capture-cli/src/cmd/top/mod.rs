@@ -46,18 +46,29 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let stop = signals::catch().map_err(failed)?;
     let (sender, answers) = sync_channel(1);
     let request = args.clone();
-    thread::spawn(move || poll_service(&request, &sender));
+    start(move || poll_service(&request, &sender))?;
     // An error of connecting is printed before the terminal is changed.
     let first = answers.recv().unwrap_or_else(|_| Err(poller_ended()))?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (sender, keys) = sync_channel(16);
-    thread::spawn(move || forward_events(&sender));
+    if let Err(failure) = start(move || forward_events(&sender)) {
+        ratatui::restore();
+        return Err(failure);
+    }
     let ended = draw(&mut terminal, View::new(first), &answers, &keys, &stop);
     if output::is_gone(&io::stdin()) {
         return Ok(());
     }
     ratatui::restore();
     ended
+}
+
+/// Starts a thread of the view.
+fn start(run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let started = thread::Builder::new().spawn(run);
+    started
+        .map(drop)
+        .map_err(|e| Failure::of_setup(format_args!("cannot start a thread: {e}"), &e))
 }
 
 /// Returns the failure for the end of the thread that polls the control service.

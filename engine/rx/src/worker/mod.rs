@@ -23,6 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_core::{
+    notes::RunNotes,
     settings,
     stats::{Budget, QueueCounters, ReceivedCounts},
     sync::wakeup::{Alarm, Wakeup},
@@ -164,7 +165,7 @@ pub struct Control {
     /// up.
     pub(crate) owner: Wakeup,
     /// Notes on gaps and WQ recoveries for the run's report and files. Written only on such events.
-    pub notes: Mutex<Vec<String>>,
+    pub notes: Mutex<RunNotes>,
     /// New WQs of queues that fell back from a striding WQ, with the queue's number. The capture's
     /// owner puts them into the indirection tables.
     pub replaced: Mutex<Vec<(u16, WqHandle)>>,
@@ -606,7 +607,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     fn note(&self, note: String) {
         tracing::warn!("{note}");
         if let Ok(mut notes) = self.control.notes.lock() {
-            notes.push(note);
+            notes.push(&note);
         }
     }
 

@@ -182,7 +182,8 @@ impl Bench {
         };
         let (ring, ended) = worker.run();
         let seen = std::mem::take(&mut *self.seen.lock().expect("the test's"));
-        let notes = self.control.notes.lock().expect("the test's").clone();
+        let notes = self.control.notes.lock().expect("the test's");
+        let notes = notes.lines().map(String::from).collect();
         Outcome {
             ended,
             seen,

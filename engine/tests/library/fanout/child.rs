@@ -152,7 +152,7 @@ fn child() {
     print("unbalanced", unbalanced.count() as u64);
     let recovered = report
         .notes
-        .iter()
+        .lines()
         .filter(|it| it.contains("was recovered"));
     print("recoveries", recovered.count() as u64);
     let seen = seen

@@ -2,6 +2,7 @@
 
 use super::{on_the_wire, pass, until};
 use std::{
+    borrow::Cow,
     collections::HashSet,
     ops::Range,
     time::{Duration, Instant},
@@ -240,9 +241,9 @@ fn rules_refused() {
     capture.resume(&plan).expect("rules");
     until_more(&mut capture);
     let report = capture.finish();
-    let added = |note: &&String| note.contains("a flow rule was");
+    let added = |note: &Cow<'_, str>| note.contains("a flow rule was");
     assert_eq!(
-        report.notes.iter().filter(added).count(),
+        report.notes.lines().filter(added).count(),
         2,
         "{:?}",
         report.notes
@@ -312,7 +313,7 @@ fn relieved() {
     }
     let notes: Vec<_> = report
         .notes
-        .iter()
+        .lines()
         .filter(|it| it.contains("re-spread"))
         .collect();
     assert!(
