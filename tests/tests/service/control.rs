@@ -788,6 +788,65 @@ fn groups_decide_access() {
 }
 
 #[test]
+fn clients_that_only_read_leave_places_for_others() {
+    /// Clients of one user, and users that only read.
+    const OF_USER: usize = 40;
+    const USERS: u32 = 4;
+    if !process::is_root() {
+        skip!("changing the user requires root");
+    }
+    let dir = Dir::new();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))
+        .expect("the mode can be set");
+    let sets = ["control.read_group=23001", "control.write_group=23002"];
+    let capture = start(
+        &dir,
+        "places",
+        &[&sets[..], &["output.format=none"]].concat(),
+    );
+    let binary = dir.join("wqcap");
+    copy_program(&wqcap_tests::binaries::wqcap(), &binary);
+    let wrap = |program: wqcap_tests::Program, user: u32, group: &str| {
+        let user = [format!("--reuid={user}"), format!("--regid={user}")];
+        let own = ["setpriv", &user[0], &user[1], "--groups", group, "--"];
+        program.wrapped(own)
+    };
+    // Each holds its connections until its standard input ends.
+    let holder = format!(
+        "import socket, sys, time\nheld = []\nfor _ in range({OF_USER}):\n s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); held.append(s)\nprint('held', flush=True)\ntime.sleep(300)\n"
+    );
+    let mut holders = Vec::new();
+    for n in 0..USERS {
+        let python = wqcap_tests::Program::new("python3")
+            .args(["-c", &holder])
+            .arg(capture.ctl.socket());
+        let mut run = wrap(python, 23_900 + n, "23001").start();
+        run.until("the connections are made", |it| {
+            it.stdout().contains("held")
+        });
+        holders.push(run);
+    }
+    let ask = |user, group: &str, args: &[&str]| {
+        let ctl = wqcap_tests::Program::new(&binary)
+            .args(["ctl", "--unix"])
+            .arg(capture.ctl.socket())
+            .args(args);
+        wrap(ctl, user, group).run()
+    };
+    let refused = ask(23_999, "23001", &["status"]).expect(1);
+    assert!(refused.stderr.contains("64 that only read"), "{refused}");
+    ask(23_998, "23002", &["filter", "udp"]).expect(0);
+    let status = capture.status();
+    assert_eq!(status["capture"]["filter"], "udp");
+    assert_eq!(status["control"]["unix"]["clients"], 65, "64 and this one");
+    for holder in holders {
+        holder.signal(Signal::KILL);
+        let _ = holder.wait();
+    }
+    capture.shutdown();
+}
+
+#[test]
 fn misbehaving_clients_are_disconnected_and_others_served() {
     let dir = Dir::new();
     let mut capture = start(&dir, "vandals", &["output.format=none"]);

@@ -256,7 +256,7 @@ fn id_and_version(text: &[u8]) -> (u64, Option<u64>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{backend::Backend, limits::ClientLimits};
     use super::*;
     use crate::protocol::{AnswerOutcome, CaptureStatus, Changed, Stats};
@@ -285,14 +285,14 @@ mod tests {
         }
     }
 
-    struct Harness {
+    pub struct Harness {
         backend: Arc<DeferringBackend>,
         mailbox: Arc<Mailbox>,
-        session: ClientSession,
+        pub session: ClientSession,
         now: Instant,
     }
 
-    fn harness(access: AccessLevel) -> Harness {
+    pub fn harness(access: AccessLevel) -> Harness {
         let backend = Arc::new(DeferringBackend::default());
         let context = SessionContext {
             service: ControlService::new(Arc::clone(&backend) as _, ClientLimits::default()),

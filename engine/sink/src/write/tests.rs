@@ -1090,3 +1090,43 @@ fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     let first = [(3, 0), (3, 1), (3, 2), (3, 3), (4, 4), (4, 5)].map(|(ns, i)| mark(ns, i));
     assert_eq!(marks.collect::<Vec<_>>(), [first.to_vec(), Vec::new()]);
 }
+
+#[test]
+fn rotation_waits_for_the_thread_that_closes_files() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut files = files(dir.path(), 8 << 20, QUIET);
+    // Each block begins a file.
+    files.output.rotation = Rotation {
+        size: 4096,
+        ..QUIET
+    };
+    let counters = [Arc::default()];
+    let (work, mut sinks, seen) = several_on_fake(dir.path(), &files, &counters);
+    let disk = seen.disk();
+    let writer = thread::spawn(move || work.run(disk));
+    let mut sink = sinks.remove(0);
+    let feeding = thread::spawn(move || feed(&mut sink, 0..4_000));
+    until("the closing thread has much to do", || {
+        seen.tasks.len() == MOST_UNCLOSED
+    });
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(seen.tasks.len(), MOST_UNCLOSED, "no more than that wait");
+    let mut names = Vec::new();
+    until("the writer ends", || {
+        names.extend(seen.files());
+        feeding.is_finished() && writer.is_finished()
+    });
+    names.extend(seen.files());
+    assert_eq!(feeding.join().expect("ends"), 4_000);
+    let finished = writer.join().expect("ends");
+    assert!(
+        finished
+            .notes
+            .iter()
+            .any(|it| it.contains("the writer waited")),
+        "{:?}",
+        finished.notes
+    );
+    let frames: usize = names.iter().map(|it| frames_of(it).len()).sum();
+    assert_eq!(frames, 4_000);
+}

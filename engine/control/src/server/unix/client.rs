@@ -254,3 +254,27 @@ impl UnixClient {
             .any(|since| now.saturating_duration_since(since) > stall)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::session::tests::harness;
+
+    #[test]
+    fn a_client_that_asks_for_nothing_is_idle_after_a_while() {
+        let limits = ClientLimits::default();
+        for (may_idle, ends) in [(false, true), (true, false)] {
+            let (stream, _theirs) = UnixStream::pair().expect("a pair");
+            let session = harness(AccessLevel::ReadOnly).session;
+            let start = Instant::now();
+            let mut client = UnixClient::new(7, 1000, stream, session, may_idle);
+            assert!(!client.is_idle(start + limits.idle / 2, &limits));
+            let later = Instant::now() + limits.idle;
+            assert_eq!(client.is_idle(later, &limits), ends);
+            client.send("an answer");
+            assert!(!client.is_idle(later, &limits), "the answer is not sent");
+            client.transmit(start);
+            assert!(!client.is_idle(start + limits.idle, &limits), "just active");
+        }
+    }
+}
