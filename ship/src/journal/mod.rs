@@ -102,6 +102,9 @@ impl Journal {
         let lock = FolderLock::take(dir).ok_or_else(busy)?;
         let mut it = Self::read(dir, sensor, store)?;
         it._lock = Some(lock);
+        for e in it.unsound.values() {
+            tracing::warn!("{e}");
+        }
         // This record was added to the sums, and its file was not removed before a crash.
         if let Some(id) = it.sums.folded.take()
             && it.records.remove(&id).is_some()

@@ -19,7 +19,7 @@ use object_store::{
     },
 };
 use reqwest::{
-    Certificate, NoProxy, Proxy,
+    Certificate, NoProxy, Proxy, Url,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect::Policy,
 };
@@ -176,10 +176,12 @@ impl HttpService for BoundedClient {
         let response = HttpService::call(&self.client, request).await?;
         let status = response.status();
         let (parts, body) = response.into_parts();
-        if status.is_redirection() && status.as_u16() != 304 {
-            let target = parts.headers.get(LOCATION).and_then(|it| it.to_str().ok());
-            let target = target.and_then(|it| reqwest::Url::parse(it).ok());
-            let host = target.as_ref().and_then(reqwest::Url::host_str);
+        // A redirect without a target is an error of `object_store`, which names the likely cause.
+        if status.is_redirection()
+            && let Some(target) = parts.headers.get(LOCATION)
+        {
+            let target = target.to_str().ok().and_then(|it| Url::parse(it).ok());
+            let host = target.as_ref().and_then(Url::host_str);
             return Err(ResponseError::Redirect {
                 status: status.as_u16(),
                 host: host.unwrap_or_default().into(),
