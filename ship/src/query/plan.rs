@@ -279,8 +279,10 @@ async fn of_times(
     tables(store, reaching, demanded, |key, table| {
         match table {
             Ok(Some(table)) => {
+                let before = plan.objects.len();
                 plan.add_object(key, &table, times, &mut beginning);
-                ranges += plan.objects.last().map_or(0, |it| it.ranges.len());
+                let added = plan.objects[before..].iter();
+                ranges += added.map(|it| it.ranges.len()).sum::<usize>();
             }
             Ok(None) => {}
             Err(OmittedTable::Gone) => plan.notes.push(format!(
