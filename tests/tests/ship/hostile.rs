@@ -394,7 +394,7 @@ fn no_thread_is_an_error() {
             let wrapper = user.into_iter().chain(["prlimit", &limit, "--"]);
             let done = program.wrapped(wrapper).timeout(PATIENCE).run();
             let is_error = match done.status.code() {
-                Some(1) => done.stderr.contains("thread"),
+                Some(1) => done.stderr.contains("Resource temporarily unavailable"),
                 Some(code) => code == 0,
                 None => false,
             };
