@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Duration of the test with mutated stores in seconds, unless the environment variable is set.
 const MUTATED: (&str, u64) = ("WQCAP_MUTATED_SECONDS", 15);
 /// Body that a server sends without an end.
-const ENDLESS: [u8; 65_536] = [b'x'; 65_536];
+static ENDLESS: [u8; 65_536] = [b'x'; 65_536];
 
 /// HTTP server that answers every request by a function of the request's target.
 struct Hostile {
@@ -226,7 +226,10 @@ fn unusable_keys_are_named_and_the_others_read() {
             let range = format!("0-{}/{}", status.len() - 1, status.len());
             answer(to, "206 Partial", &head(&range), &status)
         } else if target.contains("long") {
-            let head = format!("206 Partial\r\n{}", head("0-1048575/1048576"));
+            let head = format!(
+                "206 Partial\r\nContent-Length: 99999999999\r\n{}",
+                head("0-1048575/1048576")
+            );
             endless(to, head.trim_end(), "", &ENDLESS)
         } else {
             answer(to, "206 Partial", &head("5-4/99999999999999999999"), b"abc")
@@ -299,7 +302,7 @@ fn oddities_in_a_folder_are_named_and_the_rest_is_answered() {
     }
     done.says(&["the limit for objects of this kind is 268435456 bytes"]);
     let rest = fs::metadata(&out).expect("written").len();
-    assert!(rest > whole / 4 && rest < whole, "{rest} of {whole}");
+    assert!(rest > 100_000 && rest < whole, "{rest} of {whole}");
 }
 
 #[test]
@@ -323,7 +326,7 @@ fn a_damaged_record_of_the_journal_is_named_and_its_file_sent_again() {
     fs::write(&record, &damaged).expect("the file can be written");
     let done = sensor.ship(&url, &["--once", "--json"]).run().expect(0);
     done.says(&["checksum of the file is wrong", "packets/wqcap-"]);
-    let status = serde_json::from_str(&done.stdout).expect("JSON");
+    let status: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_ledger(&status, captured, "shipped");
     assert!(
         status["objects"].as_u64().is_some_and(|it| it > 0),
@@ -340,11 +343,11 @@ fn a_damaged_record_of_the_journal_is_named_and_its_file_sent_again() {
 
     // The file of a damaged record is gone: its frames are in no line, and the record is named.
     fs::write(&record, &damaged).expect("the file can be written");
-    for file in fs::read_dir(sensor.at("out"))
-        .expect("the folder can be listed")
-        .flatten()
-    {
-        fs::remove_file(file.path()).expect("removed");
+    let captures = fs::read_dir(sensor.at("out")).expect("the folder can be listed");
+    for path in captures.flatten().map(|it| it.path()) {
+        if path.is_file() {
+            fs::remove_file(path).expect("the file can be removed");
+        }
     }
     let done = sensor.ship(&url, &["--once"]).run().expect(1);
     done.says(&[
@@ -457,6 +460,6 @@ fn mutated_stores_are_read_without_panic_or_hang() {
         rounds >= objects.len().min(10) && named > 0,
         "{rounds} rounds, {named} named"
     );
-    let _ = bounded(wqcap(["fleet", &url])).expect(0);
-    assert_eq!(tree(&folder).len(), objects.len());
+    let after: Vec<_> = tree(&folder).into_iter().collect();
+    assert!(after == objects, "a command has changed the store");
 }
