@@ -273,12 +273,13 @@ fn oddities_in_a_folder_are_named_and_the_rest_is_answered() {
     let _ = extract().run().expect(0);
     let whole = fs::metadata(&out).expect("written").len();
 
+    // The content of the oddities cannot be read.
+    let objects = tree(&folder);
     add_oddities(&folder);
     let done = bounded(wqcap(["fleet", &url])).expect(1);
     assert!(done.stdout.contains("tap-1"), "{done}");
     done.says(&["fifo.json", "socket.json", "sparse.json: "]);
 
-    let objects = tree(&folder);
     let tables: Vec<_> = objects
         .keys()
         .filter(|it| it.starts_with("blocks/"))
