@@ -1,23 +1,39 @@
 //! Columns of any Parquet file, by name.
 //!
-//! Invariant: no file causes a panic, and none takes memory for more than 2^24 rows.
+//! Invariant: no file causes a panic, and memory is bounded by the crate's limits of rows, pages and
+//! values, whatever lengths the file states.
 
-use bytes::Bytes;
+use crate::limits::{PARQUET_COLUMN, PARQUET_DICTIONARY, PARQUET_FOOTER, PARQUET_PAGE, ROWS};
+use bytes::{Buf, Bytes, buf::Reader};
 use parquet::{
-    basic::{ConvertedType, Type},
-    column::reader::get_typed_column_reader,
+    basic::{ConvertedType, Encoding, Type},
+    column::{
+        page::{Page, PageMetadata, PageReader},
+        reader::{get_column_reader, get_typed_column_reader},
+    },
     data_type::{ByteArrayType, DataType, Int32Type, Int64Type},
     errors::ParquetError,
-    file::reader::{FileReader, SerializedFileReader},
+    file::{
+        metadata::{ParquetMetaData, ParquetMetaDataReader},
+        reader::{ChunkReader, Length},
+        serialized_reader::SerializedPageReader,
+    },
 };
-use std::panic::{self, AssertUnwindSafe};
+use std::{
+    cell::Cell,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+};
 
-/// Maximum number of rows of a Parquet file.
-const MOST_ROWS: usize = 1 << 24;
+/// Last bytes of a Parquet file, after the length of the metadata.
+const MAGIC: &[u8] = b"PAR1";
+/// Number of rows that are decoded at a time.
+const BATCH: usize = 1 << 16;
 
 /// Columns of a Parquet file. Errors name the column, but not the file.
 pub struct Columns {
-    reader: SerializedFileReader<Bytes>,
+    file: Arc<CheckedFile>,
+    metadata: ParquetMetaData,
     rows: usize,
 }
 
@@ -29,8 +45,19 @@ pub enum ParquetColumnError {
     #[error("the file cannot be read as Parquet: {0}")]
     File(#[source] ParquetError),
     /// The Parquet file has more rows than the limit.
-    #[error("the Parquet file has {0} rows; the limit is {MOST_ROWS}")]
-    TooManyRows(usize),
+    #[error("the Parquet file has {rows} rows; the limit is {limit} rows")]
+    TooManyRows {
+        /// Number of rows that the Parquet file states.
+        rows: usize,
+        /// Maximum number of rows of this kind of Parquet file.
+        limit: usize,
+    },
+    /// The metadata of the Parquet file is longer than the limit.
+    #[error("the Parquet file has {0} bytes of metadata; the limit is {PARQUET_FOOTER} bytes")]
+    FooterTooLong(usize),
+    /// The values of the column are longer than the limit.
+    #[error("column {0} has more than {PARQUET_COLUMN} bytes of values, which is the limit")]
+    TooManyBytes(String),
     /// No column of the Parquet file has the name.
     #[error("the Parquet file has no column {0}")]
     Absent(String),
@@ -71,13 +98,32 @@ impl Columns {
     /// # Errors
     /// The bytes are not a Parquet file, or it has more rows than the limit.
     pub fn new(file: Bytes) -> Result<Self, Fault> {
-        let reader = SerializedFileReader::new(file).map_err(Fault::File)?;
-        let rows = reader.metadata().file_metadata().num_rows();
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        if rows > MOST_ROWS {
-            return Err(Fault::TooManyRows(rows));
+        Self::with_row_limit(file, ROWS)
+    }
+
+    /// Opens a Parquet file that is in memory, of at most `limit` rows.
+    ///
+    /// # Errors
+    /// As [`Columns::new`].
+    pub(crate) fn with_row_limit(file: Bytes, limit: usize) -> Result<Self, Fault> {
+        if let Some([.., a, b, c, d]) = file.strip_suffix(MAGIC) {
+            let len = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+            if len > PARQUET_FOOTER {
+                return Err(Fault::FooterTooLong(len));
+            }
         }
-        Ok(Self { reader, rows })
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&file);
+        let metadata = metadata.map_err(Fault::File)?;
+        let rows = metadata.file_metadata().num_rows();
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        if rows > limit {
+            return Err(Fault::TooManyRows { rows, limit });
+        }
+        Ok(Self {
+            file: Arc::new(CheckedFile(file)),
+            metadata,
+            rows,
+        })
     }
 
     /// Returns the number of rows of the Parquet file.
@@ -89,11 +135,7 @@ impl Columns {
     /// Returns the value of a metadata key of the Parquet file.
     #[must_use]
     pub fn fact(&self, key: &str) -> Option<&str> {
-        let facts = self
-            .reader
-            .metadata()
-            .file_metadata()
-            .key_value_metadata()?;
+        let facts = self.metadata.file_metadata().key_value_metadata()?;
         facts.iter().find(|it| it.key == key)?.value.as_deref()
     }
 
@@ -146,8 +188,10 @@ impl Columns {
     /// The column is missing, has another type, or is damaged.
     pub fn texts(&self, name: &str) -> Result<Vec<Option<String>>, Fault> {
         let place = self.place(name)?;
+        let charge = budget(name);
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |text| {
+                charge(text.len())?;
                 let text = text.as_utf8().map(str::to_owned);
                 text.map_err(|e| Fault::Decode(name.into(), e))
             }),
@@ -161,8 +205,10 @@ impl Columns {
     /// The column is missing, has another type, or is damaged.
     pub fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, Fault> {
         let place = self.place(name)?;
+        let charge = budget(name);
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {
+                charge(it.len())?;
                 Ok(Bytes::copy_from_slice(it.data()))
             }),
             other => Err(Fault::PhysicalType(name.into(), other, "it must be bytes")),
@@ -170,7 +216,7 @@ impl Columns {
     }
 
     fn schema(&self) -> &parquet::schema::types::SchemaDescriptor {
-        self.reader.metadata().file_metadata().schema_descr()
+        self.metadata.file_metadata().schema_descr()
     }
 
     fn places(&self, name: &str) -> Vec<usize> {
@@ -213,28 +259,154 @@ impl Columns {
         let column_error = |e| Fault::Decode(name.into(), e);
         let most = self.schema().column(place).max_def_level();
         let mut all = Vec::new();
-        for group in 0..self.reader.num_row_groups() {
-            let group = self.reader.get_row_group(group).map_err(column_error)?;
-            let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
-            let column = group.get_column_reader(place).map_err(column_error)?;
+        let (mut levels, mut values) = (Vec::new(), Vec::new());
+        for group in self.metadata.row_groups() {
+            let mut left = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
+            let (file, chunk) = (Arc::clone(&self.file), group.column(place));
+            let pages = SerializedPageReader::new(file, chunk, left, None).map_err(column_error)?;
+            let pages = Box::new(CheckedPages(pages));
+            let column = get_column_reader(self.schema().column(place), pages);
             let mut column = get_typed_column_reader::<T>(column);
-            let (mut levels, mut values) = (Vec::new(), Vec::new());
-            // No memory is reserved for the stated number of rows.
-            let wanted = rows.min(MOST_ROWS);
-            let (read, ..) = column
-                .read_records(wanted, Some(&mut levels), None, &mut values)
-                .map_err(column_error)?;
-            let mut values = values.iter();
-            for row in 0..read {
-                let is_there = most == 0 || levels.get(row) == Some(&most);
-                let found = is_there.then(|| values.next()).flatten();
-                all.push(found.map(&value).transpose()?);
+            while left > 0 {
+                levels.clear();
+                values.clear();
+                let wanted = left.min(BATCH);
+                let (read, ..) = column
+                    .read_records(wanted, Some(&mut levels), None, &mut values)
+                    .map_err(column_error)?;
+                if read == 0 {
+                    break;
+                }
+                if all.len() + read > self.rows {
+                    return Err(Fault::Length(name.into(), all.len() + read, self.rows));
+                }
+                let mut values = values.iter();
+                for row in 0..read {
+                    let is_there = most == 0 || levels.get(row) == Some(&most);
+                    let found = is_there.then(|| values.next()).flatten();
+                    all.push(found.map(&value).transpose()?);
+                }
+                left -= read.min(left);
             }
         }
         match all.len() == self.rows {
             true => Ok(all),
             false => Err(Fault::Length(name.into(), all.len(), self.rows)),
         }
+    }
+}
+
+/// Returns a function that adds the lengths of a column's values, up to the limit.
+fn budget(name: &str) -> impl Fn(usize) -> Result<(), Fault> {
+    let left = Cell::new(PARQUET_COLUMN);
+    move |len| {
+        let now = left.get().checked_sub(len);
+        left.set(now.ok_or_else(|| Fault::TooManyBytes(name.into()))?);
+        Ok(())
+    }
+}
+
+/// Parquet file in memory, whose pages are bounded before they are uncompressed. A reader of pages
+/// opens it at the header of each page.
+struct CheckedFile(Bytes);
+
+impl Length for CheckedFile {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+impl ChunkReader for CheckedFile {
+    type T = Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        let header = self.0.get(start..);
+        let header = header.ok_or_else(|| ParquetError::EOF("a page is after the end".into()))?;
+        match page_len(header) {
+            Some(0..=PARQUET_PAGE) => Ok(self.0.slice(start..).reader()),
+            Some(len) => Err(ParquetError::General(format!(
+                "a page has {len} bytes; the limit is {PARQUET_PAGE} bytes"
+            ))),
+            None => Err(ParquetError::General("a page has no valid header".into())),
+        }
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        self.0.get_bytes(start, length)
+    }
+}
+
+/// Returns the uncompressed length of a page from its header. The header is a struct of Thrift's
+/// compact protocol, which begins with two numbers: the kind of the page and this length.
+fn page_len(mut header: &[u8]) -> Option<usize> {
+    /// First byte of a field of type i32 whose identifier is one more than that of the last field.
+    const NEXT_I32: u8 = 0x15;
+    let mut number = || {
+        header = header.strip_prefix(&[NEXT_I32])?;
+        let mut number = 0;
+        for shift in (0..35).step_by(7) {
+            let (byte, rest) = header.split_first()?;
+            header = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                // Negative numbers are odd in this encoding.
+                return (number % 2 == 0).then_some(number / 2);
+            }
+        }
+        None
+    };
+    number()?;
+    usize::try_from(number()?).ok()
+}
+
+/// Pages of a column chunk, without those whose decoder takes more memory than the page has.
+struct CheckedPages(SerializedPageReader<CheckedFile>);
+
+impl Iterator for CheckedPages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for CheckedPages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let page = self.0.get_next_page()?;
+        match &page {
+            Some(Page::DictionaryPage {
+                buf, num_values, ..
+            }) => {
+                let values = *num_values as usize;
+                if values > buf.len().min(PARQUET_DICTIONARY) {
+                    return Err(ParquetError::General(format!(
+                        "a dictionary of {} bytes has {values} values; the limit is {PARQUET_DICTIONARY} values",
+                        buf.len()
+                    )));
+                }
+            }
+            Some(Page::DataPage { encoding, .. } | Page::DataPageV2 { encoding, .. }) => {
+                if matches!(
+                    encoding,
+                    Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY
+                ) {
+                    return Err(ParquetError::NYI(format!(
+                        "the encoding {encoding} is not read; write the column with PLAIN or RLE_DICTIONARY"
+                    )));
+                }
+            }
+            None => {}
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.0.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.0.skip_next_page()
     }
 }
 
@@ -306,6 +478,67 @@ mod tests {
             assert!(said.contains(part), "{said}");
         }
         assert!(Columns::new("no Parquet".into()).is_err());
+    }
+
+    /// Writes a Parquet file with a column `t` of `rows` equal texts of `len` bytes.
+    fn texts_of(rows: usize, len: usize, dictionary: bool) -> Bytes {
+        let schema = parse_message_type("message any { REQUIRED BYTE_ARRAY t (STRING); }");
+        let properties = WriterProperties::builder()
+            .set_compression(parquet::basic::Compression::SNAPPY)
+            .set_dictionary_enabled(dictionary)
+            .set_dictionary_page_size_limit(1 << 30)
+            .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None);
+        let properties = Arc::new(properties.build());
+        let schema = Arc::new(schema.expect("a schema"));
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties).expect("begun");
+        let mut group = writer.next_row_group().expect("a group");
+        let mut column = group.next_column().expect("a column").expect("one");
+        let text = parquet::data_type::ByteArray::from("a".repeat(len).as_str());
+        let texts = vec![text; rows];
+        let written = column
+            .typed::<ByteArrayType>()
+            .write_batch(&texts, None, None);
+        written.expect("written");
+        column.close().expect("closed");
+        group.close().expect("closed");
+        writer.into_inner().expect("whole").into()
+    }
+
+    #[test]
+    fn values_that_exceed_a_limit_are_named() {
+        let longest = Columns::new(texts_of(4, 1 << 20, false)).expect("Parquet");
+        assert_eq!(longest.texts("t").expect("within the limits").len(), 4);
+        let read = |file: Bytes| {
+            assert!(file.len() < 32 << 20, "compressed: {}", file.len());
+            let columns = Columns::new(file).expect("Parquet");
+            columns.bytes("t").expect_err("too long").to_string()
+        };
+        // The values are compressed, or refer to one value of a dictionary.
+        for dictionary in [false, true] {
+            let said = read(texts_of(300, 1 << 20, dictionary));
+            assert!(
+                said.contains("more than 268435456 bytes of values"),
+                "{said}"
+            );
+        }
+        let said = read(texts_of(1, PARQUET_PAGE, false));
+        assert!(said.contains("the limit is 67108864 bytes"), "{said}");
+        let file = texts_of(11, 1, false);
+        let said = Columns::with_row_limit(file.clone(), 10)
+            .err()
+            .expect("too many");
+        assert!(
+            said.to_string().contains("11 rows; the limit is 10"),
+            "{said}"
+        );
+        let mut long = file.to_vec();
+        let at = long.len() - 8;
+        long[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let said = Columns::new(long.into()).err().expect("too long");
+        assert!(
+            said.to_string().contains("bytes of metadata; the limit"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -47,13 +47,14 @@ impl FrameState {
 impl DeliveryLedger {
     /// Adds `frames` captured frames with the delivery state `fate` to the ledger.
     pub fn add_frames(&mut self, fate: FrameState, frames: u64) {
-        self.captured += frames;
-        *match fate {
+        self.captured = self.captured.saturating_add(frames);
+        let line = match fate {
             FrameState::Shipped => &mut self.shipped,
             FrameState::Pending => &mut self.pending,
             FrameState::NotSelected => &mut self.not_selected,
             FrameState::Expired => &mut self.expired_unshipped,
-        } += frames;
+        };
+        *line = line.saturating_add(frames);
     }
 
     /// Returns the ledger's lines with their names, `captured` first.

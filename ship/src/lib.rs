@@ -28,6 +28,8 @@
 //! | [`shipper`] | ships the files step by step, and writes the sensor's status to the store |
 //! | [`fleet`] | collects the statuses of all sensors of a store, and finds what is missing |
 //! | [`query`] | extracts frames from a store |
+//! | `limits` | limits of everything that a store, a table or a journal file may contain |
+//! | `threads` | threads for work that blocks, started before the first request |
 //!
 //! # Invariants
 //!
@@ -53,10 +55,12 @@ mod flow_filter;
 mod journal;
 mod key;
 pub mod ledger;
+mod limits;
 pub mod query;
 pub mod shipper;
 mod source;
 pub mod store;
+mod threads;
 
 use std::path::PathBuf;
 use wqcap_files::{

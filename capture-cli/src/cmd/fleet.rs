@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use wqcap_ship::{
-    fleet::{self, Fleet, SensorFacts, SurveyFinding},
+    fleet::{self, Fleet, FleetError, SensorFacts, SurveyFinding},
     ledger::DeliveryLedger,
     store::FORMS,
 };
@@ -21,7 +21,10 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
         Some(url) => ("STORE", url.clone()),
         None => ("ship.store", configured(&args.config)?),
     };
-    let fleet = fleet::survey(from, &url, args.stale.0).map_err(Failure::refused)?;
+    let fleet = fleet::survey(from, &url, args.stale.0).map_err(|e| match e {
+        FleetError::Threads(_) => Failure::failed(e),
+        e => Failure::refused(e),
+    })?;
     if args.json {
         output::print_json(&fleet)?;
     } else {

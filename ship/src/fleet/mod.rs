@@ -15,7 +15,9 @@ pub use status::{Instance, LastObject, SensorStatus, SensorStatusError};
 use crate::{
     key,
     ledger::DeliveryLedger,
-    store::{self, ReadStore, SMALL, StoreError, StoreOpenError},
+    limits::{SMALL, STATUSES},
+    store::{self, ReadStore, StoreError, StoreOpenError, UnusableKeys},
+    threads,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -172,6 +174,7 @@ impl SurveyFinding {
 /// # Errors
 /// The store cannot be opened or read.
 pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetError> {
+    threads::start()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = store::open_to_read(format!("{from} = {url:?}"), url)?;
@@ -205,16 +208,36 @@ async fn survey_store(
     now: Timestamp,
     stale: Duration,
 ) -> Result<Fleet, StoreError> {
-    let read = statuses(store).await?;
-    let seen = newest(store.as_ref()).await?;
-    Ok(judge(read, seen, now, stale))
+    let mut unusable = UnusableKeys::default();
+    let read = statuses(store, &mut unusable).await?;
+    let seen = newest(store.as_ref(), &mut unusable).await?;
+    let mut fleet = judge(read, seen, now, stale);
+    let others = unusable.count - unusable.named.len() as u64;
+    let problem = "the key cannot be used, and its object is left out";
+    let named = unusable.named.iter().map(|it| (status::plain(it), problem));
+    let others = (others > 0).then(|| (format!("{others} more objects"), problem));
+    let left_out = named.chain(others);
+    fleet.findings.extend(left_out.map(|(object, problem)| {
+        let problem = problem.into();
+        SurveyFinding::Unreadable { object, problem }
+    }));
+    Ok(fleet)
 }
 
 /// Reads all objects in the folder of sensor statuses.
 async fn statuses(
     store: &Arc<dyn ReadStore>,
+    unusable: &mut UnusableKeys,
 ) -> Result<BTreeMap<String, StatusResult>, StoreError> {
     let listed = store.list(key::STATUS).await?;
+    unusable.append(listed.unusable);
+    if listed.objects.len() > STATUSES {
+        return Err(StoreError::Failed(format!(
+            "{}/ has {} objects; the limit is {STATUSES} objects",
+            key::STATUS,
+            listed.objects.len()
+        )));
+    }
     let mut names = listed.objects.into_iter();
     let mut reading: JoinSet<Option<(String, StatusResult)>> = JoinSet::new();
     let mut all = BTreeMap::new();
@@ -235,7 +258,7 @@ async fn statuses(
 
 /// Reads an object in the folder of sensor statuses. `None`: it was deleted after it was listed.
 async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusResult)> {
-    let status = match store.read(&key, Some(0..SMALL)).await {
+    let status = match store.read(&key, 0..SMALL).await {
         Ok((_, len)) if len > SMALL => Err(UnreadableStatus::TooLong(len)),
         Ok((bytes, _)) => {
             let status = SensorStatus::parse(&bytes).map_err(UnreadableStatus::from);
@@ -261,11 +284,19 @@ fn under_its_key(it: SensorStatus, key: &str) -> StatusResult {
 
 /// Returns the sensors that have packets in the newest hours of the store, with the newest
 /// partition of each.
-async fn newest(store: &dyn ReadStore) -> Result<BTreeMap<String, String>, StoreError> {
+async fn newest(
+    store: &dyn ReadStore,
+    unusable: &mut UnusableKeys,
+) -> Result<BTreeMap<String, String>, StoreError> {
+    let mut folders = async |folder: &str| {
+        let listed = store.list(folder).await?;
+        unusable.append(listed.unusable);
+        Ok::<_, StoreError>(listed.folders)
+    };
     let mut hours = Vec::new();
-    for day in latest_first(store.list(key::BLOCKS).await?.folders) {
+    for day in latest_first(folders(key::BLOCKS).await?) {
         let day = format!("{}/{day}", key::BLOCKS);
-        let of_day = latest_first(store.list(&day).await?.folders);
+        let of_day = latest_first(folders(&day).await?);
         hours.extend(of_day.into_iter().map(|hour| format!("{day}/{hour}")));
         if hours.len() >= HOURS {
             break;
@@ -273,7 +304,7 @@ async fn newest(store: &dyn ReadStore) -> Result<BTreeMap<String, String>, Store
     }
     let mut seen = BTreeMap::new();
     for hour in hours.into_iter().take(HOURS) {
-        for folder in store.list(&hour).await?.folders {
+        for folder in folders(&hour).await? {
             if let Some(sensor) = folder.strip_prefix("sensor=") {
                 let partition = status::plain(&format!("{hour}/{folder}"));
                 seen.entry(status::plain(sensor)).or_insert(partition);

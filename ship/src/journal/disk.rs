@@ -2,16 +2,18 @@
 //! content.
 
 use super::{JournalError, JournalFileError};
+use crate::limits::JOURNAL_FILE;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 use wqcap_files::{
-    folder::open::{MOST_RECORD, create_or_empty, read_regular},
+    folder::open::{create_or_empty, read_regular},
     folder::{
-        delivery::{DeliveryRecord, RECORD, VERSION},
+        delivery::{DeliveryRecord, RECORD, VERSION, decode_checked, encode_checked},
         sync_folder,
     },
 };
@@ -20,14 +22,15 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalErro
     if version == VERSION {
         return Ok(());
     }
-    Err(JournalError::Unsound {
-        path: path.into(),
-        problem: JournalFileError::Version(version),
-    })
+    Err(unsound(path, JournalFileError::Version(version)))
 }
 
-/// Reads the delivery records in a folder of the journal. A missing folder has none.
-pub(super) fn read_folder(folder: &Path) -> Result<Vec<DeliveryRecord>, JournalError> {
+/// Reads the delivery records in a folder of the journal. A missing folder has none. Records that
+/// cannot be used are added to `unsound`.
+pub(super) fn read_folder(
+    folder: &Path,
+    unsound: &mut BTreeMap<PathBuf, JournalError>,
+) -> Result<Vec<DeliveryRecord>, JournalError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -38,33 +41,64 @@ pub(super) fn read_folder(folder: &Path) -> Result<Vec<DeliveryRecord>, JournalE
         let path = entry.map_err(|e| JournalError::io(folder, e))?.path();
         let name = path.file_name().and_then(|it| it.to_str());
         // Temporary files left by a crash have hidden names.
-        if !name.is_some_and(|it| it.ends_with(RECORD) && !it.starts_with('.')) {
-            continue;
-        }
-        let Some(record) = read_json::<DeliveryRecord>(&path)? else {
+        let Some(name) = name.filter(|it| it.ends_with(RECORD) && !it.starts_with('.')) else {
             continue;
         };
-        check_version(&path, record.version)?;
-        records.push(record);
+        match read_record(&path, name) {
+            Ok(record) => records.extend(record),
+            Err(e @ JournalError::Unsound { .. }) => {
+                unsound.insert(path, e);
+            }
+            Err(e) => return Err(e),
+        }
     }
     Ok(records)
 }
 
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, JournalError> {
-    let text = match read_regular(path, MOST_RECORD) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(JournalError::io(path, e)),
+/// Reads a delivery record, which must be that of the file that its name refers to.
+fn read_record(path: &Path, name: &str) -> Result<Option<DeliveryRecord>, JournalError> {
+    let Some(record) = read_json::<DeliveryRecord>(path)? else {
+        return Ok(None);
     };
-    let value = serde_json::from_slice(&text).map_err(|e| JournalError::Unsound {
+    check_version(path, record.version)?;
+    let folder = path.parent().and_then(Path::file_name);
+    let is_here = folder.is_some_and(|it| it == record.kind.folder());
+    match is_here && name.strip_suffix(RECORD) == Some(&record.file) {
+        true => Ok(Some(record)),
+        false => Err(unsound(path, JournalFileError::OtherFile)),
+    }
+}
+
+fn unsound(path: &Path, problem: JournalFileError) -> JournalError {
+    JournalError::Unsound {
         path: path.into(),
-        problem: e.into(),
-    })?;
+        problem,
+    }
+}
+
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, JournalError> {
+    let text = match read_regular(path, JOURNAL_FILE) {
+        Ok(text) => text,
+        Err(e) => {
+            return match e.kind() {
+                io::ErrorKind::NotFound => Ok(None),
+                // A link or a pipe, or a file above the limit.
+                io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge => {
+                    Err(unsound(path, JournalFileError::Unreadable(e)))
+                }
+                _ => Err(JournalError::io(path, e)),
+            };
+        }
+    };
+    let value = decode_checked(&text).map_err(|e| unsound(path, e.into()))?;
     Ok(Some(value))
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), JournalError> {
-    let text = serde_json::to_vec(value).map_err(|e| JournalError::io(path, e.into()))?;
+    let text = encode_checked(value).map_err(|e| JournalError::io(path, e.into()))?;
+    if text.len() as u64 > JOURNAL_FILE {
+        return Err(unsound(path, JournalFileError::TooLong(text.len())));
+    }
     write_synced(path, &text)
 }
 

@@ -1,10 +1,11 @@
 //! Errors of a journal.
 
+use crate::limits::JOURNAL_FILE;
 use std::{
     io,
     path::{Path, PathBuf},
 };
-use wqcap_files::folder::delivery::VERSION;
+use wqcap_files::folder::delivery::{DecodeError, VERSION};
 
 /// Reason why a delivery journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -62,9 +63,18 @@ pub enum JournalFileError {
     /// The file has the layout of another version.
     #[error("the journal file has version {0}; this wqcap reads version {VERSION}")]
     Version(u32),
-    /// The file is not JSON, or lacks values of a record.
-    #[error("the file is not a record of this journal ({0})")]
-    Json(#[from] serde_json::Error),
+    /// The checksum of the file is wrong, or the file is not JSON, or lacks values of a record.
+    #[error(transparent)]
+    Content(#[from] DecodeError),
+    /// The record describes another file than its name.
+    #[error("the record is that of another file than its name says")]
+    OtherFile,
+    /// The journal file is a link or a pipe, or longer than the limit.
+    #[error(transparent)]
+    Unreadable(io::Error),
+    /// A record to be written is longer than the limit.
+    #[error("the record has {0} bytes; the limit is {JOURNAL_FILE} bytes")]
+    TooLong(usize),
 }
 
 impl JournalError {

@@ -82,6 +82,8 @@ pub struct Journal {
     dir: PathBuf,
     sums: JournalSums,
     records: BTreeMap<FileId, DeliveryRecord>,
+    /// Errors of the records that cannot be used, by path, until they are written again.
+    unsound: BTreeMap<PathBuf, JournalError>,
     _lock: Option<FolderLock>,
 }
 
@@ -100,6 +102,9 @@ impl Journal {
         let lock = FolderLock::take(dir).ok_or_else(busy)?;
         let mut it = Self::read(dir, sensor, store)?;
         it._lock = Some(lock);
+        for e in it.unsound.values() {
+            tracing::warn!("{e}");
+        }
         // This record was added to the sums, and its file was not removed before a crash.
         if let Some(id) = it.sums.folded.take()
             && it.records.remove(&id).is_some()
@@ -134,8 +139,9 @@ impl Journal {
             });
         }
         let mut records = BTreeMap::new();
+        let mut unsound = BTreeMap::new();
         for kind in ContentKind::ALL {
-            for record in read_folder(&dir.join(kind.folder()))? {
+            for record in read_folder(&dir.join(kind.folder()), &mut unsound)? {
                 records.insert(record.id(), record);
             }
         }
@@ -143,6 +149,7 @@ impl Journal {
             dir: dir.into(),
             sums,
             records,
+            unsound,
             _lock: None,
         })
     }
@@ -161,6 +168,20 @@ impl Journal {
     /// Returns the journal's delivery record of the file `id`.
     pub fn get(&self, id: &FileId) -> Option<&DeliveryRecord> {
         self.records.get(id)
+    }
+
+    /// Returns the problems of the journal, a line each: records that cannot be used, whose files
+    /// count as not shipped, and a ledger that does not add up.
+    pub fn problems(&self) -> Vec<String> {
+        let unsound = self.unsound.values().map(ToString::to_string);
+        let wrong = (!self.ledger().adds_up()).then(|| {
+            let path = self.dir.join(SUMS);
+            format!(
+                "{}: the delivery ledger does not add up: captured is not the sum of shipped, pending, not_selected and expired_unshipped",
+                path.display()
+            )
+        });
+        unsound.chain(wrong).collect()
     }
 
     /// Returns the ledger of the delivery states of all captured frames.
@@ -215,7 +236,9 @@ impl Journal {
             self.sums.folded = None;
             self.write_sums()?;
         }
-        write_json(&self.record_path(&id), &record)?;
+        let path = self.record_path(&id);
+        write_json(&path, &record)?;
+        self.unsound.remove(&path);
         self.records.insert(id, record);
         Ok(())
     }
@@ -477,8 +500,59 @@ mod tests {
             assert!(matches!(refused, Err(JournalError::Foreign { .. })));
         }
         drop(journal);
-        fs::write(dir.path().join("flows/x.json"), "torn").expect("written");
+        fs::write(dir.path().join(SUMS), "torn").expect("written");
         let refused = Journal::read(dir.path(), "a", "file:///x");
         assert!(matches!(refused, Err(JournalError::Unsound { .. })));
+    }
+
+    #[test]
+    fn a_damaged_record_is_named_and_its_file_not_shipped() {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut journal = open(dir.path());
+        let names = ["a.pcap", "b.pcap", "c.pcap", "d.pcap"];
+        for name in names {
+            let record = record(name, 10, DeliveryState::Shipped);
+            journal.set(record).expect("written");
+        }
+        let path = |name: &str| ContentKind::Packets.record(dir.path(), name);
+        // A changed number, another file's record, and a sparse file.
+        let text = fs::read_to_string(path("a.pcap")).expect("there");
+        let changed = text.replace("\"frames\":10", "\"frames\":11");
+        assert_ne!(changed, text);
+        fs::write(path("a.pcap"), changed).expect("written");
+        fs::copy(path("d.pcap"), path("b.pcap")).expect("copied");
+        let sparse = fs::File::create(path("c.pcap")).expect("made");
+        sparse.set_len(1 << 40).expect("sparse");
+        drop(journal);
+        let mut journal = open(dir.path());
+        let left: Vec<_> = journal.records().map(|it| it.file.as_str()).collect();
+        assert_eq!(left, ["d.pcap"]);
+        let problems = journal.problems();
+        assert_eq!(problems.len(), 3);
+        for (problem, (name, part)) in problems.iter().zip([
+            ("a.pcap", "checksum"),
+            ("b.pcap", "another file"),
+            ("c.pcap", "the limit"),
+        ]) {
+            assert!(
+                problem.contains(name) && problem.contains(part),
+                "{problem}"
+            );
+        }
+        let again = record("a.pcap", 10, DeliveryState::Seen);
+        journal.set(again).expect("written");
+        assert_eq!(journal.problems().len(), 2);
+    }
+
+    #[test]
+    fn a_ledger_that_does_not_add_up_is_a_problem() {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut journal = open(dir.path());
+        assert_eq!(journal.problems(), [""; 0]);
+        journal.sums.frames.captured = 1;
+        journal.write_sums().expect("written");
+        drop(journal);
+        let problems = open(dir.path()).problems();
+        assert!(problems.len() == 1 && problems[0].contains("does not add up"));
     }
 }

@@ -73,6 +73,8 @@ enum FetchError {
     Changed { has: u64, had: u64 },
     #[error(transparent)]
     Store(StoreError),
+    #[error("{0}")]
+    Unusable(String),
     #[error("the query was stopped")]
     Stopped,
 }
@@ -261,7 +263,7 @@ impl Fetcher {
             return Err(FetchError::Stopped);
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let e = match self.store.read(&object.key, Some(span)).await {
+        let e = match self.store.read(&object.key, span).await {
             Ok((_, has)) if has != object.bytes => return Err(changed(object, has)),
             Ok((bytes, _)) if bytes.len() as u64 == wanted => {
                 self.fetched.fetch_add(wanted, Ordering::Relaxed);
@@ -273,6 +275,7 @@ impl Fetcher {
                 bytes.len()
             )),
             Err(StoreError::NotFound(_)) => return Err(FetchError::Missing),
+            Err(StoreError::Unusable(why)) => return Err(FetchError::Unusable(why)),
             Err(e) => e,
         };
         if let StoreError::Failed(_) = e {

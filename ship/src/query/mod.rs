@@ -31,7 +31,10 @@ pub use fetch::FetchProgress;
 pub use plan::{ObjectChoice, PlanError, Unsent};
 pub use ranges::{RangeList, RangeListError, RangeRowError};
 
-use crate::store::{self, StoreError, StoreOpenError};
+use crate::{
+    store::{self, StoreError, StoreOpenError},
+    threads::RequestRuntime,
+};
 use fetch::Fetcher;
 use plan::plan;
 use serde::Serialize;
@@ -43,18 +46,13 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::{
-    runtime::{Builder, Handle},
-    time::sleep,
-};
+use tokio::{runtime::Handle, time::sleep};
 use wqcap_files::{
     extract::{FrameQuery, FramesWritten, ReadCount, extract_ranges},
     index::FlowTerms,
     merge::MergeError,
 };
 
-/// Number of threads that sign and encrypt store requests and receive the responses.
-const WORKERS: usize = 2;
 /// Interval at which a wait for the store checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -148,15 +146,9 @@ pub fn extract(
     stop: &Arc<AtomicBool>,
     watch: impl Fn(&FetchProgress),
 ) -> Result<StoreExtracted, StoreQueryError> {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(StoreQueryError::Threads)?;
-    let done = extract_on(runtime.handle(), query, stop, watch);
-    // Responses that still arrive are discarded.
-    runtime.shutdown_background();
-    done
+    let runtime = RequestRuntime::start().map_err(StoreQueryError::Threads)?;
+    // Responses that still arrive afterwards are discarded.
+    extract_on(runtime.handle(), query, stop, watch)
 }
 
 fn extract_on(

@@ -9,8 +9,10 @@ use super::{
 use crate::{
     key,
     key::CaptureKey,
+    limits::{KEYS, PLANNED_RANGES, SMALL, TABLE},
     store::{ReadStore, StoreError},
 };
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use std::ops::Range;
@@ -112,6 +114,11 @@ pub enum PlanError {
     /// The list of ranges is empty.
     #[error("the list has no ranges")]
     EmptyList,
+    /// The query covers more objects or parts than the limit.
+    #[error(
+        "the query covers more than {0} {1}, which is the limit; name a shorter time range or a --sensor"
+    )]
+    Limit(usize, &'static str),
 }
 
 impl ObjectParts {
@@ -168,44 +175,66 @@ pub async fn plan(
 }
 
 /// Table of an object's parts, or the reason why the table cannot be used.
-type ReadTable = (CaptureKey, Result<Option<PartTable>, OmittedTable>);
+type ReadTable = Result<Option<PartTable>, OmittedTable>;
 
 /// Reason why a query leaves out the table that lists the parts of a stored capture file.
 enum OmittedTable {
     /// The table of parts was deleted after it was listed.
     Gone,
-    Unsound(PartTableError),
+    /// The table of parts cannot be used; the text has the key and the reason.
+    Unusable(String),
 }
 
-/// Reads tables of parts concurrently, in the order of `keys`.
+/// Reads tables of parts, and passes them to `take` in the order of `keys`. The beginnings of the
+/// tables are requested concurrently, and one table at a time is decoded.
 async fn tables(
     store: &dyn ReadStore,
     keys: Vec<CaptureKey>,
     demanded: &[IndexKey],
-) -> Result<Vec<ReadTable>, StoreError> {
-    let read = |key: CaptureKey| async move {
-        let table = match store.read(&key.blocks(), None).await {
-            Ok((bytes, _)) => PartTable::read(bytes, demanded).map_err(OmittedTable::Unsound),
-            Err(StoreError::NotFound(_)) => Err(OmittedTable::Gone),
-            Err(e) => return Err(e),
-        };
-        Ok((key, table))
+    mut take: impl FnMut(CaptureKey, ReadTable) -> Result<(), PlanError>,
+) -> Result<(), PlanError> {
+    let begin = |key: CaptureKey| async move {
+        let begun = store.read(&key.blocks(), 0..SMALL).await;
+        (key, begun)
     };
-    all(keys, read).await
+    let mut begun = stream::iter(keys).map(begin).buffered(REQUESTS);
+    while let Some((key, begun)) = begun.next().await {
+        let unusable = |e: PartTableError| {
+            let key = key.blocks();
+            OmittedTable::Unusable(format!("{key}: {e}"))
+        };
+        let table = match whole(store, &key.blocks(), begun).await {
+            Ok(bytes) => PartTable::read(bytes, demanded).map_err(unusable),
+            Err(StoreError::NotFound(_)) => Err(OmittedTable::Gone),
+            Err(StoreError::Unusable(e)) => Err(OmittedTable::Unusable(e)),
+            Err(e) => return Err(e.into()),
+        };
+        take(key, table)?;
+    }
+    Ok(())
 }
 
-/// Sends a store request for each item concurrently, up to the first error. Results are in the
-/// order of the items.
-async fn all<I, T, F: Future<Output = Result<T, StoreError>>>(
-    of: Vec<I>,
-    ask: impl Fn(I) -> F,
-) -> Result<Vec<T>, StoreError> {
-    let mut answers = stream::iter(of).map(ask).buffered(REQUESTS);
-    let mut done = Vec::new();
-    while let Some(answer) = answers.next().await {
-        done.push(answer?);
+/// Reads the rest of a table whose beginning was read.
+async fn whole(
+    store: &dyn ReadStore,
+    key: &str,
+    begun: Result<(Bytes, u64), StoreError>,
+) -> Result<Bytes, StoreError> {
+    let (beginning, len) = match begun {
+        // Stores refuse to read a range of an empty object.
+        Err(StoreError::Failed(e)) => {
+            return match store.length(key).await {
+                Ok(0) => Ok(Bytes::new()),
+                _ => Err(StoreError::Failed(e)),
+            };
+        }
+        begun => begun?,
+    };
+    match len {
+        0..=SMALL => Ok(beginning),
+        ..=TABLE => Ok(store.read(key, 0..len).await?.0),
+        _ => Err(StoreError::too_long(key, len, TABLE)),
     }
-    Ok(done)
 }
 
 async fn of_times(
@@ -215,7 +244,8 @@ async fn of_times(
     times: &Range<u64>,
     demanded: &[IndexKey],
 ) -> Result<StorePlan, PlanError> {
-    let days = store.list(key::BLOCKS).await?.folders;
+    let listed = store.list(key::BLOCKS).await?;
+    let days = listed.folders;
     if days.is_empty() {
         return Err(PlanError::NoTables);
     }
@@ -225,27 +255,48 @@ async fn of_times(
         partitions: folders.len() as u64,
         ..StorePlan::default()
     };
-    let list = |folder: String| async move { store.keys(&folder).await };
-    let listed = all(folders, list).await?.into_iter().flatten();
-    let files = listed.filter_map(|it| CaptureKey::parse(&it));
-    let files = files.filter(|it| sensors.is_empty() || sensors.contains(&it.sensor));
-    let files: Vec<_> = files.collect();
+    let mut unusable = listed.unusable;
+    let mut files = Vec::new();
+    let mut lists = stream::iter(folders)
+        .map(|folder| async move { store.keys(&folder).await })
+        .buffered(REQUESTS);
+    while let Some(list) = lists.next().await {
+        let list = list?;
+        unusable.append(list.unusable);
+        let found = list.keys.iter().filter_map(|it| CaptureKey::parse(it));
+        files.extend(found.filter(|it| sensors.is_empty() || sensors.contains(&it.sensor)));
+        if files.len() > KEYS {
+            return Err(PlanError::Limit(KEYS, "files"));
+        }
+    }
+    plan.losses.extend(unusable.lines());
     plan.tables.total = files.len() as u64;
     let mut reaching = partitions::reaching(files, times);
     reaching.sort();
     plan.tables.read = reaching.len() as u64;
     let mut beginning = None;
-    for (key, table) in tables(store, reaching, demanded).await? {
+    let mut ranges = 0;
+    tables(store, reaching, demanded, |key, table| {
         match table {
-            Ok(Some(table)) => plan.add_object(key, &table, times, &mut beginning),
+            Ok(Some(table)) => {
+                let before = plan.objects.len();
+                plan.add_object(key, &table, times, &mut beginning);
+                let added = plan.objects[before..].iter();
+                ranges += added.map(|it| it.ranges.len()).sum::<usize>();
+            }
             Ok(None) => {}
             Err(OmittedTable::Gone) => plan.notes.push(format!(
                 "{}: the table was deleted before it could be read, and its file is left out",
                 key.blocks()
             )),
-            Err(OmittedTable::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
+            Err(OmittedTable::Unusable(e)) => plan.losses.push(e),
         }
-    }
+        match ranges > PLANNED_RANGES {
+            true => Err(PlanError::Limit(PLANNED_RANGES, "ranges of objects")),
+            false => Ok(()),
+        }
+    })
+    .await?;
     // An output without frames still needs an object's header for its link type.
     if plan.objects.is_empty() {
         plan.objects.extend(beginning);
@@ -339,9 +390,12 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     }
     plan.tables.total = unknown.len() as u64;
     let keys = unknown.iter().map(|(key, _)| key.clone()).collect();
-    let read = tables(store, keys, &[]).await?;
-    for ((key, listed), (_, table)) in unknown.into_iter().zip(read) {
+    let mut unknown = unknown.into_iter();
+    tables(store, keys, &[], |_, table| {
         plan.tables.read += 1;
+        let Some((key, listed)) = unknown.next() else {
+            return Ok(());
+        };
         match table {
             Ok(Some(table)) => {
                 let bytes = listed.object_bytes.unwrap_or(table.object_bytes);
@@ -352,9 +406,11 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
                 "{}: the object has no table in blocks/; add head_bytes and object_bytes to the list",
                 key.packets()
             )),
-            Err(OmittedTable::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
+            Err(OmittedTable::Unusable(e)) => plan.losses.push(e),
         }
-    }
+        Ok(())
+    })
+    .await?;
     for (key, listed, bytes, head) in known {
         match unfit(listed, bytes, head) {
             Some(e) => plan.losses.push(format!("{}: {e}", key.packets())),

@@ -4,6 +4,7 @@ use crate::columns::{Columns, ParquetColumnError};
 use crate::{
     blocks::{FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS},
     flow_filter::FlowFilter,
+    limits::PARTS,
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -66,7 +67,7 @@ impl PartTable {
         table: Bytes,
         demanded: &[IndexKey],
     ) -> Result<Option<Self>, PartTableError> {
-        let columns = Columns::new(table)?;
+        let columns = Columns::with_row_limit(table, PARTS)?;
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
             && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
         {

@@ -11,7 +11,7 @@ use crate::{
     blocks::{self, ObjectInfo},
     key::{self, CaptureKey},
     shipper::{self, Mode, fixtures},
-    store::{Folder, Listing, ReadStore, StoreError},
+    store::{Folder, KeyList, Listing, ReadStore, StoreError},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -81,12 +81,12 @@ impl ReadStore for Noting {
         self.inner.list(folder).await
     }
 
-    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError> {
         self.note("keys", folder);
         self.inner.keys(folder).await
     }
 
-    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
+    async fn read(&self, key: &str, part: Range<u64>) -> Result<(Bytes, u64), StoreError> {
         self.note("read", key);
         match &self.says {
             Some(e) => Err(e.clone()),

@@ -5,9 +5,10 @@ use super::{PassError, Shipper};
 use crate::{
     journal::{DeliveryRecord, DeliveryState, FileId},
     store::Digest,
+    threads,
 };
 use std::{fs::File, io, sync::Arc};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 use wqcap_files::folder::FileStamp;
 
 /// SHA-256 digest of a file, while it is computed.
@@ -54,5 +55,6 @@ impl Shipper {
 }
 
 fn digest_of(file: Arc<File>, len: u64) -> JoinHandle<io::Result<Digest>> {
-    spawn_blocking(move || Digest::from_file(&file, len))
+    let work = move || Digest::from_file(&file, len);
+    tokio::spawn(async move { threads::run(work).await.flatten() })
 }

@@ -9,12 +9,12 @@ use crate::{
     ShipPlan,
     blocks::{self, ObjectInfo},
     journal::{ContentKind, DeliveryRecord, DeliveryState},
+    threads,
 };
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
-use tokio::task::spawn_blocking;
 use wqcap_files::{
     anonymize::AnonymizeParams,
     extract::anonymize_file,
@@ -77,10 +77,8 @@ impl Shipper {
         let failed = |e: CopyError| UnshippedReason::Copy(e).of(&path);
         let file = self.open(&original)?;
         let from = path.clone();
-        let made = spawn_blocking(move || made(&from, &query, &to)).await;
-        let made = made
-            .map_err(|e| CopyError::Io(io::Error::other(e)))
-            .flatten();
+        let made = threads::run(move || made(&from, &query, &to)).await;
+        let made = made.map_err(CopyError::Io).flatten();
         let (index, stamp) = made.map_err(failed)?;
         self.check(&original, &file)?;
         if index.frames != record.frames {

@@ -37,10 +37,11 @@ pub enum ShipError {
 }
 
 impl ShipError {
-    /// Returns `true` if shipping had started before it failed.
+    /// Returns `true` if the configuration is not the cause: shipping had started before it failed,
+    /// or no thread could be started.
     #[must_use]
     pub fn is_after_start(&self) -> bool {
-        matches!(self, Self::Pass(_) | Self::Taken(_))
+        matches!(self, Self::Pass(_) | Self::Taken(_) | Self::Threads(_))
     }
 }
 

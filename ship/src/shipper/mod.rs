@@ -46,6 +46,7 @@ use crate::{
     key,
     source::{self, FoundCapture},
     store::Store,
+    threads,
 };
 use ahead::PendingDigest;
 use bytes::BytesMut;
@@ -57,7 +58,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
-use tokio::task::spawn_blocking;
 use wqcap_files::{
     folder::open::open_regular,
     folder::{
@@ -380,7 +380,7 @@ impl Shipper {
         };
         self.update_status(|status| status.now = Some(file.name.clone()));
         let path = file.path.clone();
-        let built = spawn_blocking(move || index::build(&path, None, || true)).await;
+        let built = threads::run(move || index::build(&path, None, || true)).await;
         let reason = match built {
             Ok(Ok(Some(index))) => {
                 self.enter_packets(&file, &index)?;
@@ -391,7 +391,7 @@ impl Shipper {
             // pass reads it.
             Ok(Err(_)) if !file.path.exists() => UnshippedReason::DeletedUncounted,
             Ok(Err(e)) => e.into(),
-            Err(e) => io::Error::other(e).into(),
+            Err(e) => e.into(),
         };
         self.defer(file.id(), &reason.of(&file.path));
         Ok(true)

@@ -8,6 +8,7 @@ use crate::{
     ShipPlan,
     journal::Journal,
     store::{self, StoreError},
+    threads::RequestRuntime,
 };
 use std::{
     mem,
@@ -15,7 +16,7 @@ use std::{
     sync::{Arc, PoisonError},
     time::Duration,
 };
-use tokio::{runtime::Builder, time::sleep};
+use tokio::time::sleep;
 
 /// Interval between passes of shipping, and the shortest wait after a failed pass.
 const EVERY: Duration = Duration::from_secs(1);
@@ -23,9 +24,6 @@ const EVERY: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Interval at which the status of shipping is passed to the caller, which may end shipping.
 const TICK: Duration = Duration::from_millis(200);
-
-/// Number of threads that sign, encrypt and send requests to the store.
-const WORKERS: usize = 2;
 
 /// Condition for the end of shipping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +46,9 @@ pub fn run(
     mode: Mode,
     mut tick: impl FnMut(&ShipStatus) -> bool,
 ) -> Result<ShipStatus, ShipError> {
-    // This thread writes the journal and waits for the disk; requests continue on other threads.
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(ShipError::Threads)?;
-    let done = runtime.block_on(async {
+    // This thread writes the journal and waits for the disk; requests continue on another thread.
+    let runtime = RequestRuntime::start().map_err(ShipError::Threads)?;
+    runtime.handle().block_on(async {
         let store = store::open(&plan.store)?;
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store)?;
         let follows = mode == Mode::Follow;
@@ -96,10 +90,7 @@ pub fn run(
                 }
             }
         }
-    });
-    // A file read may still be in progress; its result is not needed.
-    runtime.shutdown_background();
-    done
+    })
 }
 
 impl Shipper {

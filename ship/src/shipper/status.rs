@@ -94,6 +94,7 @@ impl ShipStatus {
         self.oldest = oldest;
         self.count_lag();
         self.uncounted_files = uncounted.len() as u64;
-        self.problems = later.values().cloned().collect();
+        self.problems = journal.problems();
+        self.problems.extend(later.values().cloned());
     }
 }

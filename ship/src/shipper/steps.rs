@@ -6,6 +6,7 @@ use crate::{
     fleet::LastObject,
     journal::{DeliveryRecord, DeliveryState, FileId},
     store::{PartPosition, StoreError},
+    threads,
 };
 use bytes::{Bytes, BytesMut};
 use std::{
@@ -16,7 +17,7 @@ use std::{
 };
 use tokio::{
     select,
-    task::{JoinError, JoinSet, spawn_blocking},
+    task::{JoinError, JoinSet},
     time::sleep_until,
 };
 
@@ -292,8 +293,7 @@ impl Shipper {
             file.read_exact_at(&mut bytes, offset)?;
             Ok(bytes)
         };
-        let done = spawn_blocking(read).await;
-        let bytes = done.map_err(io::Error::other).flatten();
+        let bytes = threads::run(read).await.flatten();
         let bytes = bytes.map_err(|e| self.unread(record, e))?;
         Ok(bytes.freeze())
     }

@@ -4,19 +4,22 @@
 //! the final one, so that the file of an interrupted write is overwritten by the next attempt.
 
 use super::{
-    Digest, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
-    Store, StoreError,
+    Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
+    Store, StoreError, UnusableKeys,
+};
+use crate::{
+    limits::{KEY, KEYS, SMALL},
+    threads,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    fs::{self, DirEntry, File},
+    fs::{self, File},
     io::{self, ErrorKind, Write},
     ops::Range,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
-use tokio::task::spawn_blocking;
 use wqcap_files::{
     folder::open::{create_or_empty, open_for_update, open_regular, read_regular},
     folder::sync_folder,
@@ -73,25 +76,89 @@ fn finish(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Lists the entries of a folder of the store, except hidden ones. A missing folder is empty.
-fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
-    let listed = match fs::read_dir(folder) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed?.collect::<io::Result<Vec<_>>>()?,
-    };
-    let is_hidden = |it: &DirEntry| it.file_name().as_encoded_bytes().starts_with(b".");
-    Ok(listed.into_iter().filter(|it| !is_hidden(it)).collect())
+/// Entry of a folder of the store.
+enum Entry {
+    Folder(PathBuf),
+    /// File of any kind, also a pipe: its kind is checked when it is opened.
+    File(PathBuf),
 }
 
-/// Lists all files below a folder of the store.
-fn files(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in entries(folder)? {
-        match entry.file_type()?.is_dir() {
-            true => files(&entry.path(), found)?,
-            false => found.push(entry.path()),
-        }
+/// Lister of the folders of a store, which counts what it has listed.
+struct Lister<'s> {
+    root: &'s Path,
+    listed: usize,
+    unusable: UnusableKeys,
+}
+
+impl<'s> Lister<'s> {
+    fn new(root: &'s Path) -> io::Result<Self> {
+        // The root of the store must exist.
+        fs::metadata(root)?;
+        Ok(Self {
+            root,
+            listed: 0,
+            unusable: UnusableKeys::default(),
+        })
     }
-    Ok(())
+
+    /// Lists the entries of a folder of the store, except hidden ones. A missing folder is empty. A
+    /// file where a folder is expected is an unusable key.
+    fn entries(&mut self, folder: &Path) -> io::Result<Vec<Entry>> {
+        let listed = match fs::read_dir(folder) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                self.leave_out(folder);
+                return Ok(Vec::new());
+            }
+            listed => listed?,
+        };
+        let mut all = Vec::new();
+        for entry in listed {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            self.listed += 1;
+            if self.listed > KEYS {
+                return Err(io::Error::other(format!(
+                    "the list has more than {KEYS} keys, which is the limit"
+                )));
+            }
+            let path = entry.path();
+            match key_in(self.root, &path) {
+                None => self.leave_out(&path),
+                Some(_) if entry.file_type()?.is_dir() => all.push(Entry::Folder(path)),
+                Some(_) => all.push(Entry::File(path)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Lists all files below a folder of the store.
+    fn files(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in self.entries(&folder)? {
+                match entry {
+                    Entry::Folder(path) => folders.push(path),
+                    Entry::File(path) => files.push(path),
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    fn leave_out(&mut self, path: &Path) {
+        let key = path.strip_prefix(self.root).unwrap_or(path);
+        self.unusable.add(&key.to_string_lossy());
+    }
+}
+
+/// Returns the key of a file in the store. `None`: the key is not a text, or too long.
+fn key_in(root: &Path, path: &Path) -> Option<String> {
+    let key = path.strip_prefix(root).ok()?.to_str()?;
+    (key.len() <= KEY).then(|| key.to_owned())
 }
 
 /// Runs disk operations on an object's path on a blocking thread.
@@ -107,13 +174,16 @@ async fn on_disk<T: Send + 'static>(
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 StoreError::Refused(text)
             }
+            // Not a file, or longer than its kind may be.
+            ErrorKind::InvalidInput
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::FileTooLarge => StoreError::Unusable(text),
             _ => StoreError::Failed(text),
         }
     };
-    let done = spawn_blocking(move || work(&path)).await;
-    done.map_err(io::Error::other)
-        .flatten()
-        .map_err(store_error)
+    let done = threads::run(move || work(&path)).await;
+    done.flatten().map_err(store_error)
 }
 
 #[async_trait]
@@ -197,39 +267,40 @@ impl ReadStore for Folder {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let root = self.root.clone();
         let list = move |path: &Path| {
-            // The root of the store must exist.
-            fs::metadata(&root)?;
+            let mut lister = Lister::new(&root)?;
             let mut listing = Listing::default();
-            for entry in entries(path)? {
-                let Ok(name) = entry.file_name().into_string() else {
-                    continue;
-                };
-                match entry.file_type()?.is_dir() {
-                    true => listing.folders.push(name),
-                    false => listing.objects.push(name),
+            let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+            for entry in lister.entries(path)? {
+                match entry {
+                    Entry::Folder(path) => listing.folders.extend(name(&path)),
+                    Entry::File(path) => listing.objects.extend(name(&path)),
                 }
             }
+            listing.unusable = lister.unusable;
             Ok(listing)
         };
         on_disk(self.path(folder), list).await
     }
 
-    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError> {
         let root = self.root.clone();
         let list = move |path: &Path| {
-            let mut found = Vec::new();
-            files(path, &mut found)?;
-            let key = |it: &PathBuf| Some(it.strip_prefix(&root).ok()?.to_str()?.to_owned());
-            Ok(found.iter().filter_map(key).collect())
+            let mut lister = Lister::new(&root)?;
+            let files = lister.files(path)?;
+            let keys = files.iter().filter_map(|it| key_in(&root, it));
+            Ok(KeyList {
+                keys: keys.collect(),
+                unusable: lister.unusable,
+            })
         };
         on_disk(self.path(folder), list).await
     }
 
-    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
+    async fn read(&self, key: &str, part: Range<u64>) -> Result<(Bytes, u64), StoreError> {
         let read = move |path: &Path| {
             let file = open_regular(path)?;
             let len = file.metadata()?.len();
-            let part = part.unwrap_or(0..len);
+            // Ranges are bounded by their callers, whatever length the file has.
             let wanted = part.end.min(len).saturating_sub(part.start);
             let mut bytes = vec![0; usize::try_from(wanted).map_err(io::Error::other)?];
             file.read_exact_at(&mut bytes, part.start)?;
@@ -315,28 +386,31 @@ mod tests {
                 names.sort();
                 names
             };
+            let keys =
+                |listed: Result<KeyList, StoreError>| sorted(listed.map(|listed| listed.keys));
             let days = store.list("blocks").await.map(|it| it.folders);
             assert_eq!(sorted(days), ["dt=1", "dt=3"]);
             let listed = Listing {
                 folders: vec!["hour=02".into()],
                 objects: vec!["b".into()],
+                unusable: UnusableKeys::default(),
             };
             assert_eq!(store.list("blocks/dt=1").await, Ok(listed));
             assert_eq!(
-                sorted(store.keys("blocks/dt=1").await),
+                keys(store.keys("blocks/dt=1").await),
                 ["blocks/dt=1/b", "blocks/dt=1/hour=02/a"]
             );
-            assert_eq!(sorted(store.keys("absent").await), [""; 0]);
+            assert_eq!(keys(store.keys("absent").await), [""; 0]);
             assert_eq!(store.list("absent").await, Ok(Listing::default()));
             let key = "blocks/dt=1/b";
-            let part = store.read(key, Some(2..4)).await;
+            let part = store.read(key, 2..4).await;
             assert_eq!(part, Ok(("cd".into(), 6)));
-            let beyond = store.read(key, Some(4..9)).await;
+            let beyond = store.read(key, 4..9).await;
             assert_eq!(beyond, Ok(("ef".into(), 6)));
-            let whole = store.read(key, None).await;
+            let whole = store.read(key, 0..1 << 50).await;
             assert_eq!(whole, Ok(("abcdef".into(), 6)));
             assert_eq!(store.length(key).await, Ok(6));
-            let absent = store.read("blocks/absent", None).await;
+            let absent = store.read("blocks/absent", 0..1).await;
             assert!(matches!(absent, Err(StoreError::NotFound(_))));
             drop(dir);
             assert!(store.list("absent").await.is_err(), "the store is gone");

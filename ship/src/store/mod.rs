@@ -9,8 +9,10 @@
 //! hexadecimal. Folders have no metadata, and `object_store` does not support metadata for
 //! multipart uploads on Azure.
 
+mod client;
 mod digest;
 mod folder;
+mod lists;
 mod remote;
 mod retries;
 
@@ -19,6 +21,7 @@ pub(crate) use folder::Folder;
 #[cfg(test)]
 pub(crate) use remote::Remote;
 
+use crate::limits::{KEY, NAMED_KEYS};
 use async_trait::async_trait;
 use bytes::Bytes;
 use remote::Cloud;
@@ -44,6 +47,18 @@ pub enum StoreError {
     /// Temporary error of the store; the operation may succeed later.
     #[error("{0}")]
     Failed(String),
+    /// The object cannot be used, and others may be: it is not a file, or exceeds a limit.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl StoreError {
+    /// Returns the error for an object that is longer than its kind may be.
+    pub(crate) fn too_long(key: &str, has: u64, limit: u64) -> Self {
+        Self::Unusable(format!(
+            "{key}: the object has {has} bytes; the limit for objects of this kind is {limit} bytes"
+        ))
+    }
 }
 
 /// Length and version of an object in a store.
@@ -93,10 +108,54 @@ pub(crate) struct Listing {
     pub folders: Vec<String>,
     /// Names of the objects that are directly in the listed folder.
     pub objects: Vec<String>,
+    /// Keys in the listed folder that cannot be used.
+    pub unusable: UnusableKeys,
 }
 
-/// Maximum length in bytes of a small object, which is read in one request.
-pub(crate) const SMALL: u64 = 1 << 20;
+/// Keys of all objects below a folder of object keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyList {
+    /// Keys of the objects in the store.
+    pub keys: Vec<String>,
+    /// Keys below the folder that cannot be used.
+    pub unusable: UnusableKeys,
+}
+
+/// Keys of a store that cannot be used: too long, with an empty part, or not a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnusableKeys {
+    /// Number of unusable keys in the store.
+    pub count: u64,
+    /// First unusable keys of the store, shortened to 1024 bytes.
+    pub named: Vec<String>,
+}
+
+impl UnusableKeys {
+    /// Counts an unusable key, and keeps its text if few keys are kept yet.
+    pub(crate) fn add(&mut self, key: &str) {
+        self.count += 1;
+        if self.named.len() < NAMED_KEYS {
+            self.named.push(key[..key.floor_char_boundary(KEY)].into());
+        }
+    }
+
+    /// Adds the unusable keys of another list.
+    pub(crate) fn append(&mut self, other: Self) {
+        let unnamed = other.count - other.named.len() as u64;
+        other.named.iter().for_each(|key| self.add(key));
+        self.count += unnamed;
+    }
+
+    /// Returns a text for the user: a line per named key, and a line with the number of others.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let unusable = "the key cannot be used, and its object is left out";
+        let named = self.named.iter().map(|it| format!("{it:?}: {unusable}"));
+        let others = self.count - self.named.len() as u64;
+        let others =
+            (others > 0).then(|| format!("{others} more keys of the store cannot be used"));
+        named.chain(others).collect()
+    }
+}
 
 /// Position of a part in a multipart upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,11 +219,11 @@ pub(crate) trait ReadStore: Debug + Send + Sync {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
 
     /// Lists the keys of all objects below a folder of object keys. A missing folder is empty.
-    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError>;
+    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError>;
 
-    /// Reads a stored object, or a range of it. Returns the bytes and the length of the whole
-    /// object.
-    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError>;
+    /// Reads a range of a stored object. Returns the bytes, which are fewer if the object ends
+    /// within the range, and the length of the whole object.
+    async fn read(&self, key: &str, part: Range<u64>) -> Result<(Bytes, u64), StoreError>;
 
     /// Returns the length of a stored object in bytes.
     async fn length(&self, key: &str) -> Result<u64, StoreError>;

@@ -1,15 +1,21 @@
 //! Bucket as a store, through the crate `object_store`, which signs, checks and retries requests.
 
 use super::{
-    Digest, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
-    Store, StoreError, StoreOpenProblem,
+    Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
+    Store, StoreError, StoreOpenProblem, UnusableKeys,
+    client::{Connector, ResponseError},
+    lists::listing,
     retries::{Retries, call},
 };
+use crate::{
+    limits::{SMALL, TAG},
+    threads,
+};
 use async_trait::async_trait;
-use bytes::Bytes;
-use futures_util::{FutureExt, TryStreamExt, future::BoxFuture};
+use bytes::{Bytes, BytesMut};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use object_store::{
-    Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, ObjectMeta, ObjectStore,
+    Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, GetResult, ObjectStore,
     PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
@@ -19,7 +25,6 @@ use object_store::{
     path::Path,
 };
 use std::{env, error::Error as _, fmt::Debug, ops::Range, time::Duration};
-use tokio::task::spawn_blocking;
 
 /// Maximum number of retries of a store request. After that the file waits for the next pass.
 const RETRIES: usize = 6;
@@ -122,13 +127,13 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
     if humantime::parse_duration(&limit).is_err() {
         return Err(StoreOpenProblem::Timeout(cloud.timeout(), limit));
     }
-    let retries = Retries::default();
+    let connector = Connector::default();
     // The builders have the same functions and no common trait.
     macro_rules! built {
         ($builder:expr, $key:ident) => {
             $builder
                 .with_retry(retry)
-                .with_http_connector(retries.clone())
+                .with_http_connector(connector.clone())
                 .with_config($key::Client(timeout), &limit)
                 .build()
                 .map(boxed)
@@ -161,7 +166,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         prefix: prefix.into(),
         by_generation: cloud == Cloud::Google,
         parts_have_metadata: cloud != Cloud::Azure,
-        retries,
+        retries: connector.retries,
         hint,
     })
 }
@@ -172,8 +177,13 @@ fn boxed(client: impl StoreClient) -> Box<dyn StoreClient> {
 
 impl Remote {
     /// Returns the tag that identifies the version of an object: its generation or its ETag.
-    fn tag(&self, etag: Option<String>, generation: Option<String>) -> Option<String> {
-        if self.by_generation { generation } else { etag }
+    fn tag(
+        &self,
+        etag: Option<String>,
+        generation: Option<String>,
+    ) -> Result<Option<String>, StoreError> {
+        let tag = if self.by_generation { generation } else { etag };
+        tag.map(|it| bounded("an ETag", it)).transpose()
     }
 
     fn path(&self, key: &str) -> Result<Path, StoreError> {
@@ -191,18 +201,38 @@ impl Remote {
         Some(key.to_owned())
     }
 
-    /// Lists objects of the bucket, again if the response is interrupted.
+    /// Lists objects of the bucket, again if the response is interrupted. Returns also the keys that
+    /// were left out.
     async fn list_retrying<'a, T>(
         &self,
         list: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<(T, UnusableKeys), StoreError> {
         let mut left = RETRIES;
         loop {
-            match list().await {
-                Err(e) if left > 0 && broke_off(&e) => left -= 1,
-                listed => return listed.map_err(|e| self.put_error(e)),
+            match listing(list()).await {
+                (Err(e), _) if left > 0 && broke_off(&e) => left -= 1,
+                (listed, unusable) => {
+                    let listed = listed.map_err(|e| self.put_error(e))?;
+                    return Ok((listed, unusable));
+                }
             }
         }
+    }
+
+    /// Receives the content of an object, or of a range of it, of at most `most` bytes.
+    async fn content(&self, key: &str, found: GetResult, most: u64) -> Result<Bytes, StoreError> {
+        let mut stream = found.into_stream();
+        let mut bytes = BytesMut::new();
+        while let Some(more) = stream.next().await {
+            let more = more.map_err(|e| self.store_error(e))?;
+            if (bytes.len() + more.len()) as u64 > most {
+                return Err(StoreError::Unusable(format!(
+                    "{key}: the store sends more than the {most} bytes that were requested"
+                )));
+            }
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes.freeze())
     }
 
     /// Maps an error of a put or list to a store error. `NotFound` then means that the bucket does
@@ -215,13 +245,24 @@ impl Remote {
     }
 
     fn store_error(&self, e: Error) -> StoreError {
-        let text = format!("{}{}", one_line(&e.to_string()), self.hint);
+        // The text of `object_store` does not contain all causes.
+        let text = match ResponseError::cause_of(&e) {
+            Some(cause) => cause.to_string(),
+            None => format!("{}{}", one_line(&e.to_string()), self.hint),
+        };
         match e {
             // Azure's error for parts of an upload that no longer exist.
             Error::Generic { .. } if text.contains("InvalidBlockList") => {
                 StoreError::NotFound(text)
             }
             Error::NotFound { .. } => StoreError::NotFound(text),
+            _ if matches!(
+                ResponseError::cause_of(&e),
+                Some(ResponseError::Redirect { .. })
+            ) =>
+            {
+                StoreError::Refused(text)
+            }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
                 StoreError::Refused(text)
             }
@@ -254,7 +295,17 @@ fn is_unsupported(e: &Error) -> bool {
 /// request that failed after retries, the source chain contains the number of attempts in between.
 fn broke_off(e: &Error) -> bool {
     let cause = e.source().and_then(|it| it.source());
-    cause.is_some_and(|it| it.is::<HttpError>())
+    cause.is_some_and(|it| it.is::<HttpError>()) && ResponseError::cause_of(e).is_none()
+}
+
+/// Checks the length of an ETag, a generation or an upload's identifier, which the journal keeps.
+fn bounded(what: &str, text: String) -> Result<String, StoreError> {
+    match text.len() {
+        0..=TAG => Ok(text),
+        has => Err(StoreError::Failed(format!(
+            "the store sends {what} of {has} bytes; the limit is {TAG} bytes"
+        ))),
+    }
 }
 
 /// Joins the lines of a store's error response: servers return pages of XML.
@@ -272,7 +323,8 @@ impl Store for Remote {
             options.attributes = metadata(digest);
         }
         let begun = call(self.client.create_multipart_opts(&path, options)).await;
-        begun.map_err(|e| self.put_error(e))
+        let begun = begun.map_err(|e| self.put_error(e))?;
+        bounded("an upload's identifier", begun)
     }
 
     async fn part(
@@ -287,8 +339,8 @@ impl Store for Remote {
             .client
             .put_part(&path, &upload, place.number, bytes.into());
         let part = call(put).await;
-        part.map(|it| it.content_id)
-            .map_err(|e| self.store_error(e))
+        let part = part.map_err(|e| self.store_error(e))?;
+        bounded("an ETag", part.content_id)
     }
 
     async fn complete(
@@ -301,8 +353,8 @@ impl Store for Remote {
         let parts = parts.into_iter().map(|content_id| PartId { content_id });
         let parts = parts.collect();
         let done = call(self.client.complete_multipart(&path, &upload, parts)).await;
-        done.map(|it| self.tag(it.e_tag, it.version))
-            .map_err(|e| self.store_error(e))
+        let done = done.map_err(|e| self.store_error(e))?;
+        self.tag(done.e_tag, done.version)
     }
 
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
@@ -317,15 +369,15 @@ impl Store for Remote {
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
         let path = self.path(key)?;
         let hashed = bytes.clone();
-        let digest = spawn_blocking(move || Digest::from_bytes(&hashed)).await;
+        let digest = threads::run(move || Digest::from_bytes(&hashed)).await;
         let digest = digest.map_err(|e| StoreError::Failed(e.to_string()))?;
         let options = PutOptions {
             attributes: metadata(&digest),
             ..PutOptions::default()
         };
         let done = call(self.client.put_opts(&path, bytes.into(), options)).await;
-        done.map(|it| self.tag(it.e_tag, it.version))
-            .map_err(|e| self.put_error(e))
+        let done = done.map_err(|e| self.put_error(e))?;
+        self.tag(done.e_tag, done.version)
     }
 
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
@@ -338,7 +390,7 @@ impl Store for Remote {
         let meta = found.map_err(|e| self.store_error(e))?.meta;
         Ok(ObjectFacts {
             bytes: meta.size,
-            etag: self.tag(meta.e_tag, meta.version),
+            etag: self.tag(meta.e_tag, meta.version)?,
         })
     }
 
@@ -347,13 +399,11 @@ impl Store for Remote {
         let found = call(self.client.get_opts(&path, GetOptions::default())).await;
         let found = found.map_err(|e| self.store_error(e))?;
         let len = found.meta.size;
-        let etag = self.tag(found.meta.e_tag.clone(), found.meta.version.clone());
+        let etag = self.tag(found.meta.e_tag.clone(), found.meta.version.clone())?;
         if len > SMALL {
-            return Err(StoreError::Failed(format!(
-                "{key}: the object has {len} bytes; the limit is {SMALL}"
-            )));
+            return Err(StoreError::too_long(key, len, SMALL));
         }
-        let bytes = found.bytes().await.map_err(|e| self.store_error(e))?;
+        let bytes = self.content(key, found, len).await?;
         Ok(SmallObject { bytes, etag })
     }
 
@@ -393,7 +443,7 @@ impl ReadStore for Remote {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let path = self.path(folder)?;
         let list = || self.client.list_with_delimiter(Some(&path));
-        let listed = self.list_retrying(list).await?;
+        let (listed, unusable) = self.list_retrying(list).await?;
         let name = |path: &Path| path.filename().map(str::to_owned);
         Ok(Listing {
             folders: listed.common_prefixes.iter().filter_map(name).collect(),
@@ -402,27 +452,33 @@ impl ReadStore for Remote {
                 .iter()
                 .filter_map(|it| name(&it.location))
                 .collect(),
+            unusable,
         })
     }
 
-    async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
+    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError> {
         let path = self.path(folder)?;
-        let list = || self.client.list(Some(&path)).try_collect().boxed();
-        let listed: Vec<ObjectMeta> = self.list_retrying(list).await?;
-        let keys = listed.iter().filter_map(|it| self.key_of(&it.location));
-        Ok(keys.collect())
+        let list = || {
+            let keys = self.client.list(Some(&path));
+            let keys = keys.map_ok(|it| self.key_of(&it.location));
+            keys.try_collect::<Vec<_>>().boxed()
+        };
+        let (listed, unusable) = self.list_retrying(list).await?;
+        let keys = listed.into_iter().flatten().collect();
+        Ok(KeyList { keys, unusable })
     }
 
-    async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
+    async fn read(&self, key: &str, part: Range<u64>) -> Result<(Bytes, u64), StoreError> {
         let path = self.path(key)?;
+        let most = part.end.saturating_sub(part.start);
         let options = GetOptions {
-            range: part.map(GetRange::Bounded),
+            range: Some(GetRange::Bounded(part)),
             ..GetOptions::default()
         };
         let got = self.client.get_opts(&path, options).await;
         let got = got.map_err(|e| self.store_error(e))?;
         let len = got.meta.size;
-        let bytes = got.bytes().await.map_err(|e| self.store_error(e))?;
+        let bytes = self.content(key, got, most).await?;
         Ok((bytes, len))
     }
 

@@ -4,14 +4,7 @@
 //! Each store call is a task-local scope that holds the last request: if the same request is sent
 //! again, it is a retry.
 
-use async_trait::async_trait;
-use object_store::{
-    ClientOptions,
-    client::{
-        HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
-        ReqwestConnector,
-    },
-};
+use object_store::client::HttpRequest;
 use std::{
     cell::RefCell,
     sync::{
@@ -40,35 +33,12 @@ impl Retries {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn note(&self, request: &HttpRequest) {
+    /// Counts a request if it repeats the last one of its store call.
+    pub(super) fn note(&self, request: &HttpRequest) {
         let sent = format!("{} {}", request.method(), request.uri());
         let before = LAST.try_with(|last| last.replace(sent.clone()));
         if before.is_ok_and(|it| it == sent) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
-    }
-}
-
-impl HttpConnector for Retries {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Counted {
-            client: ReqwestConnector::default().connect(options)?,
-            retries: self.clone(),
-        }))
-    }
-}
-
-/// HTTP client that counts retried requests.
-#[derive(Debug)]
-struct Counted {
-    client: HttpClient,
-    retries: Retries,
-}
-
-#[async_trait]
-impl HttpService for Counted {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        self.retries.note(&request);
-        self.client.execute(request).await
     }
 }

@@ -3,6 +3,7 @@
 
 mod buckets;
 mod changes;
+mod hostile;
 mod outages;
 mod packets_back;
 mod twins;
@@ -76,6 +77,11 @@ impl<'d> Sensor<'d> {
 
     /// Returns a `wqcap ship` of the sensor into `store`.
     fn ship(&self, store: &str, more: &[&str]) -> Program {
+        wqcap(["ship"]).args(self.ship_settings(store)).args(more)
+    }
+
+    /// Returns the arguments that configure `wqcap ship` to ship the sensor's files into `store`.
+    fn ship_settings(&self, store: &str) -> Vec<String> {
         let sets = [
             ("output.dir", self.at("out").display().to_string()),
             ("output.index_dir", self.at("index").display().to_string()),
@@ -86,7 +92,7 @@ impl<'d> Sensor<'d> {
             ("ship.part_size", PART.to_string()),
         ];
         let sets = sets.map(|(key, value)| ["--set".to_owned(), format!("{key}={value}")]);
-        wqcap(["ship"]).args(sets.concat()).args(more)
+        sets.concat()
     }
 
     /// Ships all finished files with `--once`, and returns the status that is printed as JSON.

@@ -9,12 +9,16 @@
 //! <journal>/dhcp/<file>.json        record of a table of DHCP
 //! ```
 //!
-//! Invariant: a file counts as shipped only if its record states it.
+//! Each file is a JSON object whose last member is a checksum of the bytes before it. Earlier
+//! versions wrote no checksum.
+//!
+//! Invariant: a file counts as shipped only if its record states it and its checksum is right.
 
 use super::open::{MOST_RECORD, read_regular};
 use super::{FileStamp, expired::ListPosition};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the delivery journal's layout.
 pub const VERSION: u32 = 1;
@@ -133,6 +137,58 @@ impl DeliveryRecord {
     }
 }
 
+/// Name of the last member of a journal file's JSON object: its checksum (XXH3, 64 bits), as 16
+/// hexadecimal digits.
+const CHECKSUM: &str = "\"xxh3\"";
+
+/// Reason why a file of a delivery journal cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The bytes of the journal file are not those that were written.
+    #[error(
+        "the checksum of the file is wrong, so that its content has changed since it was written"
+    )]
+    Checksum,
+    /// The journal file is not JSON, or lacks values.
+    #[error("the file is not a record of this journal ({0})")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Returns the last member of a journal file, with which the file ends after `content`.
+fn checksum_member(content: &[u8]) -> String {
+    format!(",{CHECKSUM}:\"{:016x}\"}}", xxh3_64(content))
+}
+
+/// Encodes the content of a journal file as a JSON object with a checksum. `value` must be a struct
+/// with members.
+///
+/// # Errors
+/// The value cannot be written as JSON.
+pub fn encode_checked(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(value)?;
+    // The checksum is added before the brace that ends the object.
+    text.pop();
+    let checksum = checksum_member(&text);
+    text.extend_from_slice(checksum.as_bytes());
+    Ok(text)
+}
+
+/// Decodes the content of a journal file. A file without a checksum is of an earlier version.
+///
+/// # Errors
+/// The checksum is wrong, or the text is not the JSON of a `T`.
+pub fn decode_checked<T: DeserializeOwned>(text: &[u8]) -> Result<T, DecodeError> {
+    let len = checksum_member(b"").len();
+    let parts = text.len().checked_sub(len).map(|at| text.split_at(at));
+    let is_right = parts.is_some_and(|(content, end)| end == checksum_member(content).as_bytes());
+    let name = CHECKSUM.as_bytes();
+    if !is_right && text.windows(name.len()).any(|it| it == name) {
+        return Err(DecodeError::Checksum);
+    }
+    Ok(serde_json::from_slice(text)?)
+}
+
 /// Returns `true` if the delivery journal records that a finished capture file, in its present
 /// state, has been shipped, or that everything selected of it has been sent.
 #[must_use]
@@ -140,7 +196,7 @@ pub fn is_shipped(journal: &Path, file: &Path) -> bool {
     let name = file.file_name().and_then(|it| it.to_str());
     let record = name.map(|name| ContentKind::Packets.record(journal, name));
     let record = record.and_then(|path| read_regular(&path, MOST_RECORD).ok());
-    let record = record.and_then(|it| serde_json::from_slice::<DeliveryRecord>(&it).ok());
+    let record = record.and_then(|it| decode_checked::<DeliveryRecord>(&it).ok());
     record.is_some_and(|it| {
         let same = FileStamp::read(file).is_ok_and(|now| now == it.stamp);
         it.version == VERSION && it.state == DeliveryState::Shipped && same
@@ -157,7 +213,7 @@ pub fn expired_read(journal: &Path) -> ListPosition {
         expired_read: ListPosition,
     }
     let sums = read_regular(&journal.join(SUMS), MOST_RECORD).ok();
-    let sums = sums.and_then(|it| serde_json::from_slice::<DeliverySums>(&it).ok());
+    let sums = sums.and_then(|it| decode_checked::<DeliverySums>(&it).ok());
     sums.unwrap_or_default().expired_read
 }
 
@@ -165,6 +221,32 @@ pub fn expired_read(journal: &Path) -> ListPosition {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn a_changed_bit_makes_the_checksum_wrong() {
+        let content = FileStamp::read(Path::new(env!("CARGO_MANIFEST_DIR"))).expect("there");
+        let text = encode_checked(&content).expect("JSON");
+        let decode = decode_checked::<FileStamp>;
+        assert_eq!(decode(&text).expect("decodes"), content);
+        let earlier = serde_json::to_vec(&content).expect("JSON");
+        assert_eq!(decode(&earlier).expect("decodes"), content);
+        for at in 0..text.len() {
+            for bit in 0..8 {
+                let mut changed = text.clone();
+                changed[at] ^= 1 << bit;
+                // A change of the checksum's name leaves the content as it was.
+                assert!(
+                    decode(&changed).map_or(true, |it| it == content),
+                    "{at} {bit}"
+                );
+            }
+            assert!(decode(&text[..at]).is_err(), "{at}");
+        }
+        let digit = text.iter().position(u8::is_ascii_digit).expect("a number");
+        let mut changed = text;
+        changed[digit] ^= 1;
+        assert!(matches!(decode(&changed), Err(DecodeError::Checksum)));
+    }
 
     #[test]
     fn only_a_matching_shipped_record_counts() {
