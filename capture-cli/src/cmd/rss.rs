@@ -9,6 +9,7 @@ use crate::{
         progress::ReadProgress,
         table::{aligned, bytes, cells, counted, thousands},
         terminal,
+        text::Text,
     },
 };
 use serde::Serialize;
