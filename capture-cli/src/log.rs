@@ -5,6 +5,7 @@
 use crate::term::{
     stderr::{self, TextKind},
     terminal,
+    text::Text,
 };
 use std::{
     fmt, io,
@@ -120,8 +121,11 @@ where
             Level::DEBUG => "debug: ",
             Level::TRACE => "trace: ",
         })?;
-        context.field_format().format_fields(to.by_ref(), event)?;
-        writeln!(to)
+        let mut fields = String::new();
+        let format = context.field_format();
+        format.format_fields(Writer::new(&mut fields), event)?;
+        // One event is one line, whatever names and answers it quotes.
+        writeln!(to, "{}", Text(fields))
     }
 }
 

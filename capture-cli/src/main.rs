@@ -50,7 +50,10 @@ fn main() -> ExitCode {
         Err(e) => {
             let e = args::hint(e);
             // clap reports help and version as errors with status 0. A closed pipe is ignored.
-            let _ = e.print();
+            match e.use_stderr() {
+                true => terminal::write_lines(e.render().to_string().as_bytes()),
+                false => drop(e.print()),
+            }
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
@@ -86,13 +89,24 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for message in &failure.messages {
-                terminal::print_line(format_args!("error: {message}"));
+                print_error(message);
             }
             ExitCode::from(status(&failure))
         }
     };
     stderr::flush(LAST_WORDS);
     status
+}
+
+/// Prints an error message. Its later lines are indented, so that a line end in a foreign text does
+/// not begin a message of its own.
+fn print_error(message: &str) {
+    let mut lines = message.lines();
+    let first = lines.next().unwrap_or_default();
+    terminal::print_line(format_args!("error: {first}"));
+    for line in lines {
+        terminal::print_line(format_args!("  {line}"));
+    }
 }
 
 /// Returns the exit status of wqcap: 0 done; 1 failed while running; 2 the command line, the config

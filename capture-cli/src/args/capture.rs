@@ -93,8 +93,8 @@ pipeline.on_full and output.on_full then default to hold, and capture.on_port_do
 The config, or lossy in the wire, overrides these defaults.
 SIGINT, SIGTERM, SIGQUIT and SIGHUP drain the queues and close the files. With --config, SIGHUP reads \
 the config again instead, unless the terminal that started the run is closed. \
-A SIGINT or SIGQUIT more than a second later ends the run at once: frames that are not being written \
-yet are lost and counted. \
+A SIGINT, SIGTERM or SIGQUIT more than a second later ends the run at once: frames that are not being \
+written yet are lost and counted. A run that does not end within 25 s is ended with status 1. \
 SIGUSR1 prints the counters. SIGUSR2 makes all frames received so far readable in the files, as with \
 tcpdump. docs/service.md lists all signals.
 

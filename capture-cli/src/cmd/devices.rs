@@ -5,7 +5,7 @@ use crate::{
     args::DevicesArgs,
     failure::Failure,
     preload,
-    term::{output, terminal},
+    term::{output, terminal, text::Text},
 };
 use std::fmt::Write;
 use wqcap_engine::{
@@ -65,7 +65,10 @@ fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> Strin
         let (name, state) = (&interface.name, &port.state);
         let _ = writeln!(
             text,
-            "  {name:<width$}  {backend}; {state}{rate}{mtu}{driver}"
+            "  {}",
+            Text(format_args!(
+                "{name:<width$}  {backend}; {state}{rate}{mtu}{driver}"
+            ))
         );
     }
     text

@@ -12,6 +12,7 @@ use crate::{
         progress::ReadProgress,
         table::{counted, rate, scaled, thousands},
         terminal,
+        text::Text,
     },
 };
 use serde::Serialize;
@@ -176,7 +177,7 @@ fn text(
         counted(report.totals.records, "flow record"),
         counted(frames, "frame"),
         counted(summary.inputs.len() as u64, "file"),
-        args.out.display(),
+        Text(args.out.display()),
         counted(report.files.len(), "file"),
         scaled(rate(summary.bytes_read, time))
     );
@@ -204,11 +205,11 @@ fn text(
     }
     for input in &summary.inputs {
         for note in &input.notes {
-            let _ = writeln!(text, "note: {}: {note}", input.path);
+            let _ = writeln!(text, "note: {}: {}", Text(&input.path), Text(note));
         }
     }
     for note in notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "note: {}", Text(note));
     }
     text
 }

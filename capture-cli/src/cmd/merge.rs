@@ -13,6 +13,7 @@ use crate::{
         progress::ReadProgress,
         table::{bytes, counted, rate, scaled, span, thousands},
         terminal,
+        text::Text,
     },
 };
 use std::{
@@ -111,7 +112,7 @@ fn text(summary: &MergeSummary) -> String {
         counted(summary.frames, "frame"),
         counted(summary.inputs.len() as u64, "file"),
         counted(summary.streams as u64, "stream"),
-        summary.out,
+        Text(&summary.out),
         summary.format,
         bytes(summary.bytes),
         scaled(rate(summary.bytes_read, time))
@@ -125,7 +126,7 @@ fn text(summary: &MergeSummary) -> String {
         let _ = writeln!(
             text,
             "interface {}: {}; received {}, dropped {} according to the files' statistics",
-            interface.name,
+            Text(&interface.name),
             counted(interface.frames, "frame"),
             number(interface.received),
             number(interface.dropped)
@@ -148,13 +149,13 @@ fn text(summary: &MergeSummary) -> String {
             let _ = writeln!(
                 text,
                 "note: {}: {} out of time order, by {} at most",
-                input.path,
+                Text(&input.path),
                 counted(late.frames, "frame"),
                 span(late.most_ns)
             );
         }
         for note in &input.notes {
-            let _ = writeln!(text, "note: {}: {note}", input.path);
+            let _ = writeln!(text, "note: {}: {}", Text(&input.path), Text(note));
         }
     }
     let late = summary.late;
@@ -167,7 +168,7 @@ fn text(summary: &MergeSummary) -> String {
         );
     }
     for note in &summary.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "note: {}", Text(note));
     }
     text
 }

@@ -7,6 +7,7 @@ use crate::{
         output,
         table::{bytes, counted},
         terminal,
+        text::Text,
         time::TimePoint,
     },
 };
@@ -185,7 +186,7 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
     }
     match args.json {
         true => output::print_json(fact),
-        false => output::print(&format!("{}: protects {}\n", fact.id, held(fact))),
+        false => output::print(&format!("{}: protects {}\n", Text(fact.id), held(fact))),
     }
 }
 
@@ -251,7 +252,7 @@ fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
 /// Formats the pins, one line each.
 fn text(dir: &Path, facts: &[PinFacts<'_>]) -> String {
     if facts.is_empty() {
-        return format!("{}: no pins\n", dir.display());
+        return format!("{}: no pins\n", Text(dir.display()));
     }
     let mut text = String::new();
     for fact in facts {
@@ -259,14 +260,14 @@ fn text(dir: &Path, facts: &[PinFacts<'_>]) -> String {
         let _ = write!(
             text,
             "{}  {} to {}, ",
-            fact.id,
+            Text(fact.id),
             TimePoint(pin.from_ns),
             TimePoint(pin.to_ns)
         );
         if !pin.filter.is_empty() {
-            let _ = write!(text, "{}, ", pin.filter);
+            let _ = write!(text, "{}, ", Text(&pin.filter));
         }
-        let _ = writeln!(text, "{}: {}", held(fact), pin.reason);
+        let _ = writeln!(text, "{}: {}", held(fact), Text(&pin.reason));
     }
     text
 }

@@ -3,11 +3,13 @@
 
 use crate::{
     args::RecoverArgs,
+    daemon::signals,
     failure::Failure,
     term::{
         output,
         table::{counted, thousands},
         terminal,
+        text::Text,
     },
 };
 use std::{
@@ -42,7 +44,8 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     for note in folder.unread_notes() {
         terminal::print_line(format_args!("note: {note}"));
     }
-    let files = recover::finish(&folder.unfinished, || true);
+    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));
     if args.json {
         output::print_json(&serde_json::json!({ "dir": args.dir, "files": files }))?;
     } else if files.is_empty() {
@@ -213,7 +216,7 @@ pub fn text(files: &[RecoveredFile]) -> String {
             RecoveryOutcome::Irregular => "skipped: not a regular file".into(),
             RecoveryOutcome::Failed => continue,
         };
-        let _ = writeln!(text, "{name}: {what}");
+        let _ = writeln!(text, "{}", Text(format_args!("{name}: {what}")));
     }
     text
 }

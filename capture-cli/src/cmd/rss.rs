@@ -9,6 +9,7 @@ use crate::{
         progress::ReadProgress,
         table::{aligned, bytes, cells, counted, thousands},
         terminal,
+        text::Text,
     },
 };
 use serde::Serialize;
@@ -269,11 +270,11 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
         spread.table_size
     );
     for note in &spread.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "note: {}", Text(note));
     }
     for file in files {
         for note in &file.notes {
-            let _ = writeln!(text, "note: {}: {note}", file.path);
+            let _ = writeln!(text, "note: {}: {}", Text(&file.path), Text(note));
         }
     }
     text.push('\n');

@@ -11,6 +11,7 @@ use crate::{
     },
     daemon::{
         self,
+        end::EndLimits,
         metrics::{Endpoint, Metrics, MetricsSource},
         sandbox::{Sandbox, hooks, outside::Outside},
         sd_notify::Service,
@@ -41,9 +42,6 @@ use wqcap_engine::{
 use wqcap_supervisor::{
     CaptureBackend, CurrentPlan, Event, Host, HostError, Interval, Presenter, Signals, Supervisor,
 };
-
-/// Time limit for finishing the files and the summary when a run ends at once.
-const GRACE: Duration = Duration::from_secs(3);
 
 /// Checks that stdout can carry the stream of frames: no JSON, and not a terminal.
 fn require_stream(json: bool) -> Result<(), Failure> {
@@ -147,7 +145,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let reported = Arc::<OnceLock<Arc<CaptureBackend>>>::default();
     let report = Arc::clone(&reported);
     requests
-        .escalate(GRACE, move || print_counters(report.get()))
+        .escalate(EndLimits::RUN, move || print_counters(report.get()))
         .map_err(uncaught)?;
     let levels = plan.output.name.folder_depth();
     let dir = plan.output.dir.as_deref();

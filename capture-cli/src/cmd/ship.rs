@@ -15,6 +15,7 @@ use crate::{
         stderr,
         table::{bytes, counted, rate, scaled, thousands},
         terminal,
+        text::Text,
     },
 };
 use std::{
@@ -290,7 +291,7 @@ fn planned_in_words(planned: &[Planned]) -> String {
     let mut text = String::new();
     for it in planned {
         for object in it.object.iter().chain(&it.blocks) {
-            let _ = writeln!(text, "{object}  {}", it.path.display());
+            let _ = writeln!(text, "{}  {}", Text(object), Text(it.path.display()));
         }
     }
     let sent = planned.iter().filter(|it| it.object.is_some());

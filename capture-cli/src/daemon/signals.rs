@@ -2,7 +2,7 @@
 //!
 //! | signal | effect |
 //! |---|---|
-//! | SIGINT, SIGQUIT, SIGTERM, and those of [`ENDING`] | the run ends in order; a later SIGINT or SIGQUIT ends it at once |
+//! | SIGINT, SIGQUIT, SIGTERM, and those of [`ENDING`] | the run ends in order; a later SIGINT, SIGQUIT or SIGTERM ends it at once |
 //! | SIGHUP | the configuration is read again, or the run ends in order |
 //! | SIGUSR1 | the counters are printed |
 //! | SIGUSR2 | everything received so far is written into the files |
@@ -14,6 +14,7 @@
 //! ignored, except SIGINT and SIGTERM: shells start background programs with SIGINT ignored, and
 //! `kill -INT` must still reach them.
 
+use super::end::{EndGuard, EndLimits};
 use crate::term::{output, terminal};
 use signal_hook::{
     consts::{
@@ -22,7 +23,7 @@ use signal_hook::{
     },
     flag,
     iterator::{SignalsInfo, exfiltrator::WithOrigin},
-    low_level::{emulate_default_handler, siginfo::Origin, signal_name},
+    low_level::{siginfo::Origin, signal_name},
 };
 use std::{
     borrow::Cow,
@@ -93,14 +94,20 @@ pub fn ignore_in_helper() -> io::Result<()> {
     ignore_default_action(all.chain(real_time()))
 }
 
-/// Makes SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the returned stop flag. A SIGINT
-/// more than a second later ends the process as if it had never been caught, so that a shell sees
-/// the signal. SIGUSR1 and SIGUSR2 have no effect.
+/// Makes SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the returned stop flag. The
+/// process ends within [`EndLimits::COMMAND`]. A SIGINT or SIGTERM more than a second later ends the
+/// process as if it had never been caught, so that a shell sees the signal. SIGUSR1 and SIGUSR2 have
+/// no effect.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
+    catch_within(EndLimits::COMMAND)
+}
+
+/// Catches signals as [`catch`] does, with other limits for the end.
+pub fn catch_within(limits: EndLimits) -> io::Result<Arc<AtomicBool>> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, false)?;
     requests.reaction.audited = false;
-    requests.escalate(Duration::ZERO, || {})?;
+    requests.escalate(limits, || {})?;
     Ok(Arc::clone(signals.stop_flag()))
 }
 
@@ -153,10 +160,17 @@ struct Reaction {
 }
 
 impl SignalRequests {
-    /// Starts to act on signals, including those received before. A SIGINT that does not repeat the
-    /// first one requests the end at once, and ends the process `grace` later. SIGUSR1 calls
-    /// `report`. The audit trail records each change before it is made.
-    pub fn escalate(self, grace: Duration, report: impl Fn() + Send + 'static) -> io::Result<()> {
+    /// Starts to act on signals, including those received before. A SIGINT or SIGTERM that does not
+    /// repeat the first one requests the end at once. The guard ends the process within `limits`.
+    /// SIGUSR1 and the guard call `report`. The audit trail records each change before it is made.
+    pub fn escalate(
+        self,
+        limits: EndLimits,
+        report: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let report = Arc::new(report);
+        let last = Arc::clone(&report);
+        let guard = EndGuard::start(limits, |it| name(it).into_owned(), move || last())?;
         let Self {
             mut signals,
             reaction,
@@ -171,7 +185,7 @@ impl SignalRequests {
                     SIGHUP if reaction.reloads && !reaction.has_lost_its_terminal() => {
                         reaction.asked.reload(sender(&origin));
                     }
-                    _ => reaction.end(&origin, &mut first, grace),
+                    _ => reaction.end(&origin, &mut first, &guard),
                 }
             }
         };
@@ -191,7 +205,7 @@ impl Reaction {
     }
 
     /// Ends the run because a signal arrived. `first` is the time of the first such signal.
-    fn end(&self, origin: &Origin, first: &mut Option<Instant>, grace: Duration) {
+    fn end(&self, origin: &Origin, first: &mut Option<Instant>, guard: &EndGuard) {
         let signal = origin.signal;
         // ^C on the run's own terminal is visible there and needs no audit line.
         let audited = self.audited && !(origin.process.is_none() && terminal::is_terminal());
@@ -203,16 +217,16 @@ impl Reaction {
         match *first {
             None => {
                 *first = Some(Instant::now());
+                guard.mark(signal);
                 write("the run ends");
                 self.asked.stop();
             }
-            Some(first) if [SIGINT, SIGQUIT].contains(&signal) && first.elapsed() >= SAME => {
+            Some(first)
+                if [SIGINT, SIGQUIT, SIGTERM].contains(&signal) && first.elapsed() >= SAME =>
+            {
                 write("the run ends at once");
                 self.asked.stop_at_once();
-                thread::sleep(grace);
-                // This fails for signals that the system does not have. The default action of
-                // SIGQUIT would write all buffers to a core file.
-                let _ = emulate_default_handler(SIGINT);
+                guard.mark(signal);
             }
             Some(_) => {}
         }

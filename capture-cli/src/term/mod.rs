@@ -6,4 +6,5 @@ pub mod progress;
 pub mod stderr;
 pub mod table;
 pub mod terminal;
+pub mod text;
 pub mod time;

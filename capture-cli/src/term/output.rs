@@ -1,5 +1,6 @@
 //! Facts on stdout.
 
+use super::text::escaped;
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -14,9 +15,9 @@ fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(),
     }
 }
 
-/// Prints text on stdout.
+/// Prints lines of text on stdout. What a terminal obeys is escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
-    to_stdout(|out| out.write_all(text.as_bytes()))
+    to_stdout(|out| out.write_all(&escaped(text.as_bytes())))
 }
 
 /// Returns `true` if the other end of a pipe is closed, or if the terminal is gone.

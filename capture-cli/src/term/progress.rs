@@ -9,6 +9,7 @@ use crate::term::{
 use std::{
     fmt::Write,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use wqcap_engine::{
@@ -19,6 +20,15 @@ use wqcap_supervisor::Interval;
 
 /// Interval at which a progress line is redrawn.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// Latest progress of the command, drawn or not; empty before the first.
+static LAST: Mutex<String> = Mutex::new(String::new());
+
+/// Returns the latest progress of the command, drawn or not.
+pub fn last() -> Option<String> {
+    let last = LAST.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Some(last).filter(|it| !it.is_empty())
+}
 
 /// Progress line on stderr, if it is a terminal.
 #[derive(Clone, Copy)]
@@ -42,8 +52,9 @@ impl ProgressLine {
         }
     }
 
-    /// Rewrites the progress line, cut to the terminal's width.
+    /// Rewrites the progress line, cut to the terminal's width. [`last`] returns it.
     pub fn draw(self, text: &str) {
+        text.clone_into(&mut LAST.lock().unwrap_or_else(PoisonError::into_inner));
         if self.shown {
             stderr::redraw(text);
         }

@@ -10,7 +10,10 @@
 //! Invariant: while stderr is detached, no caller waits for it, except [`flush`] for a bounded
 //! time.
 
-use super::painter::Painter;
+use super::{
+    painter::{self, Painter},
+    text::{Text, escaped},
+};
 use std::{
     collections::VecDeque,
     io,
@@ -139,8 +142,9 @@ fn state() -> MutexGuard<'static, StderrState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes whole lines to stderr, or queues them.
+/// Writes whole lines to stderr, or queues them. What a terminal obeys is escaped.
 pub fn write_lines(kind: TextKind, text: &[u8]) {
+    let text = &*escaped(text);
     match &mut *state() {
         StderrState::Direct(painter) => painter.lines(text),
         StderrState::Detached { queue, .. } => {
@@ -150,9 +154,23 @@ pub fn write_lines(kind: TextKind, text: &[u8]) {
     }
 }
 
+/// Writes the last lines of a process to stderr, also while another thread is stuck in a write to
+/// it. Waits at most `timeout` for the stderr writer thread; a write of this thread has no limit.
+pub fn write_last(text: &[u8], timeout: Duration) {
+    match STATE.try_lock() {
+        Ok(state) => {
+            drop(state);
+            write_lines(TextKind::Ordinary, text);
+            flush(timeout);
+        }
+        Err(_) => painter::write_all(&escaped(text)),
+    }
+}
+
 /// Draws a progress line on stderr, or queues it. It replaces a progress line that is not drawn
 /// yet.
 pub fn redraw(text: &str) {
+    let text = &*Text(text).to_string();
     match &mut *state() {
         StderrState::Direct(painter) => painter.progress(text),
         StderrState::Detached { queue, .. } => {

@@ -1,5 +1,6 @@
 //! Formatting of numbers, rates, sizes and tables.
 
+use super::text::Text;
 use std::time::Duration;
 
 /// Formats a number with thousands separators: `1234567` as `1,234,567`.
@@ -86,7 +87,10 @@ pub fn cells<const N: usize>(texts: [&str; N]) -> Vec<String> {
 }
 
 /// Formats rows of text cells as right-aligned columns; the first column is left-aligned.
+/// What a terminal obeys is escaped.
 pub fn aligned(rows: &[Vec<String>]) -> String {
+    let one_line = |row: &Vec<String>| row.iter().map(|it| Text(it).to_string()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(one_line).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|i| {
@@ -98,7 +102,7 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
         })
         .collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let cells: Vec<_> = row
             .iter()
             .zip(&widths)

@@ -4,15 +4,18 @@
 //! into each other. A capture does not fail if stderr cannot be written.
 
 pub use super::painter::columns;
-use super::stderr::{self, TextKind};
+use super::{
+    stderr::{self, TextKind},
+    text::Text,
+};
 use std::{
     fmt,
     io::{self, IsTerminal},
 };
 
-/// Writes one line to stderr.
+/// Writes one line to stderr. Line ends in it are escaped.
 pub fn print_line(line: fmt::Arguments<'_>) {
-    write_lines(format!("{line}\n").as_bytes());
+    write_lines(format!("{}\n", Text(line)).as_bytes());
 }
 
 /// Writes whole lines to stderr.

@@ -11,7 +11,7 @@ use std::{
     thread,
     time::Duration,
 };
-use wqcap_tests::{Dir, Running, Summary, Wqcap};
+use wqcap_tests::{Dir, Program, Running, Summary, Wqcap, binaries, files, frames};
 
 /// Wire without an end, at 20,000 frames per second.
 const ENDLESS: &str = "synth:size=100,flows=64,pps=20000";
@@ -319,4 +319,55 @@ fn helper_processes_survive_signals_meant_for_the_capture() {
     );
     let socket: PathBuf = run.ctl().socket().to_owned();
     assert!(!socket.exists(), "the socket is removed at the end");
+}
+
+/// Merges a file into a pipe that nothing reads, sends the signals of `kills` (shell), and prints
+/// the exit status and the seconds from the first signal to the end.
+const MERGE_INTO_A_STUCK_PIPE: &str = r#"
+mkfifo pipe && exec 3<>pipe
+"$0" merge -o - in.pcap >pipe 2>messages 3<&- & process=$!
+sleep 1
+since=$(date +%s); eval "$1"; wait $process
+echo "status $? after $(($(date +%s) - since)) s"
+cat messages"#;
+
+fn merge_into_a_stuck_pipe(kills: &str) -> (String, u64) {
+    let dir = Dir::new();
+    files::write(
+        &dir.join("in.pcap"),
+        1_600_000_000,
+        &frames::udp_flows(4000, 120),
+    );
+    let script = Program::new("sh")
+        .args(["-c", MERGE_INTO_A_STUCK_PIPE])
+        .arg(binaries::wqcap())
+        .arg(kills)
+        .cwd(&dir.join("."));
+    let said = script.run().expect(0).stdout;
+    let seconds = said
+        .split_once(" after ")
+        .and_then(|(_, rest)| rest.split_once(" s\n"))
+        .and_then(|(seconds, _)| seconds.parse().ok());
+    let seconds = seconds.unwrap_or_else(|| panic!("no time in {said}"));
+    (said, seconds)
+}
+
+#[test]
+fn a_command_whose_reader_hangs_ends_in_ten_seconds() {
+    let (said, seconds) = merge_into_a_stuck_pipe("kill -TERM $process");
+    assert!(said.starts_with("status 1 "), "{said}");
+    assert!((9..=14).contains(&seconds), "{said}");
+    assert!(
+        said.contains("error: the command did not end within 10 s after SIGTERM"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_second_signal_ends_a_command_at_once() {
+    let (said, seconds) =
+        merge_into_a_stuck_pipe("kill -TERM $process; sleep 2; kill -TERM $process");
+    assert!(said.starts_with("status 143 "), "{said}");
+    assert!(seconds <= 6, "{said}");
+    assert!(said.contains("error: SIGTERM came again"), "{said}");
 }

@@ -19,6 +19,7 @@ use crate::{
         progress::ReadProgress,
         table::{bytes, counted},
         terminal,
+        text::Text,
     },
 };
 use serde::Serialize;
@@ -185,7 +186,7 @@ fn text(it: &Extracted) -> String {
 /// Formats the output of an extraction: `12 frames into OUT: pcapng, 1.2 KiB`.
 fn output_in_words(it: &FramesWritten) -> String {
     let (frames, bytes) = (counted(it.frames, "frame"), bytes(it.bytes));
-    format!("{frames} into {}: {}, {bytes}", it.out, it.format)
+    format!("{frames} into {}: {}, {bytes}", Text(&it.out), it.format)
 }
 
 /// Formats the changes made by anonymization, and the notes.
@@ -208,7 +209,7 @@ fn notes_in_words(it: &FramesWritten) -> String {
         }
     }
     for note in &it.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "note: {}", Text(note));
     }
     text
 }

@@ -50,7 +50,7 @@ mod verdict;
 use crate::{
     args::{ConfigArgs, SelftestArgs},
     cmd::check::enter_model,
-    daemon::signals,
+    daemon::{end::EndLimits, signals},
     failure::Failure,
     term::{
         output,
@@ -103,7 +103,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
         output::print(&text(&report))?;
     }
     if !quiet {
-        terminal::print_line(format_args!("{}", summary(&report)));
+        terminal::write_lines(format!("{}\n", summary(&report)).as_bytes());
     }
     verdict(&report)
 }
@@ -122,8 +122,8 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
         )));
     }
     enter_model(args.model.as_slice(), &settings)?;
-    let stop =
-        signals::catch().map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
+    let stop = signals::catch_within(EndLimits::SELFTEST)
+        .map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
     let device = chosen(args)?;
     let context = Context::open(&device.name)?;
     let port = args.tx_port;

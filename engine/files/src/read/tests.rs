@@ -212,11 +212,30 @@ fn zeros_within_a_file_are_reported_with_their_offset() {
 }
 
 #[test]
-fn a_single_empty_record_is_a_record() {
+fn a_hole_of_one_header_or_less_is_damage_and_not_a_frame_of_1970() {
+    let of_1970 = |len| {
+        pcap_file(
+            ByteOrder::Little,
+            0xa1b2_c3d4,
+            &[(0, 0, &[], len), (1, 0, &[1], 1)],
+        )
+    };
+    for (file, zeros) in [(of_1970(0), 16), (of_1970(60), 12)] {
+        let (all, end) = read(&file);
+        let message = end.unwrap_err();
+        assert!(
+            all.is_empty() && message.contains(&format!("has {zeros} zero bytes")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn frames_of_1970_and_empty_records_are_records() {
     let file = pcap_file(
         ByteOrder::Little,
         0xa1b2_c3d4,
-        &[(0, 0, &[], 0), (1, 0, &[1], 1)],
+        &[(0, 0, &[1], 1), (1, 0, &[], 0)],
     );
     let (all, end) = read(&file);
     assert_eq!((all.len(), end), (2, Ok(FileEnd::Clean)));

@@ -4,10 +4,6 @@ use super::cursor::{Cursor, FileEnd, MAX_FRAME, ReadError, RecordHead};
 use crate::format::{FormatViolation, SECOND, pcap::RecordLayout};
 use std::io::Read;
 
-/// Minimum number of zero bytes at the end of a pcap file that are taken as padding; a few empty
-/// records are shorter.
-const ALL_ZERO: usize = 512;
-
 /// Decodes the pcap record at the start of the window into the cursor's head. Returns the end of
 /// the file after the last record.
 #[inline]
@@ -20,13 +16,10 @@ pub(super) fn next_record<R: Read>(
         return Ok(Some(cursor.ended()));
     }
     let [seconds, fraction, caplen, len] = layout.record(cursor.window.held());
-    // A single record may be all zeros, but a long run of zeros is padding.
-    if seconds | fraction | caplen | len == 0 {
-        cursor.ensure(ALL_ZERO)?;
-        let bytes = cursor.window.held();
-        if bytes.iter().take(ALL_ZERO).all(|b| *b == 0) {
-            return cursor.zeros().map(Some);
-        }
+    // No capture writes a record of 1970 without a byte of its frame: the zeros are a hole that a
+    // file system left, or padding at the end of the file.
+    if seconds | fraction | caplen == 0 {
+        return cursor.zeros().map(Some);
     }
     if caplen > MAX_FRAME {
         return Err(cursor.damaged(FormatViolation::RecordLength {

@@ -1,0 +1,165 @@
+//! The end of a command after a signal, whatever the command waits for: a reader of stdout or
+//! stderr, a disk, a helper process or a store.
+//!
+//! A signal asks the command to end. The guard thread waits for that for a limited time, reports
+//! what it knows, and then ends the process.
+//!
+//! Invariant: the guard never waits without a time limit, and takes no lock that the command holds.
+
+use crate::term::{progress, stderr, text::Text};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    low_level::{self, emulate_default_handler},
+};
+use std::{
+    fmt, io,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    thread,
+    time::Duration,
+};
+
+/// Exit status of a command that did not end in time after a signal.
+const NOT_IN_TIME: i32 = 1;
+/// Time limit for the last lines of a command that the guard ends.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Times within which a command ends after a signal.
+#[derive(Clone, Copy, Debug)]
+pub struct EndLimits {
+    /// Longest time from the first signal to the end of the process.
+    pub orderly: Duration,
+    /// Longest time from the second signal to the end of the process, without the last lines.
+    pub at_once: Duration,
+}
+
+impl EndLimits {
+    /// Limits of commands that work on files, on a store, or for clients.
+    pub const COMMAND: Self = Self {
+        orderly: Duration::from_secs(10),
+        at_once: Duration::ZERO,
+    };
+    /// Limits of a capture. It writes its buffers, waits for hooks, and closes its files; the unit
+    /// of the service allows 30 s.
+    pub const RUN: Self = Self {
+        orderly: Duration::from_secs(25),
+        at_once: Duration::from_secs(3),
+    };
+    /// Limits of the self-test, which restores the settings of ports.
+    pub const SELFTEST: Self = Self {
+        orderly: Duration::from_secs(60),
+        at_once: Duration::ZERO,
+    };
+}
+
+/// Handle of the guard thread of a command.
+pub struct EndGuard {
+    /// Signals that request the end, in their order.
+    marks: Sender<i32>,
+}
+
+impl EndGuard {
+    /// Starts the guard thread. Before it ends the process it calls `report`.
+    pub fn start(
+        limits: EndLimits,
+        name: fn(i32) -> String,
+        report: impl Fn() + Send + 'static,
+    ) -> io::Result<Self> {
+        let last = LastLines::start(report)?;
+        let (marks, received) = mpsc::channel();
+        let builder = thread::Builder::new().name("wqcap-end".into());
+        builder.spawn(move || guard(&received, limits, name, &last))?;
+        Ok(Self { marks })
+    }
+
+    /// Marks the end of the command. The second mark ends it at once.
+    pub fn mark(&self, signal: i32) {
+        // The guard thread ends only with the process.
+        let _ = self.marks.send(signal);
+    }
+}
+
+/// Loop of the guard thread: waits for the marks, and ends the process if it does not end itself.
+fn guard(marks: &Receiver<i32>, limits: EndLimits, name: fn(i32) -> String, last: &LastLines) {
+    let Ok(first) = marks.recv() else { return };
+    let end = match marks.recv_timeout(limits.orderly) {
+        Ok(second) => {
+            thread::sleep(limits.at_once);
+            ForcedEnd::AtOnce(second)
+        }
+        Err(RecvTimeoutError::Timeout) => ForcedEnd::NotInTime(first, limits.orderly),
+        Err(RecvTimeoutError::Disconnected) => return,
+    };
+    last.write(end.line(name));
+    if let ForcedEnd::AtOnce(signal) = end {
+        // A shell sees the signal. The default action of SIGQUIT would write all buffers to a core
+        // file.
+        let signal = if signal == SIGTERM { SIGTERM } else { SIGINT };
+        // This fails for signals that the system does not have.
+        let _ = emulate_default_handler(signal);
+    }
+    low_level::exit(NOT_IN_TIME);
+}
+
+/// Reason for which the guard ends the process.
+#[derive(Clone, Copy, Debug)]
+enum ForcedEnd {
+    /// A second signal arrived, with this number.
+    AtOnce(i32),
+    /// The command did not end within this time after the signal with this number.
+    NotInTime(i32, Duration),
+}
+
+impl ForcedEnd {
+    /// Formats the last line of the command, with the work that was left as far as it is known.
+    fn line(self, name: fn(i32) -> String) -> String {
+        let last = progress::last();
+        let last: &dyn fmt::Display = match &last {
+            Some(text) => &Text(text.trim()),
+            None => &"none",
+        };
+        match self {
+            Self::AtOnce(signal) => format!(
+                "error: {} came again, so the command ends at once; its output is incomplete; last progress: {last}\n",
+                name(signal)
+            ),
+            Self::NotInTime(signal, limit) => format!(
+                "error: the command did not end within {} s after {}, so it is ended now; its output is incomplete; last progress: {last}\n",
+                limit.as_secs(),
+                name(signal)
+            ),
+        }
+    }
+}
+
+/// Thread that writes the last lines of the command: a write to stderr, and locks of the command, may
+/// block it. It is started with the command, because later there may be no room for a thread.
+struct LastLines {
+    /// Line for the thread to write.
+    line: Sender<String>,
+    /// Receives a message when the line is written.
+    written: Receiver<()>,
+}
+
+impl LastLines {
+    fn start(report: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let (line, lines) = mpsc::channel::<String>();
+        let (done, written) = mpsc::channel();
+        let work = move || {
+            for line in lines {
+                stderr::write_last(line.as_bytes(), LAST_LINES / 2);
+                report();
+                stderr::flush(LAST_LINES / 2);
+                let _ = done.send(());
+            }
+        };
+        let builder = thread::Builder::new().name("wqcap-last".into());
+        builder.spawn(work)?;
+        Ok(Self { line, written })
+    }
+
+    /// Writes the line and the report of the command. Waits at most [`LAST_LINES`].
+    fn write(&self, line: String) {
+        let _ = self.line.send(line);
+        let _ = self.written.recv_timeout(LAST_LINES);
+    }
+}
