@@ -231,8 +231,8 @@ async fn whole(
         begun => begun?,
     };
     match len {
-        0..=SMALL => Ok(beginning),
-        ..=TABLE => Ok(store.read(key, 0..len).await?.0),
+        ..=SMALL => Ok(beginning),
+        len if len <= TABLE => Ok(store.read(key, 0..len).await?.0),
         _ => Err(StoreError::too_long(key, len, TABLE)),
     }
 }

@@ -8,6 +8,7 @@ mod community;
 mod cutoff;
 mod encryption;
 mod extract;
+mod failing_tools;
 mod flows;
 mod folders;
 mod full_disk;

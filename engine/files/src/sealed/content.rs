@@ -45,11 +45,14 @@ impl Content {
 
     fn from_file(file: File, key: Option<&SecretKey>) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        let mut header = [0; HEADER];
         // The content of a pipe cannot be read in advance.
-        if !metadata.is_file() || file.read_at(&mut header, 0)? < HEADER || !is_sealed(&header) {
+        let header = match metadata.is_file() {
+            true => sealed_header(&file)?,
+            false => None,
+        };
+        let Some(header) = header else {
             return Ok(Self(ContentSource::Plain(file)));
-        }
+        };
         let chunks = Chunks::from_header(header, key)
             .map_err(|e| io::Error::new(ErrorKind::PermissionDenied, e))?;
         Ok(Self(ContentSource::Sealed(Box::new(SealedFile::new(
@@ -68,6 +71,16 @@ impl Content {
             ContentSource::Plain(file) => Ok(file.metadata()?.len()),
             ContentSource::Sealed(file) => Ok(file.len),
         }
+    }
+}
+
+/// Returns the header of a sealed file. `None`: the file is not sealed.
+fn sealed_header(file: &File) -> io::Result<Option<[u8; HEADER]>> {
+    let mut header = [0; HEADER];
+    match file.read_exact_at(&mut header, 0) {
+        Ok(()) => Ok(is_sealed(&header).then_some(header)),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
     }
 }
 
