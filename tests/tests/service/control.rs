@@ -817,7 +817,7 @@ fn clients_that_only_read_leave_places_for_others() {
     );
     let mut holders = Vec::new();
     for n in 0..USERS {
-        let python = wqcap_tests::Program::new("python3")
+        let python = wqcap_tests::Program::new("/usr/bin/python3")
             .args(["-c", &holder])
             .arg(capture.ctl.socket());
         let mut run = wrap(python, 23_900 + n, "23001").start();
