@@ -51,7 +51,7 @@ fn main() -> ExitCode {
             let e = args::hint(e);
             // clap reports help and version as errors with status 0. A closed pipe is ignored.
             match e.use_stderr() {
-                true => terminal::write_lines(e.render().to_string().as_bytes()),
+                true => print_indented(&e.render().to_string()),
                 false => drop(e.print()),
             }
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for message in &failure.messages {
-                print_error(message);
+                print_indented(&format!("error: {message}"));
             }
             ExitCode::from(status(&failure))
         }
@@ -98,15 +98,11 @@ fn main() -> ExitCode {
     status
 }
 
-/// Prints an error message. Its later lines are indented, so that a line end in a foreign text does
-/// not begin a message of its own.
-fn print_error(message: &str) {
-    let mut lines = message.lines();
-    let first = lines.next().unwrap_or_default();
-    terminal::print_line(format_args!("error: {first}"));
-    for line in lines {
-        terminal::print_line(format_args!("  {line}"));
-    }
+/// Prints a message. Its later lines are indented, so that a line end in a foreign text does not
+/// begin a message of its own.
+fn print_indented(message: &str) {
+    let text = message.trim_end().replace('\n', "\n  ") + "\n";
+    terminal::write_lines(text.as_bytes());
 }
 
 /// Returns the exit status of wqcap: 0 done; 1 failed while running; 2 the command line, the config

@@ -131,6 +131,11 @@ impl Captures {
     }
 }
 
+/// Fuzzed capture that is damaged after its first record: tcpdump and tshark read the zeros that
+/// follow as 38 frames of 1970 and of 2106, and wqcap reports a hole. A test of its own reads it.
+pub const DAMAGED: &str = "bgp_vpn_rt-oobr.pcap";
+
+/// Returns the captures of a folder except [`DAMAGED`], sorted by name.
 fn listed(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<_> = entries
@@ -139,6 +144,7 @@ fn listed(folder: &Path) -> Vec<PathBuf> {
     files.retain(|path| {
         path.extension()
             .is_some_and(|extension| extension == "pcap")
+            && !path.ends_with(DAMAGED)
     });
     files.sort();
     assert!(!files.is_empty(), "{} has no captures", folder.display());

@@ -9,11 +9,12 @@ use std::{
 };
 use wqcap_tests::{
     Dir, Done, Program, Wqcap, binaries,
-    captures::Captures,
+    captures::{Captures, DAMAGED},
     compare::{assert_frames, assert_same},
     files::{self, Record},
     frames,
     oracles::{capinfos, reference},
+    skip,
     wqcap::wqcap,
 };
 
@@ -326,4 +327,20 @@ fn frames_seen_by_two_taps_are_written_once_as_by_editcap() {
         let left_out = (2 * frames.len() - ours.len()) as u64;
         assert_eq!(report["deduplicated"], left_out);
     }
+}
+
+#[test]
+fn a_hole_of_zeros_is_damage_and_not_frames_of_1970() {
+    let file = binaries::root().join("../shared/pcaps").join(DAMAGED);
+    if !file.is_file() {
+        skip!("../shared/pcaps is absent");
+    }
+    let dir = Dir::new();
+    let out = dir.join("merged.pcap");
+    let done = merge(&out, &[file]).run().expect(1);
+    assert!(
+        done.stderr.contains("zero bytes instead of a record"),
+        "{done}"
+    );
+    assert_eq!(files::read_as_it_stands(&out).len(), 1);
 }
