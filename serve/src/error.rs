@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use std::io;
 use utoipa::ToSchema;
 
 /// Reason for which a request has no result.
@@ -59,7 +60,10 @@ pub enum ApiError {
     /// The capture did not do what the request asks for.
     #[error("{0}")]
     Capture(String),
-    /// The files of the capture cannot be read, or no thread can be started.
+    /// No thread can be started for the request.
+    #[error("cannot start a thread for the request: {0}")]
+    NoThread(io::Error),
+    /// The files of the capture cannot be read.
     #[error("{0}")]
     Failed(String),
 }
@@ -159,6 +163,11 @@ impl ApiError {
                 "disk_busy",
                 "repeat the request after the time in Retry-After",
             ),
+            Self::NoThread(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_thread",
+                "repeat the request after the time in Retry-After",
+            ),
             Self::Capture(_) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_capture",
@@ -185,7 +194,7 @@ impl IntoResponse for ApiError {
         let headers = answer.headers_mut();
         let is_later = matches!(
             self,
-            Self::Busy(_) | Self::DiskBusy { .. } | Self::Capture(_)
+            Self::Busy(_) | Self::DiskBusy { .. } | Self::NoThread(_) | Self::Capture(_)
         );
         if is_later {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));

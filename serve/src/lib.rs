@@ -43,6 +43,7 @@ mod error;
 mod flow_rows;
 pub mod identity;
 mod listener;
+mod net_threads;
 mod openapi;
 mod packets;
 mod routes;

@@ -7,6 +7,7 @@
 use crate::{
     PATIENCE, ServePlan, TlsFiles,
     identity::{TokenError, Tokens, certificate_name},
+    net_threads::NetThreads,
     openapi,
     packets::STALLED,
     routes::{ClientConnection, ServeState, router},
@@ -54,8 +55,6 @@ const LAST: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(200);
 /// Interval at which indexes of new files are read, and longest time for it before the service starts.
 const LEARN: Duration = Duration::from_secs(2);
-/// Number of threads that handle connections.
-const THREADS: usize = 2;
 
 /// Reason why the service cannot start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +96,9 @@ pub enum ServerError {
 
 /// Service that is bound to its address.
 pub struct Server {
+    /// Scheduler of the calling thread, which accepts connections.
     runtime: Runtime,
+    threads: NetThreads,
     listener: StdListener,
     tls: Option<TlsAcceptor>,
     service: Arc<ServeState>,
@@ -132,16 +133,14 @@ impl Server {
             .map(|it| acceptor(it, plan.tokens.is_some()));
         let tls = tls.transpose()?;
         let (listener, address) = bound(&plan.listen)?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("serve-net")
-            .enable_all()
-            .build();
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let threads = NetThreads::start().map_err(ServerError::Threads)?;
         let service = Arc::new(ServeState::new(plan, tokens));
         let begun = Instant::now();
         service.store.learn(|| begun.elapsed() < LEARN);
         Ok(Self {
             runtime: runtime.map_err(ServerError::Threads)?,
+            threads,
             listener,
             tls,
             service,
@@ -156,6 +155,7 @@ impl Server {
     pub fn run(self, mut may_continue: impl FnMut() -> bool) -> Result<(), ServerError> {
         let Self {
             runtime,
+            mut threads,
             listener,
             tls,
             service,
@@ -169,7 +169,15 @@ impl Server {
         let result = runtime.block_on(async {
             let listener = TcpListener::from_std(listener).map_err(failed)?;
             let routes = router(Arc::clone(&service), openapi::document().into());
-            let accept = accept(listener, tls, &service, routes, &connections, &stopped);
+            let accept = accept(
+                listener,
+                tls,
+                &service,
+                routes,
+                &connections,
+                &stopped,
+                &mut threads,
+            );
             tokio::pin!(accept);
             loop {
                 tokio::select! {
@@ -185,7 +193,7 @@ impl Server {
         is_over.store(true, Ordering::Relaxed);
         learner.thread().unpark();
         // Threads that read files end when they notice that their answers are gone.
-        runtime.shutdown_timeout(Duration::from_millis(100));
+        drop(threads);
         result
     }
 }
@@ -285,9 +293,13 @@ async fn accept(
     routes: Router,
     connections: &Arc<Semaphore>,
     stopped: &watch::Receiver<bool>,
+    threads: &mut NetThreads,
 ) {
     loop {
-        let (stream, address) = match listener.accept().await {
+        // A stream belongs to the scheduler that handles it.
+        let accepted = listener.accept().await;
+        let accepted = accepted.and_then(|(it, address)| Ok((it.into_std()?, address)));
+        let (stream, address) = match accepted {
             Ok(it) => it,
             // No descriptor is free, or the client has left.
             Err(_) => {
@@ -308,7 +320,12 @@ async fn accept(
             stopped: stopped.clone(),
             _permit: permit,
         };
-        tokio::spawn(task.handshake(stream, tls.clone()));
+        let tls = tls.clone();
+        threads.spawn(async move {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                task.handshake(stream, tls).await;
+            }
+        });
     }
 }
 

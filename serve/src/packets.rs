@@ -125,7 +125,7 @@ pub async fn answer(
     thread::Builder::new()
         .name("serve-read".into())
         .spawn(run)
-        .map_err(|e| ApiError::Failed(format!("cannot start a thread: {e}")))?;
+        .map_err(ApiError::NoThread)?;
     let ended = || ApiError::Failed("the thread that reads the files ended early".into());
     let mut form = None;
     let mut bytes = Vec::new();

@@ -774,7 +774,7 @@ async fn in_thread<T: Send + 'static>(
     std::thread::Builder::new()
         .name("serve-read".into())
         .spawn(move || drop(sender.send(work())))
-        .map_err(|e| ApiError::Failed(format!("cannot start a thread: {e}")))?;
+        .map_err(ApiError::NoThread)?;
     let ended = |_| ApiError::Failed("the thread that reads the files ended early".into());
     receiver.await.map_err(ended)?
 }

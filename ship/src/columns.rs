@@ -263,6 +263,12 @@ impl Columns {
         for group in self.metadata.row_groups() {
             let mut left = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
             let (file, chunk) = (Arc::clone(&self.file), group.column(place));
+            // The crate panics on negative numbers.
+            let start = chunk.dictionary_page_offset();
+            let start = start.unwrap_or_else(|| chunk.data_page_offset());
+            if start < 0 || chunk.compressed_size() < 0 {
+                return Err(Fault::Damaged(name.into()));
+            }
             let pages = SerializedPageReader::new(file, chunk, left, None).map_err(column_error)?;
             let pages = Box::new(CheckedPages(pages));
             let column = get_column_reader(self.schema().column(place), pages);
