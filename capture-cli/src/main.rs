@@ -11,7 +11,7 @@
 //!
 //! Invariants: facts go to stdout, everything else to stderr. Only this file decides exit statuses.
 
-#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+#![cfg_attr(not(test), warn(clippy::disallowed_macros, clippy::disallowed_methods))]
 
 mod aliases;
 mod args;

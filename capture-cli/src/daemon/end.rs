@@ -12,7 +12,10 @@ use signal_hook::{
     low_level::{self, emulate_default_handler},
 };
 use std::{
-    fmt, io,
+    fmt,
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
     time::Duration,
@@ -23,11 +26,18 @@ const NOT_IN_TIME: i32 = 1;
 /// Time limit for the last lines of a command that the guard ends.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// Number of bytes written above which a command makes progress; the log has fewer.
+const PROGRESS: u64 = 1 << 20;
+
 /// Times within which a command ends after a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct EndLimits {
-    /// Longest time from the first signal to the end of the process.
+    /// Longest time from the first signal to the end of the process. With `while_writing`, it begins
+    /// again while the process writes.
     pub orderly: Duration,
+    /// `true` if the command is not ended while it writes at least [`PROGRESS`] bytes in each period
+    /// of `orderly`: a slow disk then costs time, and no frames.
+    pub while_writing: bool,
     /// Longest time from the second signal to the end of the process, without the last lines.
     pub at_once: Duration,
 }
@@ -36,17 +46,20 @@ impl EndLimits {
     /// Limits of commands that work on files, on a store, or for clients.
     pub const COMMAND: Self = Self {
         orderly: Duration::from_secs(10),
+        while_writing: false,
         at_once: Duration::ZERO,
     };
     /// Limits of a capture. It writes its buffers, waits for hooks, and closes its files; the unit
     /// of the service allows 30 s.
     pub const RUN: Self = Self {
         orderly: Duration::from_secs(25),
+        while_writing: true,
         at_once: Duration::from_secs(3),
     };
     /// Limits of the self-test, which restores the settings of ports.
     pub const SELFTEST: Self = Self {
         orderly: Duration::from_secs(60),
+        while_writing: false,
         at_once: Duration::ZERO,
     };
 }
@@ -66,8 +79,9 @@ impl EndGuard {
     ) -> io::Result<Self> {
         let last = LastLines::start(report)?;
         let (marks, received) = mpsc::channel();
+        let written = limits.while_writing.then(WrittenBytes::open).flatten();
         let builder = thread::Builder::new().name("wqcap-end".into());
-        builder.spawn(move || guard(&received, limits, name, &last))?;
+        builder.spawn(move || guard(&received, limits, written.as_ref(), name, &last))?;
         Ok(Self { marks })
     }
 
@@ -79,15 +93,31 @@ impl EndGuard {
 }
 
 /// Loop of the guard thread: waits for the marks, and ends the process if it does not end itself.
-fn guard(marks: &Receiver<i32>, limits: EndLimits, name: fn(i32) -> String, last: &LastLines) {
+fn guard(
+    marks: &Receiver<i32>,
+    limits: EndLimits,
+    written: Option<&WrittenBytes>,
+    name: fn(i32) -> String,
+    last: &LastLines,
+) {
     let Ok(first) = marks.recv() else { return };
-    let end = match marks.recv_timeout(limits.orderly) {
-        Ok(second) => {
-            thread::sleep(limits.at_once);
-            ForcedEnd::AtOnce(second)
+    let written = || written.map_or(0, WrittenBytes::count);
+    let mut before = written();
+    let end = loop {
+        match marks.recv_timeout(limits.orderly) {
+            Ok(second) => {
+                thread::sleep(limits.at_once);
+                break ForcedEnd::AtOnce(second);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let now = written();
+                if now < before.saturating_add(PROGRESS) {
+                    break ForcedEnd::NotInTime(first, limits.orderly);
+                }
+                before = now;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
         }
-        Err(RecvTimeoutError::Timeout) => ForcedEnd::NotInTime(first, limits.orderly),
-        Err(RecvTimeoutError::Disconnected) => return,
     };
     last.write(end.line(name));
     if let ForcedEnd::AtOnce(signal) = end {
@@ -98,6 +128,32 @@ fn guard(marks: &Receiver<i32>, limits: EndLimits, name: fn(i32) -> String, last
         let _ = emulate_default_handler(signal);
     }
     low_level::exit(NOT_IN_TIME);
+}
+
+/// Number of bytes that the process has written, as the kernel counts them. The file is opened before
+/// a sandbox denies it.
+struct WrittenBytes(File);
+
+impl WrittenBytes {
+    /// Opens the counters; `None`: the kernel has none.
+    #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
+    fn open() -> Option<Self> {
+        File::open("/proc/self/io").ok().map(Self)
+    }
+
+    /// Returns the bytes that were passed to write calls, or sent to disks without them
+    /// (proc_pid_io(5)).
+    fn count(&self) -> u64 {
+        let mut text = [0; 512];
+        let len = self.0.read_at(&mut text, 0).unwrap_or(0);
+        let text = String::from_utf8_lossy(&text[..len]);
+        let value = |name| {
+            let mut lines = text.lines();
+            lines.find_map(|it| it.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let counts = ["wchar:", "write_bytes:"].map(value);
+        counts.into_iter().flatten().max().unwrap_or(0)
+    }
 }
 
 /// Reason for which the guard ends the process.
@@ -161,5 +217,18 @@ impl LastLines {
     fn write(&self, line: String) {
         let _ = self.line.send(line);
         let _ = self.written.recv_timeout(LAST_LINES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_the_process_writes_are_counted() {
+        let written = WrittenBytes::open().expect("the kernel counts");
+        let before = written.count();
+        std::fs::write("/dev/null", vec![0; PROGRESS as usize]).expect("written");
+        assert!(written.count() >= before + PROGRESS);
     }
 }

@@ -631,6 +631,42 @@ fn rotation_under_full_load_is_seamless_for_minutes() {
     }
 }
 
+/// Captures at full speed into small files with at most 1024 descriptors, which is the hard limit too.
+/// Asserts that the run ends in order and that its ledger adds up.
+fn assert_few_descriptors_suffice(size: &str, duration: Duration) {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, size)
+        .model("synth:size=1500,flows=64,count=1000000000")
+        .queues(2)
+        .set(&format!("output.rotate_size={size}"))
+        .sets(&[
+            "output.on_full=drop",
+            "output.buffer=64MiB",
+            "output.keep=1GiB",
+        ])
+        .wrapped(&["prlimit", "--nofile=1024:1024", "--"])
+        .args(&["--duration", &format!("{}s", duration.as_secs())]);
+    // The sums of the ledger are checked when it is read.
+    let summary = summary(&run);
+    let total = &summary.ledger.total;
+    println!(
+        "{size}: {} of {} frames captured; {}",
+        total.captured, total.received, summary.json["notes"]
+    );
+    assert!(total.captured > 0);
+}
+
+#[test]
+fn rotation_never_uses_up_the_descriptors() {
+    assert_few_descriptors_suffice("1MiB", Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "a minute: scripts/soak runs it"]
+fn rotation_never_uses_up_the_descriptors_for_a_minute() {
+    assert_few_descriptors_suffice("4MiB", Duration::from_secs(60));
+}
+
 #[test]
 fn recover_finishes_a_killed_compressed_capture() {
     for compress in ["lz4", "zstd:1"] {

@@ -371,3 +371,46 @@ fn a_second_signal_ends_a_command_at_once() {
     assert!(seconds <= 6, "{said}");
     assert!(said.contains("error: SIGTERM came again"), "{said}");
 }
+
+/// Runs a capture into a pipe that nothing reads, sends the signals of `$0` (shell), and prints the
+/// exit status and the seconds from the first signal to the end.
+const RUN_INTO_A_STUCK_PIPE: &str = r#"
+mkfifo pipe && exec 3<>pipe
+"$@" >pipe 2>messages 3<&- & process=$!
+sleep 3
+since=$(date +%s); eval "$0"; wait $process
+echo "status $? after $(($(date +%s) - since)) s"
+cat messages"#;
+
+/// Returns what the shell says, and the summary of the run.
+fn run_into_a_stuck_pipe(kills: &str) -> (String, Summary) {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "stuck")
+        .model("synth:size=500,flows=64,pps=20000")
+        .queues(2)
+        .sets(&["output.stdout=true", "output.buffer=32MiB"])
+        .wrapped(&["bash", "-c", RUN_INTO_A_STUCK_PIPE, kills]);
+    let said = run.program().cwd(dir.path()).run().expect(0).stdout;
+    let summary = fs::read_to_string(run.summary_path());
+    let summary = summary.unwrap_or_else(|e| panic!("no summary: {e}: {said}"));
+    (said, Summary::parse(&summary))
+}
+
+#[test]
+fn a_run_whose_reader_hangs_ends_with_its_summary() {
+    for (kills, least, most) in [
+        ("kill -TERM $process", 9, 20),
+        ("kill -TERM $process; sleep 2; kill -TERM $process", 2, 6),
+    ] {
+        let (said, summary) = run_into_a_stuck_pipe(kills);
+        assert!(said.starts_with("status 1 "), "{said}");
+        let seconds = said
+            .split_once(" after ")
+            .and_then(|(_, it)| it.split_once(" s\n"));
+        let seconds: u64 = seconds.expect("a time").0.parse().expect("a number");
+        assert!((least..=most).contains(&seconds), "{said}");
+        assert!(said.contains("its reader did not read"), "{said}");
+        let total = &summary.ledger.total;
+        assert!(total.dropped_storage > 0, "{total:?}");
+    }
+}

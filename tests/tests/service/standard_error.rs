@@ -5,9 +5,11 @@ use rustix::{
     fs::{OFlags, fcntl_setfl},
     process::Signal,
 };
+use serde_json::json;
 use std::{
     fs::{self, File, OpenOptions},
-    io::{ErrorKind, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
     path::PathBuf,
     time::Duration,
 };
@@ -100,12 +102,22 @@ fn dropped_lines_of_the_audit_trail_are_counted() {
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     collector.stop();
-    // These are more lines than the buffer holds: each line has the old and the new filter.
-    let changes = 60;
-    let blanks = " ".repeat(50_000);
-    for round in 0..changes {
-        let filter = if round % 2 == 0 { "ip" } else { "ip or arp" };
-        assert!(run.ctl().change(&["filter", &format!("{filter}{blanks}")]));
+    // These are more lines than the buffer holds: each line has the beginnings of the old and the new filter.
+    // A connection may send 100 requests at once.
+    let (connections, each) = (25, 100);
+    let changes = connections * each;
+    let blanks = " ".repeat(2000);
+    for _ in 0..connections {
+        let mut stream = UnixStream::connect(run.ctl().socket()).expect("the socket is served");
+        let mut answers = BufReader::new(stream.try_clone().expect("a descriptor is free")).lines();
+        for n in 0..each {
+            let filter = if n % 2 == 0 { "ip" } else { "ip or arp" };
+            let command = json!({"do": "filter", "expression": format!("{filter}{blanks}")});
+            let request = json!({"version": 1, "id": n, "command": command});
+            writeln!(stream, "{request}").expect("the service reads");
+            let answer = answers.next().expect("an answer").expect("an answer");
+            assert!(answer.contains("\"changed\":true"), "{answer}");
+        }
     }
     let mut text = Vec::new();
     let said = |text: &[u8]| String::from_utf8_lossy(text).into_owned();

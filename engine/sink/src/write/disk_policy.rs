@@ -346,10 +346,15 @@ impl ShutdownDeadline {
     }
 
     /// Returns `true` if no further write block is to be written.
-    fn has_given_up(&self) -> bool {
+    pub(super) fn has_given_up(&self) -> bool {
         self.given_up
             .get()
             .is_some_and(|it| it.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time at which the end of the run began; `None`: it has not begun.
+    pub(super) fn begun(&self) -> Option<Instant> {
+        self.begun.get().copied()
     }
 
     /// Returns `true` if the writer must not wait for a full disk any more.

@@ -36,7 +36,7 @@ use crate::{
         disk_policy::ShutdownDeadline,
         naming::Naming,
         preopen::Preopen,
-        stream::{StreamEncoder, StreamEnd},
+        stream::{PatientOutput, StreamEncoder, StreamEnd},
         unclosed::Unclosed,
         writer_thread::{WriterChannels, WriterQueue, WriterThread},
     },
@@ -44,7 +44,8 @@ use crate::{
 use crossbeam_channel::{Receiver, Sender};
 use std::{
     convert::Infallible,
-    io::{self, Write},
+    fs::File,
+    io,
     ops::RangeInclusive,
     panic::resume_unwind,
     path::Path,
@@ -289,9 +290,11 @@ impl Writer {
         encoder: &E,
         counters: &[Arc<QueueCounters>],
         in_order: Option<impl FnOnce() -> InOrder + Send + 'static>,
-        out: impl Write + Send + 'static,
+        out: File,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), ResourceError> {
         let relays = Relays::new(files, files.output.buffer, counters, in_order.is_some())?;
+        let deadline = Arc::<ShutdownDeadline>::default();
+        let out = PatientOutput::new(out, Arc::clone(&deadline));
         // The stream has no block sink: each round of the ordering thread writes its buffer.
         let requests = Arc::<SinkRequests>::default();
         let flushes = Flushes::new(&relays.requests, &requests);
@@ -314,7 +317,7 @@ impl Writer {
             threads: Vec::new(),
             post_close: None,
             failed: Arc::default(),
-            deadline: Arc::default(),
+            deadline,
             requests,
             relayed: Some(relays.requests),
             backlog: None,

@@ -1,12 +1,19 @@
 //! Ordered stream to stdout (`output.stdout`), for `tcpdump -r -` or Wireshark.
 //!
 //! Invariant: a frame counts as captured only if its bytes have been written. If the reader closes its
-//! end, the run ends in order, and frames that were not written count as lost.
+//! end, the run ends in order, and frames that were not written count as lost. A reader that has
+//! stopped does not keep the run from ending.
 
-use crate::{Encoder, Note, Record, Totals, WriteLimit, reorder::OrderedOutput};
+use crate::{
+    Encoder, Note, Record, Totals, WriteLimit, reorder::OrderedOutput,
+    write::disk_policy::ShutdownDeadline,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
+    fs::File,
     io::{self, Write},
     sync::Arc,
+    time::{Duration, Instant},
 };
 use wqcap_core::{
     stats::QueueCounters,
@@ -15,6 +22,72 @@ use wqcap_core::{
 
 /// Number of buffered stream bytes at which the buffer is written without waiting for a pause.
 const CHUNK: usize = 256 << 10;
+
+/// Bytes that a pipe accepts without blocking once it reports room (`PIPE_BUF`, pipe(7)).
+const PIPE_BUF: usize = 4096;
+/// Interval at which a stream whose reader does not read checks whether the run ends.
+const CHECK: Duration = Duration::from_millis(100);
+/// Longest time for which the reader of a stream may read nothing after the end of the run began.
+const READER: Duration = Duration::from_secs(10);
+
+/// Output of the frame stream. While the run ends, it does not wait endlessly for its reader.
+pub(super) struct PatientOutput {
+    out: File,
+    /// `true` if a write may block because nothing reads: a pipe or a socket, and not a file.
+    has_reader: bool,
+    /// Time of the last write, or of the last wait for the reader that was not too long.
+    active: Instant,
+    deadline: Arc<ShutdownDeadline>,
+}
+
+impl PatientOutput {
+    /// Creates the output of a run that ends by `deadline`.
+    pub(super) fn new(out: File, deadline: Arc<ShutdownDeadline>) -> Self {
+        let has_reader = out.metadata().is_ok_and(|it| !it.is_file());
+        Self {
+            out,
+            has_reader,
+            active: Instant::now(),
+            deadline,
+        }
+    }
+
+    /// Waits until the reader takes bytes.
+    fn wait(&mut self) -> io::Result<()> {
+        let timeout = Timespec::try_from(CHECK).map_err(io::Error::other)?;
+        loop {
+            let mut fds = [PollFd::new(&self.out, PollFlags::OUT)];
+            if poll(&mut fds, Some(&timeout))? > 0 {
+                return Ok(());
+            }
+            let now = Instant::now();
+            let since = self.deadline.begun().map(|it| it.max(self.active));
+            let is_too_long = since.is_some_and(|it| now.saturating_duration_since(it) >= READER);
+            if is_too_long || self.deadline.has_given_up() {
+                let why = "its reader did not read while the run ended";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+        }
+    }
+}
+
+impl Write for PatientOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.has_reader {
+            return self.out.write(bytes);
+        }
+        self.wait()?;
+        let written = self.out.write(&bytes[..bytes.len().min(PIPE_BUF)])?;
+        if self.deadline.begun().is_some() {
+            self.active = Instant::now();
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
 
 /// Alarms for the end of the frame stream, shared with the writer handle.
 #[derive(Debug, Default)]
@@ -194,6 +267,33 @@ impl<E: Encoder, W: Write + Send> OrderedOutput for StreamEncoder<E, W> {
 mod tests {
     use super::*;
     use crate::PcapEncoder;
+
+    #[test]
+    fn a_reader_that_has_stopped_does_not_keep_the_run_from_ending() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let deadline = Arc::<ShutdownDeadline>::default();
+        let mut out = PatientOutput::new(
+            File::from(std::os::fd::OwnedFd::from(writer)),
+            Arc::clone(&deadline),
+        );
+        // The reader takes all of this.
+        let reading = std::thread::spawn(move || {
+            let mut all = vec![0; 1 << 20];
+            io::Read::read_exact(&mut reader, &mut all).map(|()| (reader, all))
+        });
+        out.write_all(&[7; 1 << 20]).expect("written");
+        let (_reader, all) = reading.join().expect("ends").expect("read");
+        assert_eq!(all, [7; 1 << 20]);
+        // From here on it takes nothing.
+        let flag = Arc::default();
+        deadline.give_up_on(Arc::clone(&flag));
+        let writing = std::thread::spawn(move || out.write_all(&[7; 1 << 20]));
+        std::thread::sleep(CHECK * 3);
+        assert!(!writing.is_finished(), "it waits while the run goes on");
+        flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        let failure = writing.join().expect("ends").expect_err("not all");
+        assert_eq!(failure.kind(), io::ErrorKind::TimedOut);
+    }
 
     /// Reader that accepts a number of bytes and then closes its end; with the accepted bytes.
     struct Reader(usize, Vec<u8>);

@@ -520,6 +520,9 @@ fn the_public_captures_are_played() {
     let (mut files, mut frames, mut skipped) = (0, 0, 0);
     for entry in entries {
         let path = entry.unwrap().path();
+        if path.ends_with(wqcap_testkit::captures::DAMAGED) {
+            continue;
+        }
         let mut data = fs::read(&path).unwrap();
         let mut wire = open(&path, "").unwrap();
         let (expected, short) = walk(&data);
