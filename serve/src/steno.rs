@@ -469,7 +469,12 @@ mod tests {
                     for it in all {
                         prop_assert!(it.times.start < it.times.end, "{}", query);
                         let filter = behind_vlan_tags(&it.filter);
-                        prop_assert!(Filter::compile(&filter).is_ok(), "{}: {}", query, filter);
+                        // libpcap refuses a filter that no packet can match, such as one of an IPv6 network and an
+                        // IPv4 host.
+                        if let Err(e) = Filter::compile(&filter) {
+                            let why = e.to_string();
+                            prop_assert!(why.contains("rejects all packets"), "{}: {}", query, why);
+                        }
                     }
                 }
                 Err(e) => prop_assert!(e.at <= query.len() && query.is_char_boundary(e.at)),

@@ -141,8 +141,8 @@ impl WrittenBytes {
         File::open("/proc/self/io").ok().map(Self)
     }
 
-    /// Returns the bytes that were passed to write calls, or sent to disks without them
-    /// (proc_pid_io(5)).
+    /// Returns the bytes that were passed to write calls, and those that were sent to disks
+    /// (proc_pid_io(5)). Some writes count in both, and some only in one of them.
     fn count(&self) -> u64 {
         let mut text = [0; 512];
         let len = self.0.read_at(&mut text, 0).unwrap_or(0);
@@ -152,7 +152,7 @@ impl WrittenBytes {
             lines.find_map(|it| it.strip_prefix(name)?.trim().parse::<u64>().ok())
         };
         let counts = ["wchar:", "write_bytes:"].map(value);
-        counts.into_iter().flatten().max().unwrap_or(0)
+        counts.into_iter().flatten().sum()
     }
 }
 
