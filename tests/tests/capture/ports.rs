@@ -282,14 +282,16 @@ fn one_loop_of_all_ports_has_the_records_and_frames_of_separate_loops() {
             "output.format=none" => set[..3].concat(),
             _ => set.concat(),
         };
-        let capture = Capture::start(&pair, &dir, &BOTH, &set);
+        let mut capture = Capture::start(&pair, &dir, &BOTH, &set);
+        capture.send(&input, &CABLES);
+        // A thread gets its name when it begins to run. All loops have run when all frames came.
+        capture.until_received(FRAMES.into());
         let threads = format!("/proc/{}/task", capture.run.pid());
         let names = std::fs::read_dir(threads).expect("a folder of threads");
         let names =
             names.filter_map(|it| std::fs::read_to_string(it.ok()?.path().join("comm")).ok());
         let of_loops = names.filter(|it| it.starts_with("wqcap-q")).count();
         assert_eq!(of_loops, loops, "{args:?}");
-        capture.send(&input, &CABLES);
         let summary = capture.stop_after(FRAMES.into());
         assert_eq!(summary.ledger.total.captured, u64::from(FRAMES));
         let columns = "port_fwd, port_rev, frames_fwd, frames_rev, count(*)";
