@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 fn main() {
-    println!("cargo:rustc-link-lib=mlx5");
     let bindings = bindgen_current::Builder::default()
         .header_contents("direct.h", "#include <infiniband/mlx5dv.h>\n")
         .allowlist_function("mlx5dv_(init_obj|is_supported|query_device|create_cq|create_qp|create_wq|get_clock_info|set_context_attr)")

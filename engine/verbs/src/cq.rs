@@ -1,13 +1,13 @@
 //! Completion queues, polled through the extended interface, and the event channels that wake a
 //! waiting thread.
 
+use crate::sys as ffi;
+use crate::sys::ibv_create_cq_wc_flags as Flags;
 use crate::{
     device::{Context, ContextInner, operation},
     error::{VerbsError, check_created, check_errno, log_destroy_error, set_nonblocking},
     mlx5dv as dv,
 };
-use rdma_sys as ffi;
-use rdma_sys::ibv_create_cq_wc_flags as Flags;
 use serde::Serialize;
 use std::{
     io,
@@ -271,6 +271,7 @@ impl Cq {
                 "ibv_create_cq_ex",
             ),
             Some(format) => {
+                context.0.require_mlx5("mlx5dv_create_cq", object)?;
                 let mut compressed = dv::mlx5dv_cq_init_attr {
                     comp_mask: u64::from(
                         dv::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE
@@ -282,7 +283,7 @@ impl Cq {
                     cqe_size: 64,
                 };
                 let (context, init) = (context.0.raw.cast(), (&raw mut init).cast());
-                // SAFETY: as above; libmlx5 rejects devices of other providers.
+                // SAFETY: as above; the context is libmlx5's.
                 let raw = unsafe { dv::mlx5dv_create_cq(context, init, &raw mut compressed) };
                 (raw.cast(), "mlx5dv_create_cq")
             }

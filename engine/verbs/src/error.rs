@@ -1,5 +1,6 @@
 //! Errors of verbs and of memory allocation.
 
+use crate::library::LibraryError;
 use std::{
     io,
     net::SocketAddr,
@@ -30,6 +31,9 @@ pub enum VerbsError {
         "address {0} does not belong to one RDMA device; `rdma link` lists devices with their interfaces"
     )]
     NoDeviceAt(SocketAddr),
+    /// Error of a library of rdma-core that cannot be loaded.
+    #[error(transparent)]
+    Library(#[from] &'static LibraryError),
     /// Error of memory that the operating system refuses.
     #[error(transparent)]
     Memory(#[from] ResourceError),

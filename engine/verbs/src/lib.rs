@@ -66,25 +66,25 @@
 //! states why it is sound.
 #![allow(unsafe_code)]
 
-#[cfg(feature = "cm")]
 mod cm;
 mod cq;
 mod device;
 mod direct;
 mod error;
+mod library;
 mod message;
 mod mlx5dv;
 mod mr;
 mod pd;
 mod receive;
+/// Raw bindings, whose structures are part of this interface: attributes, WRs, scatter entries.
+pub mod sys;
 
-#[cfg(feature = "cm")]
 pub use cm::{CmChannel, CmEvent, Connecting, Connection, Incoming, Listener, QpResources};
 pub use cq::{
     Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, MiniFormat, Moderation,
     PlainCq, PollError,
 };
-#[cfg(feature = "cm")]
 pub use device::CmKey;
 pub use device::{
     AsyncEvent, AsyncEvents, ClockInfo, Context, StridingCaps, TunnelOffloads,
@@ -95,15 +95,13 @@ pub use direct::{
     InspectedStrides, RingAccess, RingCaps,
 };
 pub use error::VerbsError;
+pub use library::LibraryError;
 pub use message::{
     MessageCompletion, MessageCq, MessageMemory, MessageSlot, OWN_WR_IDS, SRQ_RESIZE, Srq,
     status_text,
 };
 pub use mr::Mr;
 pub use pd::Pd;
-/// Raw bindings of `rdma-sys`, whose structures are part of this interface: attributes, WRs,
-/// scatter entries.
-pub use rdma_sys as sys;
 pub use receive::{
     CVLAN_STRIPPING, DELAY_DROP, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked,
     PCI_WRITE_END_PADDING, RawQp, RawQpAttr, RawQpHandle, RssQp, RwqTable, SCATTER_FCS, Striding,

@@ -1,11 +1,11 @@
 //! Registered memory.
 
+use crate::sys as ffi;
 use crate::{
     error::{VerbsError, check_created, log_destroy_error},
     memory::Region,
     pd::{Pd, PdInner},
 };
-use rdma_sys as ffi;
 use std::{ptr, sync::Arc};
 
 /// Registered memory region (MR) that the device may write to. It owns the memory: bytes that a
@@ -56,7 +56,9 @@ impl Mr {
         // both. Relaxed ordering is an optional flag: libibverbs removes it for kernels that do not
         // support it.
         let raw = unsafe {
-            ffi::__ibv_reg_mr(pd.0.raw, memory.as_ptr().cast(), memory.len(), access.0, 0)
+            let start = memory.as_ptr();
+            let iova = start.addr() as u64;
+            ffi::ibv_reg_mr_iova2(pd.0.raw, start.cast(), memory.len(), iova, access.0)
         };
         let raw = check_created(raw, "ibv_reg_mr", format!("{} bytes", memory.len()))?;
         Ok(Self(Arc::new(MrInner {

@@ -1,10 +1,10 @@
 //! Protection domains.
 
+use crate::sys as ffi;
 use crate::{
     device::{Context, ContextInner},
     error::{VerbsError, check_created, log_destroy_error},
 };
-use rdma_sys as ffi;
 use std::sync::Arc;
 
 /// Protection domain (PD). Clones share one handle and are cheap.

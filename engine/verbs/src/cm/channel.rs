@@ -1,11 +1,11 @@
 //! Event channel of the connection manager, and its events.
 
 use super::connection::Incoming;
+use crate::sys as ffi;
 use crate::{
     device::{CmEventChannel, CmId, CmKey},
     error::{VerbsError, set_nonblocking},
 };
-use rdma_sys as ffi;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},

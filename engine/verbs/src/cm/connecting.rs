@@ -4,11 +4,11 @@ use super::{
     channel::CmChannel,
     connection::{Connection, QpResources, conn_param},
 };
+use crate::sys as ffi;
 use crate::{
     device::{CmId, Context},
     error::{VerbsError, check_ret},
 };
-use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 /// Connection to a peer that this side is establishing.

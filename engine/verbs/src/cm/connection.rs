@@ -1,12 +1,12 @@
 //! Reliable connections, and connection requests of peers.
 
+use crate::sys as ffi;
 use crate::{
     device::{CmId, CmKey},
     error::{VerbsError, check_ret},
     message::{BorrowerId, MessageCq, MessageCqInner, MessageMemory, MessageSlot, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
-use rdma_sys as ffi;
 use std::{io, mem, net::IpAddr, ptr, sync::Arc};
 
 /// Connection request of a peer. Dropping it without an answer rejects the request.

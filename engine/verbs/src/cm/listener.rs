@@ -1,13 +1,13 @@
 //! Addresses on which connections are accepted.
 
 use super::channel::CmChannel;
+use crate::sys as ffi;
 use crate::{
     device::{CmId, Context},
     error::{VerbsError, check_ret},
     message::{MessageMemory, Srq},
     pd::Pd,
 };
-use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc};
 
 /// Listening address on which connections of RDMA peers are accepted.

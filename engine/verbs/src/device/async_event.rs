@@ -2,7 +2,7 @@
 
 use super::context::{Context, ContextInner};
 use crate::error::{VerbsError, set_nonblocking};
-use rdma_sys as ffi;
+use crate::sys as ffi;
 use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd},

@@ -63,11 +63,12 @@ impl Context {
     /// EOPNOTSUPP and EINVAL if the device or the driver has none; EBUSY if it was being changed at
     /// every attempt.
     pub fn clock_info(&self) -> Result<ClockInfo, VerbsError> {
+        self.0
+            .require_mlx5("mlx5dv_get_clock_info", || self.name().into())?;
         // SAFETY: plain integers.
         let mut info: ffi::mlx5dv_clock_info = unsafe { mem::zeroed() };
         let mut read = || {
-            // SAFETY: a live context and a struct that outlives the call; the library checks the
-            // provider first.
+            // SAFETY: a live context of libmlx5 and a struct that outlives the call.
             unsafe { ffi::mlx5dv_get_clock_info(self.0.raw.cast(), &raw mut info) }
         };
         let mut errno = read();

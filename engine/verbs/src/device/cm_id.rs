@@ -4,7 +4,7 @@
 //! objects created on that context hold the identifier.
 
 use crate::error::{VerbsError, check_created, check_ret, log_destroy_error};
-use rdma_sys as ffi;
+use crate::sys as ffi;
 use rustix::net::{
     SocketAddrAny,
     addr::{SocketAddrArg, SocketAddrLen},
@@ -42,6 +42,7 @@ impl Drop for CmEventChannel {
 
 impl CmEventChannel {
     pub(crate) fn new() -> Result<Self, VerbsError> {
+        ffi::ConnectionManager::get()?;
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = check_created(raw, "rdma_create_event_channel", "connection manager")?;

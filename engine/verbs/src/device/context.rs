@@ -1,11 +1,10 @@
 //! Devices and their contexts.
 
-#[cfg(feature = "cm")]
 use super::cm_id::CmId;
 use super::ring_memory::RingMemory;
 use crate::error::{VerbsError, check_created, check_errno, log_destroy_error};
 use crate::mlx5dv as dv;
-use rdma_sys as ffi;
+use crate::sys as ffi;
 use std::{ffi::CStr, mem, ptr, sync::Arc};
 
 /// Returns the provider's function for an extended verb, if there is one. With a verb's name and
@@ -13,7 +12,7 @@ use std::{ffi::CStr, mem, ptr, sync::Arc};
 macro_rules! operation {
     ($context:expr, $field:ident) => {
         $context
-            .extended(std::mem::offset_of!(rdma_sys::verbs_context, $field))
+            .extended(std::mem::offset_of!($crate::sys::verbs_context, $field))
             .and_then(|operations| operations.$field)
     };
     ($context:expr, $field:ident, $verb:literal, $object:expr) => {
@@ -32,7 +31,6 @@ pub(crate) struct ContextInner {
     name: String,
     /// Connection manager identifier that lends the context: the connection manager keeps the
     /// device open for it. `None`: this crate closes the device.
-    #[cfg(feature = "cm")]
     lender: Option<Arc<CmId>>,
     /// Memory of the CQ and WQ rings of a context that this crate opened; dropped after the device
     /// is closed.
@@ -47,7 +45,6 @@ unsafe impl Sync for ContextInner {}
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
-        #[cfg(feature = "cm")]
         if self.lender.is_some() {
             return;
         }
@@ -59,15 +56,26 @@ impl Drop for ContextInner {
     }
 }
 
+/// Directory with an entry for each RDMA device of the kernel.
+const SYSFS: &str = "/sys/class/infiniband";
+
 /// List of RDMA devices, freed on drop. Devices stay valid while the list lives, or while they are
 /// open.
 struct DeviceList(*mut *mut ffi::ibv_device, usize);
 
 impl DeviceList {
     fn get() -> Result<Self, VerbsError> {
+        if let Err(error) = ffi::Verbs::get() {
+            // A machine without RDMA devices needs no libibverbs.
+            let exists = std::fs::read_dir(SYSFS).is_ok_and(|mut devices| devices.next().is_some());
+            return match exists {
+                true => Err(error.into()),
+                false => Ok(Self(ptr::null_mut(), 0)),
+            };
+        }
         let mut count = 0;
         // SAFETY: `count` outlives the call; the list is freed in Drop.
-        let list = unsafe { ffi::__ibv_get_device_list(&raw mut count) };
+        let list = unsafe { ffi::ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             return match VerbsError::last_os_error("ibv_get_device_list", "") {
                 // ENOSYS: the kernel has no RDMA support. The machine has no devices, which is not
@@ -159,7 +167,6 @@ impl Context {
         Ok(Self(Arc::new(ContextInner {
             raw,
             name: name.to_owned(),
-            #[cfg(feature = "cm")]
             lender: None,
             _ring_memory: Some(ring_memory),
         })))
@@ -250,7 +257,6 @@ impl Context {
 
     /// Returns the context of the device that a connection manager identifier is bound to. The
     /// connection manager keeps it open while the identifier lives.
-    #[cfg(feature = "cm")]
     pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {
         let locked = id.lock();
         // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and
@@ -279,7 +285,20 @@ impl ContextInner {
     /// Returns `true` if libmlx5 is the context's provider.
     pub(crate) fn is_mlx5(&self) -> bool {
         // SAFETY: a live context; the library only compares the provider.
-        unsafe { dv::mlx5dv_is_supported((*self.raw).device.cast()) }
+        unsafe { dv::is_mlx5((*self.raw).device) }
+    }
+
+    /// Rejects a context of a provider other than libmlx5 with EOPNOTSUPP, the error of `verb` on
+    /// `object`: libmlx5 does not check each object, and may not be installed.
+    pub(crate) fn require_mlx5(
+        &self,
+        verb: &'static str,
+        object: impl FnOnce() -> String,
+    ) -> Result<(), VerbsError> {
+        match self.is_mlx5() {
+            true => Ok(()),
+            false => Err(VerbsError::from_errno(verb, object(), libc::EOPNOTSUPP)),
+        }
     }
 
     /// Rejects verbs objects of other contexts with EINVAL. The kernel finds an object by a number

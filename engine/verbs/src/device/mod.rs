@@ -2,7 +2,6 @@
 
 mod async_event;
 mod clock;
-#[cfg(feature = "cm")]
 mod cm_id;
 mod context;
 mod ring_memory;
@@ -11,9 +10,7 @@ mod tunnels;
 
 pub use async_event::{AsyncEvent, AsyncEvents};
 pub use clock::ClockInfo;
-#[cfg(feature = "cm")]
 pub use cm_id::CmKey;
-#[cfg(feature = "cm")]
 pub(crate) use cm_id::{CmEventChannel, CmId};
 pub use context::{Context, allow_release_of_lost_objects, names};
 pub(crate) use context::{ContextInner, operation};

@@ -8,8 +8,8 @@
 //! Invariant: lent memory belongs to this process alone and stays in place until libmlx5 returns
 //! it.
 
+use crate::sys as ffi;
 use crate::{memory::Region, mlx5dv as dv};
-use rdma_sys as ffi;
 use std::{
     collections::HashMap,
     ffi::c_void,
@@ -37,7 +37,7 @@ impl RingMemory {
         // SAFETY: a live context of libmlx5, as checked first; the library copies the structure,
         // and the caller guarantees that `data` outlives the context.
         unsafe {
-            if dv::mlx5dv_is_supported((*context).device.cast()) {
+            if dv::is_mlx5((*context).device) {
                 dv::mlx5dv_set_context_attr(
                     context.cast(),
                     dv::MLX5DV_CTX_ATTR_BUF_ALLOCATORS,

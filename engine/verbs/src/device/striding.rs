@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use crate::mlx5dv as ffi;
-use rdma_sys::ibv_qp_type::IBV_QPT_RAW_PACKET;
+use crate::sys::ibv_qp_type::IBV_QPT_RAW_PACKET;
 use serde::Serialize;
 use std::ops::RangeInclusive;
 

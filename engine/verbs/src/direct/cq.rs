@@ -1,6 +1,5 @@
 //! CQ whose completions are read directly from its memory.
 
-use super::require_mlx5;
 use crate::{
     cq::{Cq, MiniFormat},
     error::VerbsError,
@@ -193,7 +192,8 @@ impl DirectCq {
     /// EOPNOTSUPP for a CQ of a provider other than libmlx5, EPROTO for a ring layout that this
     /// code cannot read, or the errno of `mlx5dv_init_obj`.
     pub fn from_cq(cq: Cq) -> Result<Self, VerbsError> {
-        require_mlx5(&cq.inner.context, "a CQ")?;
+        let object = || format!("a CQ of {}", cq.inner.context.name());
+        cq.inner.context.require_mlx5("mlx5dv_init_obj", object)?;
         let mut out = MaybeUninit::<ffi::mlx5dv_cq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
         // SAFETY: a live CQ; `out` outlives the call, which fills it if it returns 0.

@@ -21,19 +21,3 @@ pub use access::{RingAccess, RingCaps};
 pub use cq::{Cqe, Cqes, DirectCq, FrameStrides};
 pub use inspect::{Inspected, InspectedAttr, InspectedQueue, InspectedStrides};
 pub use wq::DirectWq;
-
-use crate::{device::ContextInner, error::VerbsError};
-
-/// Rejects a CQ or WQ of another provider: `mlx5dv_init_obj` does not check that an object is
-/// libmlx5's.
-fn require_mlx5(context: &ContextInner, object: &str) -> Result<(), VerbsError> {
-    if context.is_mlx5() {
-        return Ok(());
-    }
-    let object = format!("{object} of {}", context.name());
-    Err(VerbsError::from_errno(
-        "mlx5dv_init_obj",
-        object,
-        libc::EOPNOTSUPP,
-    ))
-}

@@ -1,6 +1,5 @@
 //! Receive WQ whose WQEs are written directly in its memory.
 
-use super::require_mlx5;
 use crate::{
     error::VerbsError,
     mlx5dv as ffi,
@@ -49,7 +48,8 @@ impl DirectWq {
     /// EOPNOTSUPP for a WQ of a provider other than libmlx5, EPROTO for a ring layout that this
     /// code cannot read, or the errno of `mlx5dv_init_obj`.
     pub fn from_wq(wq: Wq) -> Result<Self, VerbsError> {
-        require_mlx5(&wq.inner.context, "a WQ")?;
+        let object = || format!("a WQ of {}", wq.inner.context.name());
+        wq.inner.context.require_mlx5("mlx5dv_init_obj", object)?;
         let mut out = MaybeUninit::<ffi::mlx5dv_rwq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
         // SAFETY: a live WQ; `out` outlives the call, which fills it if it returns 0.

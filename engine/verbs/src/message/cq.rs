@@ -1,12 +1,12 @@
 //! Completion queues polled with `ibv_poll_cq`, which every provider has. They are for messages,
 //! where the QP's number is needed and a few more nanoseconds do not matter.
 
+use crate::sys as ffi;
 use crate::{
     cq::Channel,
     device::{Context, ContextInner},
     error::{VerbsError, check_created, check_errno, log_destroy_error},
 };
-use rdma_sys as ffi;
 use std::{
     mem,
     ops::Deref,
@@ -42,10 +42,6 @@ pub(crate) struct MessageCqInner {
     pub(crate) raw: *mut ffi::ibv_cq,
     // Dropped after the CQ is destroyed.
     channel: Channel,
-    #[cfg_attr(
-        not(feature = "cm"),
-        expect(dead_code, reason = "only connections read it")
-    )]
     pub(crate) context: Arc<ContextInner>,
 }
 

@@ -7,13 +7,13 @@
 //! program can forge neither.
 
 use super::MessageCompletion;
+use crate::sys as ffi;
 use crate::{
     error::VerbsError,
     memory::Region,
     mr::{Mr, MrInner},
     pd::Pd,
 };
-use rdma_sys as ffi;
 use std::{
     collections::HashMap,
     io, slice,

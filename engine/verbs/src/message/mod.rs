@@ -4,12 +4,9 @@ mod cq;
 mod memory;
 mod srq;
 
-#[cfg(feature = "cm")]
 pub(crate) use cq::MessageCqInner;
 pub use cq::{MessageCompletion, MessageCq, status_text};
-#[cfg(feature = "cm")]
 pub(crate) use memory::BorrowerId;
 pub use memory::{MessageMemory, MessageSlot, OWN_WR_IDS};
-#[cfg(feature = "cm")]
 pub(crate) use srq::SrqInner;
 pub use srq::{SRQ_RESIZE, Srq};

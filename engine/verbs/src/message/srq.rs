@@ -1,7 +1,7 @@
 //! Shared receive queues: one queue of receives for any number of QPs.
 
 use super::memory::{BorrowerId, MessageMemory, MessageSlot};
-#[cfg(feature = "cm")]
+use crate::sys as ffi;
 use crate::{device::CmId, error::check_ret};
 use crate::{
     device::ContextInner,
@@ -9,7 +9,6 @@ use crate::{
     mr::MrInner,
     pd::{Pd, PdInner},
 };
-use rdma_sys as ffi;
 use std::{io, mem, ptr, sync::Arc};
 
 /// Capability of a device to resize SRQs, a flag of `ibv_device_attr::device_cap_flags`.
@@ -25,7 +24,6 @@ pub(crate) struct SrqInner {
     pub(crate) raw: *mut ffi::ibv_srq,
     /// Connection manager identifier on which the SRQ was created; `None` if it was created without
     /// one.
-    #[cfg(feature = "cm")]
     id: Option<Arc<CmId>>,
     pub(crate) context: Arc<ContextInner>,
     // The device writes into `memory` as long as the SRQ exists.
@@ -42,7 +40,6 @@ unsafe impl Sync for SrqInner {}
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        #[cfg(feature = "cm")]
         if let Some(id) = &self.id {
             let _locked = id.lock();
             // SAFETY: created on this live identifier by `create_on`, destroyed only here; QPs hold
@@ -71,7 +68,6 @@ impl Srq {
         let raw = check_created(raw, "ibv_create_srq", object(&pd.0.context, max_wr))?;
         Ok(Self::new(SrqInner {
             raw,
-            #[cfg(feature = "cm")]
             id: None,
             context: Arc::clone(&pd.0.context),
             memory: messages.memory(),
@@ -92,7 +88,6 @@ impl Srq {
 
     /// Creates the SRQ of a connection manager identifier that is bound to `pd`'s device. An
     /// identifier has one SRQ at a time.
-    #[cfg(feature = "cm")]
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         pd: &Pd,

@@ -1,11 +1,11 @@
 //! Flow rules: steer the frames of a port to QPs.
 
 use super::{qp::QpInner, raw_qp::RawQpHandle, rss_qp::RssQp};
+use crate::sys as ffi;
 use crate::{
     device::operation,
     error::{VerbsError, check_created, log_destroy_error},
 };
-use rdma_sys as ffi;
 use std::{mem::offset_of, sync::Arc};
 
 /// Appends a structure of `infiniband/verbs.h` to a flow rule's bytes: zeroes, then each listed

@@ -2,8 +2,8 @@
 //! [`RawQpHandle`](super::RawQpHandle).
 
 use super::rwq_table::RwqTableInner;
+use crate::sys as ffi;
 use crate::{cq::CqInner, error::log_destroy_error, mr::MrInner, pd::PdInner};
-use rdma_sys as ffi;
 use std::sync::Arc;
 
 pub(crate) struct QpInner {

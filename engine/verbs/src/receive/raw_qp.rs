@@ -4,13 +4,13 @@ use super::{
     qp::{QpInner, QpParents},
     wq::WqState,
 };
+use crate::sys as ffi;
 use crate::{
     cq::PlainCq,
     error::{VerbsError, check_created, check_errno},
     mr::Mr,
     pd::Pd,
 };
-use rdma_sys as ffi;
 use std::{mem, ptr, sync::Arc};
 
 /// Attributes of a new RAW_PACKET QP.

@@ -4,13 +4,13 @@ use super::{
     qp::{QpInner, QpParents},
     rwq_table::RwqTable,
 };
+use crate::sys as ffi;
 use crate::{
     device::operation,
     error::{VerbsError, check_created},
     mlx5dv as dv,
     pd::Pd,
 };
-use rdma_sys as ffi;
 use std::{mem, sync::Arc};
 use wqcap_rss::{key::RssKey, profile::HashFields};
 
@@ -58,12 +58,13 @@ impl RssQp {
         init.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
         init.rx_hash_conf.rx_hash_fields_mask = fields.bits();
         let raw = if fields.contains(HashFields::INNER) {
+            context.require_mlx5("mlx5dv_create_qp", object)?;
             // SAFETY: plain integers; `comp_mask` selects the valid ones.
             let mut tunnels: dv::mlx5dv_qp_init_attr = unsafe { mem::zeroed() };
             tunnels.comp_mask = dv::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into();
             tunnels.create_flags = dv::MLX5DV_QP_CREATE_TUNNEL_OFFLOADS;
             let (context, init) = (context.raw.cast(), (&raw mut init).cast());
-            // SAFETY: as below; libmlx5 rejects contexts of other providers.
+            // SAFETY: as below; the context is libmlx5's.
             unsafe { dv::mlx5dv_create_qp(context, init, &raw mut tunnels).cast() }
         } else {
             // SAFETY: live parents, held by the new object; the key outlives the call.

@@ -1,11 +1,11 @@
 //! RWQ indirection tables.
 
 use super::wq::{WqHandle, WqInner};
+use crate::sys as ffi;
 use crate::{
     device::{Context, ContextInner, operation},
     error::{VerbsError, check_created, log_destroy_error},
 };
-use rdma_sys as ffi;
 use std::sync::Arc;
 
 /// RSS indirection table: the low bits of a frame's hash select an entry, and the entry names a WQ.

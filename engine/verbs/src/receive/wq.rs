@@ -1,5 +1,6 @@
 //! Receive work queues.
 
+use crate::sys as ffi;
 use crate::{
     cq::{Cq, CqInner},
     device::{ContextInner, operation},
@@ -8,7 +9,6 @@ use crate::{
     mr::{Mr, MrInner},
     pd::{Pd, PdInner},
 };
-use rdma_sys as ffi;
 use serde::Serialize;
 use std::{ptr, sync::Arc};
 
@@ -155,6 +155,7 @@ impl Wq {
             create_flags: attr.flags,
         };
         let raw = if let Some(striding) = attr.striding {
+            context.require_mlx5("mlx5dv_create_wq", object)?;
             let mut more = dv::mlx5dv_wq_init_attr {
                 comp_mask: dv::MLX5DV_WQ_INIT_ATTR_MASK_STRIDING_RQ.into(),
                 striding_rq_attrs: dv::mlx5dv_striding_rq_init_attr {
@@ -163,7 +164,7 @@ impl Wq {
                     two_byte_shift_en: 0,
                 },
             };
-            // SAFETY: live parents, held by the new object; the library checks the provider first.
+            // SAFETY: live parents, held by the new object; the context is libmlx5's.
             // Its header and rdma-sys describe the same structures.
             let raw = unsafe {
                 dv::mlx5dv_create_wq(context.raw.cast(), (&raw mut init).cast(), &raw mut more)
