@@ -107,10 +107,18 @@ impl Settled {
         let count = |file: &PathBuf| {
             let text = file.to_str()?;
             let digits = text.bytes().all(|b| b.is_ascii_digit());
-            (digits && !file.exists()).then(|| text.parse().ok())?
+            digits.then(|| Some((text.parse::<u64>().ok()?, file.exists())))?
         };
-        let Some(count) = self.config.file.as_ref().and_then(count) else {
-            return;
+        let count = match self.config.file.as_ref().and_then(count) {
+            None => return,
+            Some((_, true)) if self.limits.count.is_some() => return,
+            Some((count, true)) => {
+                self.notes.push(format!(
+                    "-c {count}: the file {count} exists, so it is the config file; write --count {count} to end after {count} frames"
+                ));
+                return;
+            }
+            Some((count, false)) => count,
         };
         self.config.file = None;
         self.notes.push(format!(
@@ -183,6 +191,10 @@ impl Settled {
             if compress != "none" {
                 self.text(option.clone(), "output.compress", compress);
             }
+        } else if name.ends_with(".gz") {
+            return Err(Failure::refused(format!(
+                "{option}: gzip is not written; a name that ends with .pcapng.zst or .pcapng.lz4 compresses the file"
+            )));
         } else {
             let format = if args.pcap { "pcap" } else { "pcapng" };
             if !args.pcap {

@@ -147,7 +147,7 @@ pub struct KeyArgs {
 #[command(after_help = "\
 T is one of
   2026-03-01T12:00:00Z, 2026-03-01T14:00:00.5+02:00   RFC 3339
-  '2026-03-01 12:00:00', '2026-03-01'                 local time
+  '2026-03-01 12:00:00', '2026-03-01', 12:00 (today)  local time
   1772366400, 1772366400.123456789                    seconds since 1970
   -10m, -1h30m, now                                   relative to now
 --from is inclusive, --to is exclusive.
@@ -186,8 +186,9 @@ Examples:
   wqcap extract https://sensor7:9465 --token-file token --from -10m \\
       --filter 'host 10.0.0.1' -o alert.pcapng
 
-Exit status: 1 also if OUT is complete except for records lost in a truncated or damaged file, or in \
-an object that is missing or has changed.")]
+Exit status: 0 also if no frame matches: OUT then has none (--fail-if-empty makes it 1). 1 also if OUT \
+is complete except for records lost in a truncated or damaged file, or in an object that is missing or \
+has changed.")]
 pub struct ExtractArgs {
     /// Directory of capture files (output.dir of the capture), including all directories below it;
     /// or a capture file, a store, or a sensor on which wqcap serve runs
@@ -237,6 +238,9 @@ pub struct ExtractArgs {
     pub store: super::StoreArgs,
     #[command(flatten)]
     pub key: KeyArgs,
+    /// Exit with status 1 if no frame matches [default: 0]
+    #[arg(long)]
+    pub fail_if_empty: bool,
     /// Print a report of the extraction as JSON on stdout
     #[arg(long)]
     pub json: bool,

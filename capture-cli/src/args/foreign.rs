@@ -19,7 +19,10 @@ const HINTS: &[(&[&str], &str)] = &[
         ],
         PRINTING,
     ),
-    (&["-r"], "to replay a file: --model pcap:FILE"),
+    (
+        &["-r"],
+        "wqcap extract FILE -o OUT --filter FILTER reads a file, and wqcap flows FILE -o DIR makes flow records of it; --model pcap:FILE replays it",
+    ),
     (
         &["-B", "--buffer-size"],
         "buffers: --set output.buffer=SIZE for the disk, --set capture.ring=FRAMES for the NIC",
@@ -41,7 +44,7 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-Q", "--direction"],
-        "only received frames are captured; --set capture.mode=sniffer also captures the frames that the host sends",
+        "--set capture.direction=in, out or both on an ordinary interface; on an RDMA NIC, --set capture.mode=sniffer also captures the frames that the host sends",
     ),
     (&["-d", "--dump"], "write wqcap check to print the plan"),
     (

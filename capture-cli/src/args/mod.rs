@@ -53,12 +53,38 @@ Exit status:
   1 failed while running
   2 the command line, the config or the device does not allow it";
 
+/// Commit that a release or a package was built from; `None` in other builds.
+pub const COMMIT: Option<&str> = option_env!("WQCAP_COMMIT");
+
+/// Returns the text of `--version`: version, commit and features.
+fn long_version() -> String {
+    let features = [
+        ("flows", cfg!(feature = "flows")),
+        ("serve", cfg!(feature = "serve")),
+        ("ship", cfg!(feature = "ship")),
+    ];
+    let features: Vec<_> = features
+        .iter()
+        .filter_map(|(name, on)| on.then_some(*name))
+        .collect();
+    format!(
+        "{}\ncommit: {}\nfeatures: {}",
+        env!("CARGO_PKG_VERSION"),
+        COMMIT.unwrap_or("unknown, because this is not a build of a package"),
+        if features.is_empty() {
+            "none".to_owned()
+        } else {
+            features.join(", ")
+        },
+    )
+}
+
 /// Heading of the options that every command takes.
 const GLOBAL: &str = "Global options";
 
 /// Packet capture on RDMA NICs, with a ledger that accounts for every frame.
 #[derive(Debug, Parser)]
-#[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "wqcap", version, long_version = long_version(), after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Args {
     /// Write more log lines to stderr: once for debug, twice for everything. RUST_LOG overrides
     /// this [default: warnings]

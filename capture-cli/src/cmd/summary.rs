@@ -250,17 +250,22 @@ pub fn counters(now: &StatusSnapshot) -> String {
     text
 }
 
-/// Formats the NIC's counters on one line. Returns `None` if there are none.
+/// Formats the NIC's counters that are not 0 on one line. Returns `None` if there are no counters.
 fn nic_in_words(nic: &NicCounters) -> Option<String> {
-    let words = nic.iter().map(|(name, counter)| match counter {
-        Counter::Value(n) => format!("{name} {}", thousands(*n)),
-        Counter::Unreadable(_) => format!("{name} unreadable"),
+    let words = nic.iter().filter_map(|(name, counter)| match counter {
+        Counter::Value(0) => None,
+        Counter::Value(n) => Some(format!("{name} {}", thousands(*n))),
+        Counter::Unreadable(_) => Some(format!("{name} unreadable")),
     });
-    words.reduce(|all, it| all + ", " + &it)
+    let words = words.reduce(|all, it| all + ", " + &it);
+    let counters = nic.iter().count() as u64;
+    (counters > 0).then(|| {
+        words.unwrap_or_else(|| format!("no losses: {} are 0", counted(counters, "counter")))
+    })
 }
 
 /// Largest number of capture files that the final table of a run lists.
-const MOST_FILES: usize = 1000;
+const MOST_FILES: usize = 10;
 
 /// Formats the final table of a run.
 pub fn text(report: &Report) -> String {
@@ -298,7 +303,8 @@ pub fn text(report: &Report) -> String {
         );
     }
     if report.files.iter().nth(MOST_FILES).is_some() {
-        line("", "and more; --summary lists all of them");
+        let more = thousands(report.files.len() - MOST_FILES as u64);
+        line("", &format!("and {more} more; --summary lists all of them"));
     }
     if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
         let mut text = format!(

@@ -2,7 +2,7 @@
 
 use jiff::{
     Timestamp,
-    civil::DateTime,
+    civil::{DateTime, Time},
     tz::{AmbiguousOffset, Offset, TimeZone},
 };
 use std::{
@@ -30,7 +30,7 @@ pub enum TimePointError {
     Span(<Span as FromStr>::Err),
     /// The text has none of the forms of a point in time.
     #[error(
-        "not a time; write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, +10m, or now"
+        "not a time; write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" or 12:00 (local time), seconds since 1970, -10m, +10m, or now"
     )]
     Form,
     /// The local time occurs twice, because clocks are set back.
@@ -90,11 +90,21 @@ impl TimePoint {
         }
         let stamp = match text.parse::<Timestamp>() {
             Ok(stamp) => stamp,
-            Err(_) => local(text.parse().map_err(|_| TimePointError::Form)?, zone)?,
+            Err(_) => local(civil(text, now, zone)?, zone)?,
         };
         let ns = u64::try_from(stamp.as_nanosecond());
         ns.map(Self).map_err(|_| TimePointError::Range)
     }
+}
+
+/// Parses a local time: a date, a date with a time, or a time of today.
+fn civil(text: &str, now: u64, zone: &TimeZone) -> Result<DateTime, TimePointError> {
+    if let Ok(civil) = text.parse() {
+        return Ok(civil);
+    }
+    let time: Time = text.parse().map_err(|_| TimePointError::Form)?;
+    let now = Timestamp::from_nanosecond(now.into()).map_err(|_| TimePointError::FarOff)?;
+    Ok(zone.to_datetime(now).date().to_datetime(time))
 }
 
 /// Converts a local time, which must occur exactly once.
@@ -181,6 +191,8 @@ mod tests {
             "2026-03-01T14:00",
             "1772366400",
             "1772366400.000000000",
+            "14:00",
+            "14:00:00",
             "now",
         ] {
             assert_eq!(at(text), Some(NOW), "{text}");
@@ -207,7 +219,7 @@ mod tests {
             "1.0000000001",
             "99999999999999999999",
             "1969-12-31T23:59:59Z",
-            "12:00",
+            "25:00",
         ] {
             assert_eq!(at(text), None, "{text}");
         }

@@ -304,6 +304,15 @@ fn a_number_after_c_is_taken_as_a_count_with_a_note() {
     assert!(!done.stderr.contains("note: -c"), "{done}");
     let (_, frames) = count_files(&dir, "cap");
     assert_eq!(frames.iter().sum::<usize>(), 20);
+    let done = run(&dir, &["-c", "10", "--duration", "0.1"]).expect(0);
+    done.says(&["the file 10 exists", "--count 10"]);
+}
+
+#[test]
+fn a_file_name_of_gzip_is_refused() {
+    let dir = working_directory();
+    let done = run(&dir, &["-w", "out.pcap.gz"]).expect(2);
+    done.says(&["gzip is not written", ".pcapng.zst"]);
 }
 
 #[test]

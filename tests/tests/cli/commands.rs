@@ -47,7 +47,13 @@ fn help_shows_examples() {
         );
     }
     let done = wqcap(["--version"]).run().expect(0);
-    assert!(done.stdout.starts_with("wqcap "), "{done}");
+    let lines: Vec<_> = done.stdout.lines().collect();
+    let [version, commit, features] = lines[..] else {
+        panic!("{done}");
+    };
+    assert_eq!(version, concat!("wqcap ", env!("CARGO_PKG_VERSION")));
+    assert!(commit.starts_with("commit: "), "{done}");
+    assert_eq!(features, "features: flows, serve, ship");
 }
 
 #[test]

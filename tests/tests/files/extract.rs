@@ -164,6 +164,9 @@ fn only_blocks_that_can_match_are_read() {
 
     // No match: the output is empty, and little is read.
     let none = facts(&extract(&cap, &out, &args("host 1.2.3.4")).run().expect(0));
+    let empty = [&args("host 1.2.3.4")[..], &["--fail-if-empty"]].concat();
+    let done = extract(&cap, &out, &empty).run().expect(1);
+    done.says(&["no frame matches"]);
     assert_eq!(none["frames"], 0);
     assert!(none["file_bytes"]["read"].as_u64() < Some(20_000), "{none}");
     assert_eq!(files::read(&out).len(), 0);

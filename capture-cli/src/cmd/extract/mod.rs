@@ -77,7 +77,16 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     }
     let extracted = extracted?;
     print_result(args, quiet, &extracted, &text(&extracted))?;
-    Failure::from_messages(extracted.written.losses)
+    end(args, extracted.written)
+}
+
+/// Returns a failure if records were lost, or if no frame matches and `--fail-if-empty` is given.
+fn end(args: &ExtractArgs, written: FramesWritten) -> Result<(), Failure> {
+    let mut messages = written.losses;
+    if args.fail_if_empty && written.frames == 0 {
+        messages.push("no frame matches".to_owned());
+    }
+    Failure::from_messages(messages)
 }
 
 /// Prints the result of an extraction, as JSON or as text.

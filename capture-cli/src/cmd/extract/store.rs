@@ -1,7 +1,7 @@
 //! `wqcap extract` from a store: reads the frames of all sensors by the tables of the files'
 //! contents, or by a list of ranges.
 
-use super::{frames, notes_in_words, output_in_words, print_result};
+use super::{end, frames, notes_in_words, output_in_words, print_result};
 use crate::{
     args::ExtractArgs,
     daemon::signals,
@@ -96,7 +96,7 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
     }
     let extracted = extracted?;
     print_result(args, quiet, &extracted, &text(&extracted))?;
-    Failure::from_messages(extracted.written.losses)
+    end(args, extracted.written)
 }
 
 /// Selects the objects of the store that may contain the requested frames.

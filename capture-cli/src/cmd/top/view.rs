@@ -83,7 +83,15 @@ impl View {
         if let Some(senders) = senders {
             self.draw_senders(frame, senders);
         }
-        let hint = Line::from("q quits").alignment(Alignment::Right).dim();
+        // One line of the table is its heading.
+        let hidden = flows
+            .len()
+            .saturating_sub(usize::from(queues.height).saturating_sub(1));
+        let hint = match hidden {
+            0 => "q quits".to_owned(),
+            hidden => format!("{hidden} more queues need a higher terminal; q quits"),
+        };
+        let hint = Line::from(hint).alignment(Alignment::Right).dim();
         frame.render_widget(hint, bottom);
     }
 
