@@ -26,6 +26,11 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "scripts/newcomer runs it in a fresh Debian",
     ),
     (
+        "sudo dnf install",
+        "no RPM system is at hand; rpm checks the package in scripts/release",
+    ),
+    ("sudo tar xf wqcap-", "scripts/release makes the archive"),
+    (
         "sudo systemctl start",
         "scripts/newcomer runs it under systemd",
     ),
@@ -50,7 +55,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
 
 /// Beginnings of commands that run until they are interrupted. Each gets SIGINT after 3 seconds.
 const ENDLESS: &[&str] = &[
-    "target/release/wqcap top",
     "wqcap top",
     "wqcap ctl watch",
     "wqcap run -c wqcap.toml",
@@ -60,10 +64,7 @@ const ENDLESS: &[&str] = &[
 /// Beginnings of commands that run in the background until the block ends, because later commands
 /// use them; each with a command that succeeds as soon as it is ready.
 const BACKGROUND: &[(&str, &str)] = &[
-    (
-        "target/release/wqcap run -c configs/wqcap.toml",
-        "wqcap ctl status",
-    ),
+    ("wqcap run -c configs/wqcap.toml", "wqcap ctl status"),
     (
         "wqcap serve --set output.dir=cap",
         "curl -sf http://127.0.0.1:9465/healthz",
