@@ -1,6 +1,12 @@
 //! Client of other sensors' services: fetches the frames of a query.
 
-use reqwest::{Certificate, Client, Identity, Response, header::CONTENT_TYPE, redirect::Policy};
+use crate::packets::{COMPLETE, FRAMES, LACKS};
+use http_body_util::BodyExt;
+use reqwest::{
+    Certificate, Client, Identity, Response,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, TE},
+    redirect::Policy,
+};
 use serde_json::Value;
 use std::{
     env,
@@ -12,15 +18,18 @@ use std::{
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    time::{interval, timeout},
+    time::{Instant, interval, timeout, timeout_at},
 };
 
 /// Environment variable with the token, unless a file is named.
 pub const TOKEN_VARIABLE: &str = "WQCAP_TOKEN";
 /// Time limit to connect to a sensor.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Time after which a sensor that sends nothing is given up. It may search large files first.
+/// Time within which the head of an answer must arrive, and then at least [`LEAST`] bytes again and
+/// again. A sensor may search large files first.
 const SILENT: Duration = Duration::from_secs(300);
+/// Least number of bytes that a sensor must send in each [`SILENT`].
+const LEAST: u64 = 1 << 10;
 /// Interval at which the end of the work is checked.
 const TICK: Duration = Duration::from_millis(200);
 /// Maximum length of an error body that is read, in bytes.
@@ -90,8 +99,51 @@ pub enum SensorFetchError {
 pub struct FetchedAnswer {
     /// Number of bytes of the answer.
     pub bytes: u64,
-    /// Frames that the answer lacks, as its header or last block states; `None`: it is complete.
+    /// Number of frames that the sensor states; `None`: it does not state one.
+    pub frames: Option<u64>,
+    /// Frames that the answer lacks, as its header, trailer or last block states, or what is unknown
+    /// about it; `None`: it is complete.
     pub lacks: Option<String>,
+}
+
+/// What headers or trailers state about an answer.
+#[derive(Debug)]
+enum Completeness {
+    /// Nothing.
+    Unstated,
+    /// The trailers will state it.
+    InTrailers,
+    /// All frames of the query are in the answer.
+    Complete,
+    /// The answer lacks frames, with the reason.
+    Lacks(String),
+}
+
+impl Completeness {
+    fn of(headers: &HeaderMap) -> Self {
+        let value = |name: &HeaderName| headers.get(name)?.to_str().ok();
+        match (value(&COMPLETE), value(&LACKS)) {
+            (_, Some(lacks)) => Self::Lacks(lacks.to_owned()),
+            (Some("true"), None) => Self::Complete,
+            (Some("trailer"), None) => Self::InTrailers,
+            (Some(_), None) => Self::Lacks("it is not complete, without a reason".into()),
+            (None, None) => Self::Unstated,
+        }
+    }
+
+    /// Returns what the answer lacks, if it has ended.
+    fn lacks(self) -> Option<String> {
+        match self {
+            Self::Complete => None,
+            Self::Lacks(lacks) => Some(lacks),
+            Self::Unstated => Some(
+                "the answer does not state if it is complete (Wqcap-Complete): is it from wqcap serve?".into(),
+            ),
+            Self::InTrailers => Some(
+                "the answer ended without its trailers, so that it is unknown if it is complete: does a proxy remove them?".into(),
+            ),
+        }
+    }
 }
 
 /// Client of sensors' services.
@@ -127,7 +179,6 @@ impl SensorClient {
         };
         let mut http = Client::builder()
             .connect_timeout(CONNECT)
-            .read_timeout(SILENT)
             // A token is for the named sensor only.
             .redirect(Policy::none());
         if let Some(path) = &files.ca {
@@ -163,27 +214,48 @@ impl SensorClient {
         mut watch: impl FnMut(u64),
     ) -> Result<FetchedAnswer, SensorFetchError> {
         let work = async {
-            let mut answer = self.request(url, params).await?;
+            let answer = self.request(url, params).await?;
             let mut bytes = 0u64;
-            let lost = |bytes, e: reqwest::Error| SensorFetchError::Lost {
+            let lost = |bytes, problem: String| SensorFetchError::Lost {
                 url: url.to_owned(),
                 problem: format!(
-                    "the answer ended before it was complete, after {bytes} bytes: {}",
-                    causes(&e)
+                    "the answer ended before it was complete, after {bytes} bytes: {problem}"
                 ),
             };
-            while let Some(piece) = answer.chunk().await.map_err(|e| lost(bytes, e))? {
-                to.write_all(&piece)
-                    .map_err(|source| SensorFetchError::Write {
-                        url: url.to_owned(),
-                        source,
-                    })?;
-                bytes += piece.len() as u64;
-                watch(bytes);
+            let (head, mut body) = hyper::Response::from(answer).into_parts();
+            let mut frames = frames_stated(&head.headers);
+            let mut completeness = Completeness::of(&head.headers);
+            // Bytes at the start of the current period, and its end.
+            let mut period = (0, Instant::now() + SILENT);
+            loop {
+                let next = match timeout_at(period.1, body.frame()).await {
+                    Ok(None) => break,
+                    Ok(Some(next)) => next.map_err(|e| lost(bytes, causes(&e)))?,
+                    Err(_) if bytes - period.0 >= LEAST => {
+                        period = (bytes, Instant::now() + SILENT);
+                        continue;
+                    }
+                    Err(_) => return Err(lost(bytes, too_slow())),
+                };
+                match next.into_data() {
+                    Ok(piece) => {
+                        to.write_all(&piece)
+                            .map_err(|source| SensorFetchError::Write {
+                                url: url.to_owned(),
+                                source,
+                            })?;
+                        bytes += piece.len() as u64;
+                        watch(bytes);
+                    }
+                    Err(other) => {
+                        if let Ok(trailers) = other.into_trailers() {
+                            frames = frames_stated(&trailers).or(frames);
+                            completeness = Completeness::of(&trailers);
+                        }
+                    }
+                }
             }
-            let stated = answer.headers().get("wqcap-lacks");
-            let stated = stated.and_then(|it| it.to_str().ok()).map(str::to_owned);
-            Ok((bytes, stated))
+            Ok((bytes, frames, completeness))
         };
         let stopped = async {
             let mut ticks = interval(TICK);
@@ -191,14 +263,19 @@ impl SensorClient {
                 ticks.tick().await;
             }
         };
-        let (bytes, stated) = self.runtime.block_on(async {
+        let (bytes, frames, completeness) = self.runtime.block_on(async {
             tokio::select! {
                 done = work => done,
                 () = stopped => Err(SensorFetchError::Stopped(url.to_owned())),
             }
         })?;
-        let lacks = stated.or_else(|| closing_comment(to).ok().flatten());
-        Ok(FetchedAnswer { bytes, lacks })
+        let lacks = closing_comment(to).ok().flatten();
+        let lacks = lacks.or_else(|| completeness.lacks());
+        Ok(FetchedAnswer {
+            bytes,
+            frames,
+            lacks,
+        })
     }
 
     /// Sends the request, and returns its answer unless that is an error.
@@ -212,6 +289,8 @@ impl SensorClient {
             .http
             .post(&address)
             .header(CONTENT_TYPE, "application/json")
+            // Without this header a server leaves trailers out (RFC 9110, 6.5.1).
+            .header(TE, "trailers")
             .body(body(params).to_string());
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
@@ -220,7 +299,9 @@ impl SensorClient {
             url: url.to_owned(),
             problem,
         };
-        let mut answer = request.send().await.map_err(|e| lost(causes(&e)))?;
+        let answer = timeout(SILENT, request.send()).await;
+        let answer = answer.map_err(|_| lost(too_slow()))?;
+        let mut answer = answer.map_err(|e| lost(causes(&e)))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
@@ -245,6 +326,16 @@ impl SensorClient {
             ))),
         }
     }
+}
+
+/// Says that a sensor sends too little.
+fn too_slow() -> String {
+    format!("fewer than {LEAST} bytes came in {} s", SILENT.as_secs())
+}
+
+/// Returns the number of frames that headers or trailers state.
+fn frames_stated(headers: &HeaderMap) -> Option<u64> {
+    headers.get(FRAMES)?.to_str().ok()?.parse().ok()
 }
 
 fn body(params: &[(&str, String)]) -> Value {

@@ -50,11 +50,11 @@ const WAITING: usize = 4;
 const SHORT: Duration = Duration::from_millis(50);
 /// Header and trailer that state if the answer is complete: `true`, `false`, or in the head of a long
 /// answer `trailer`.
-const COMPLETE: HeaderName = HeaderName::from_static("wqcap-complete");
+pub(crate) const COMPLETE: HeaderName = HeaderName::from_static("wqcap-complete");
 /// Header and trailer with the number of frames.
-const FRAMES: HeaderName = HeaderName::from_static("wqcap-frames");
+pub(crate) const FRAMES: HeaderName = HeaderName::from_static("wqcap-frames");
 /// Header and trailer with the reasons why the answer is not complete.
-const LACKS: HeaderName = HeaderName::from_static("wqcap-lacks");
+pub(crate) const LACKS: HeaderName = HeaderName::from_static("wqcap-lacks");
 /// Maximum length of the reasons in a header or trailer.
 const LONGEST_LACKS: usize = 1024;
 

@@ -7,6 +7,7 @@ use crate::{
     preload,
     term::{output, terminal, text::Text},
 };
+use serde::Serialize;
 use std::fmt::Write;
 use wqcap_engine::{
     config::Mode,
@@ -16,17 +17,26 @@ use wqcap_engine::{
 /// Example command that works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
 
+/// Report of `wqcap devices --json`.
+#[derive(Serialize)]
+struct DeviceReport {
+    devices: Vec<DeviceFacts>,
+    interfaces: Vec<DeviceFacts>,
+}
+
 /// Prints the RDMA devices and network interfaces of this machine. An empty list is not a failure.
 pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     let devices = device::list()?;
     let interfaces = kernel::interfaces();
     if args.json {
-        let list = serde_json::json!({ "devices": devices, "interfaces": interfaces });
-        return output::print_json(&list);
+        return output::print_json(&DeviceReport {
+            devices,
+            interfaces,
+        });
     }
     if devices.is_empty() {
         terminal::print_line(format_args!(
-            "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
+            "no RDMA device on this machine; to try the software NIC: {TRY_MODEL}"
         ));
     }
     let devices_text = text(&devices);

@@ -19,9 +19,9 @@ use std::{
 use wqcap_engine::{
     config::Format,
     files::{
-        folder::CaptureFolder,
+        folder::{CaptureFolder, path_text},
         name::natural_order,
-        pin::{HeldFile, Pin, PinError, PinEvaluator, PinFolder, Pins},
+        pin::{HeldFile, Pin, PinError, PinEvaluator, PinFolder, Pins, UnsoundPin},
         read::origin::FileKind,
         sealed::SecretKey,
     },
@@ -224,17 +224,27 @@ fn held(fact: &PinFacts<'_>) -> String {
     format!("{}, {}", counted(fact.files, "file"), bytes(fact.bytes))
 }
 
+/// Report of `wqcap pin list --json`.
+#[derive(Serialize)]
+struct PinReport<'a> {
+    #[serde(serialize_with = "path_text::serialize")]
+    dir: &'a Path,
+    pins: Vec<PinFacts<'a>>,
+    unsound: &'a [UnsoundPin],
+    notes: &'a [String],
+}
+
 /// Prints the pins of a folder of capture files.
 fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
     let pins = place.pins().read();
     let facts = facts(place, &pins);
     if json {
-        return output::print_json(&serde_json::json!({
-            "dir": place.dir,
-            "pins": facts,
-            "unsound": pins.unsound,
-            "notes": pins.notes,
-        }));
+        return output::print_json(&PinReport {
+            dir: &place.dir,
+            pins: facts,
+            unsound: &pins.unsound,
+            notes: &pins.notes,
+        });
     }
     for note in &pins.notes {
         terminal::print_line(format_args!("note: {note}"));

@@ -25,6 +25,14 @@ struct Right {
     held: bool,
 }
 
+/// Report of `wqcap check --privileges --json`.
+#[derive(Debug, Serialize)]
+struct PrivilegeReport<'a> {
+    privileges: &'a [Right],
+    /// Commands that grant the missing rights.
+    grant: &'a [String],
+}
+
 /// Prints every right that a run of the plan needs, or with `wire` the rights on the software NIC.
 /// Fails if one is missing.
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -57,7 +65,10 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
         .collect();
     let grants = grants(&missing, on_model);
     if json {
-        output::print_json(&serde_json::json!({ "privileges": rights, "grant": grants }))?;
+        output::print_json(&PrivilegeReport {
+            privileges: &rights,
+            grant: &grants,
+        })?;
     } else {
         output::print(&text(&rights, &grants))?;
     }

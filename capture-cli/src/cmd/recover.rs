@@ -12,6 +12,7 @@ use crate::{
         text::Text,
     },
 };
+use serde::Serialize;
 use std::{
     fmt::Write,
     path::Path,
@@ -24,7 +25,7 @@ use std::{
 };
 use wqcap_engine::{
     files::{
-        folder::CaptureFolder,
+        folder::{CaptureFolder, path_text},
         sealed::{self, SecretKey},
     },
     recover::{self, RecoveredFile, RecoveryOutcome},
@@ -35,6 +36,14 @@ use wqcap_engine::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which the end of a run checks for a stop request.
 const TICK: Duration = Duration::from_millis(50);
+
+/// Report of `wqcap recover --json`.
+#[derive(Serialize)]
+struct RecoveryReport<'a> {
+    #[serde(serialize_with = "path_text::serialize")]
+    dir: &'a Path,
+    files: &'a [RecoveredFile],
+}
 
 /// Finishes the open capture files of a folder that can be finished, and reports each of them.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
@@ -47,7 +56,10 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));
     if args.json {
-        output::print_json(&serde_json::json!({ "dir": args.dir, "files": files }))?;
+        output::print_json(&RecoveryReport {
+            dir: &args.dir,
+            files: &files,
+        })?;
     } else if files.is_empty() {
         output::print(&format!("{shown}: no .part files\n"))?;
     } else {

@@ -7,6 +7,7 @@
 //! Nothing is overwritten. A file is truncated only at the end of its last complete record. An
 //! unreadable file keeps its name and its content.
 
+use crate::folder::path_text;
 use crate::{
     folder::open::open_for_update,
     folder::{CaptureFolder, rename_new, sync_folder},
@@ -45,8 +46,10 @@ pub enum RecoveryOutcome {
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveredFile {
     /// Path of the recovered file while it was open, ending in `.part`.
+    #[serde(serialize_with = "path_text::serialize")]
     pub part: PathBuf,
     /// Final path of the recovered file, if it was renamed.
+    #[serde(serialize_with = "path_text::serialize_optional")]
     pub path: Option<PathBuf>,
     /// Result of the file's recovery.
     pub outcome: RecoveryOutcome,

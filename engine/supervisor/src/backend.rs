@@ -306,6 +306,10 @@ impl CaptureBackend {
     pub(super) fn mark(&self, wanted: Mark, reply: ChangeReply) {
         let dir = lock(&self.present).plan.output.dir.clone();
         let requests = self.handles().and_then(|it| it.capture.requests().cloned());
+        if wanted.filter.is_empty() {
+            // No compilation is necessary.
+            return mark(&wanted, dir, requests, &FilterCompiler::default(), reply);
+        }
         self.after_compilation(reply, move |reply, filters| {
             mark(&wanted, dir, requests, filters, reply);
         });
@@ -333,10 +337,11 @@ impl CaptureBackend {
         reply: ChangeReply,
         change: impl FnOnce(ChangeReply, &FilterCompiler) + Send + 'static,
     ) {
+        let requester = reply.requester();
         let held = Arc::new(Mutex::new(Some(reply)));
         let take = |held: &Mutex<Option<ChangeReply>>| lock(held).take();
         let of_change = Arc::clone(&held);
-        let accepted = self.compilations.carry_out(move |filters| {
+        let accepted = self.compilations.carry_out(requester, move |filters| {
             if let Some(reply) = take(&of_change) {
                 change(reply, filters);
             }

@@ -1,26 +1,35 @@
-//! Changes that wait for libpcap: one thread compiles and applies them in the order of their
-//! requests.
+//! Changes that wait for libpcap: a thread compiles and applies those of the owner in the order of
+//! their requests, another one those of all others.
 //!
 //! Invariant: neither the threads of the control service nor the capture's owner wait for a
-//! compilation. Its result is applied to the capture that exists afterwards.
+//! compilation. Its result is applied to the capture that exists afterwards. Filters of others,
+//! which may take minutes, delay no change of the owner.
 
 use std::sync::{
     Mutex, PoisonError,
     mpsc::{SyncSender, TrySendError, sync_channel},
 };
-use wqcap_control::protocol::{Refusal, RefusalCode};
+use wqcap_control::{
+    protocol::{Refusal, RefusalCode},
+    server::Requester,
+};
 use wqcap_core::sync::thread::spawn;
 use wqcap_engine::filter::FilterCompiler;
 
-/// Maximum number of changes that wait for the compilation of their capture filter.
-const MOST_WAITING: usize = 64;
+/// Maximum number of changes of the owner that wait for the compilation of their capture filter.
+const MOST_OF_OWNER: usize = 64;
+/// Maximum number of changes of others that wait for it.
+const MOST_OF_OTHERS: usize = 8;
 
 type Change = Box<dyn FnOnce(&FilterCompiler) + Send>;
 
-/// Sender to the thread that executes changes with a filter to compile. The thread starts with the
+/// Senders to the threads that execute changes with a filter to compile. A thread starts with its
 /// first change and ends when the sender is dropped.
 #[derive(Default)]
-pub(super) struct Compilations(Mutex<Option<SyncSender<Change>>>);
+pub(super) struct Compilations {
+    of_owner: Mutex<Option<SyncSender<Change>>>,
+    of_others: Mutex<Option<SyncSender<Change>>>,
+}
 
 impl Compilations {
     /// Executes a change of the capture on the thread that compiles filters, with its compiler.
@@ -29,20 +38,23 @@ impl Compilations {
     /// Too many changes wait, or the thread cannot be started.
     pub(super) fn carry_out(
         &self,
+        requester: Requester,
         change: impl FnOnce(&FilterCompiler) + Send + 'static,
     ) -> Result<(), Refusal> {
-        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (changes, most) = match requester {
+            Requester::Owner => (&self.of_owner, MOST_OF_OWNER),
+            Requester::Other => (&self.of_others, MOST_OF_OTHERS),
+        };
+        let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*changes {
             Some(sender) => sender,
-            None => changes.insert(start()?),
+            None => changes.insert(start(most)?),
         };
         match sender.try_send(Box::new(change)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(Refusal::new(
                 RefusalCode::TooMany,
-                format!(
-                    "{MOST_WAITING} filter expressions already wait to be compiled; try again later"
-                ),
+                format!("{most} filter expressions already wait to be compiled; try again later"),
             )),
             Err(TrySendError::Disconnected(_)) => {
                 *changes = None;
@@ -55,8 +67,8 @@ impl Compilations {
     }
 }
 
-fn start() -> Result<SyncSender<Change>, Refusal> {
-    let (sender, changes) = sync_channel::<Change>(MOST_WAITING);
+fn start(most: usize) -> Result<SyncSender<Change>, Refusal> {
+    let (sender, changes) = sync_channel::<Change>(most);
     let work = move || {
         let filters = FilterCompiler::default();
         changes.into_iter().for_each(|change| change(&filters));

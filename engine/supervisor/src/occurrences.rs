@@ -10,7 +10,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_control::{
     audit,
     protocol::{Changed, Refusal},
-    server::ChangeReply,
+    server::{ChangeReply, Requester},
 };
 
 /// Maximum delay until the supervisor notices a signal while no capture exists.
@@ -102,15 +102,18 @@ impl Supervisor {
     /// Returns the reload that a signal has requested. Its result goes to the audit trail.
     fn requested_reload(&self) -> Option<Occurrence> {
         let who = self.signals.reload.take()?;
-        let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
-            audit::log_outcome(&who, "SIGHUP: reload", &outcome);
-            if let Err(e) = outcome {
-                tracing::error!(
-                    "SIGHUP: the reload failed, and the configuration is unchanged: {}",
-                    e.message
-                );
-            }
-        });
+        let reply = ChangeReply::new(
+            Requester::Owner,
+            move |outcome: Result<Changed, Refusal>| {
+                audit::log_outcome(&who, "SIGHUP: reload", &outcome);
+                if let Err(e) = outcome {
+                    tracing::error!(
+                        "SIGHUP: the reload failed, and the configuration is unchanged: {}",
+                        e.message
+                    );
+                }
+            },
+        );
         Some(Occurrence {
             event: Event::Reload,
             work: None,

@@ -11,7 +11,7 @@ mod text;
 pub use now::text_now;
 
 use crate::{
-    aliases,
+    aliases::{self, Alias},
     args::{CheckArgs, ConfigArgs},
     cmd::{ctl, devices::require_capable, privileges},
     daemon::sandbox::user,
@@ -19,6 +19,7 @@ use crate::{
     preload,
     term::{output, terminal},
 };
+use serde::Serialize;
 use std::{fs, path::Path};
 use wqcap_engine::{
     config::{Config, Problem},
@@ -26,6 +27,7 @@ use wqcap_engine::{
     filter::FilterCompiler,
     plan::{Plan, PortPlan},
     sink::outlook::outlook_of_folder,
+    stats::Outlook,
 };
 
 /// Prints the effective configuration and its plan. Fails if a run would fail to start.
@@ -57,18 +59,27 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let kept = plan.as_ref().map(|it| &it.output);
     let outlook = kept.and_then(|it| outlook_of_folder(it.dir.as_deref()?, &it.retention));
     if args.json {
-        output::print_json(&serde_json::json!({
-            "config": config,
-            "plan": plan,
-            "aliases": given.aliases,
-            "outlook": outlook,
-        }))
+        output::print_json(&CheckReport {
+            config: &config,
+            plan: plan.as_ref(),
+            aliases: &given.aliases,
+            outlook,
+        })
     } else {
         let aliases = text::aliases(&given.aliases);
         let disk = outlook.map(|it| format!("#   disk      {}\n", ctl::disk(&it)));
         let plan = text(&config, plan.as_ref());
         output::print(&format!("{aliases}{plan}{}", disk.unwrap_or_default()))
     }
+}
+
+/// Report of `wqcap check --json`.
+#[derive(Serialize)]
+struct CheckReport<'a> {
+    config: &'a Config,
+    plan: Option<&'a Plan>,
+    aliases: &'a [Alias],
+    outlook: Option<Outlook>,
 }
 
 /// Configuration that has been checked against this machine.

@@ -1,11 +1,15 @@
 //! `wqcap extract https://SENSOR`: fetches the frames of one or several sensors, merged by time.
 
-use super::{frames, notes_in_words, output_in_words, print_result};
+use super::{end, frames, notes_in_words, output_in_words, print_result};
 use crate::{
     args::ExtractArgs,
     daemon::signals,
     failure::Failure,
-    term::{progress::ReadProgress, table::bytes, time::TimePoint},
+    term::{
+        progress::ReadProgress,
+        table::{bytes, counted, thousands},
+        time::TimePoint,
+    },
 };
 use serde::Serialize;
 use std::{
@@ -46,6 +50,8 @@ struct SensorsExtracted {
 struct SensorAnswer {
     url: String,
     bytes: u64,
+    /// Number of frames that the sensor states.
+    frames: Option<u64>,
     lacks: Option<String>,
 }
 
@@ -138,6 +144,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
         answers.push(SensorAnswer {
             url: url.clone(),
             bytes: fetched.bytes,
+            frames: fetched.frames,
             lacks: fetched.lacks,
         });
     }
@@ -162,12 +169,20 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     })?;
     losses.append(&mut written.losses);
     written.losses = losses;
+    let stated: Option<u64> = answers.iter().map(|it| it.frames).sum();
+    if let Some(stated) = stated.filter(|it| *it != written.frames) {
+        written.losses.push(format!(
+            "the sensors state {}, and {} arrived",
+            counted(stated, "frame"),
+            thousands(written.frames)
+        ));
+    }
     let extracted = SensorsExtracted {
         written,
         sensors: answers,
     };
     print_result(args, quiet, &extracted, &text(&extracted))?;
-    Failure::from_messages(extracted.written.losses)
+    end(args, extracted.written)
 }
 
 /// Builds the local part of the query. Marks are looked up by the sensors.

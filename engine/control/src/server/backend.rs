@@ -26,21 +26,45 @@ pub trait Backend: Send + Sync {
     fn change(&self, command: &Command, reply: ChangeReply);
 }
 
+/// Who requests a change: work that takes long for one kind does not delay the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requester {
+    /// The owner of the capture process, root, or a signal.
+    Owner,
+    /// A member of a group, or a client with a key.
+    Other,
+}
+
 /// Reply to a change: sends its outcome to the client that requested it, from any thread. If it is
 /// dropped unsent, it reports that the capture has ended.
-pub struct ChangeReply(Option<Receiver>);
+pub struct ChangeReply {
+    requester: Requester,
+    receiver: Option<Receiver>,
+}
 
 type Receiver = Box<dyn FnOnce(Result<Changed, Refusal>) + Send>;
 
 impl ChangeReply {
-    /// Creates a reply to a change that calls `receiver` with the outcome.
-    pub fn new(receiver: impl FnOnce(Result<Changed, Refusal>) + Send + 'static) -> Self {
-        Self(Some(Box::new(receiver)))
+    /// Creates a reply to a change of `requester` that calls `receiver` with the outcome.
+    pub fn new(
+        requester: Requester,
+        receiver: impl FnOnce(Result<Changed, Refusal>) + Send + 'static,
+    ) -> Self {
+        Self {
+            requester,
+            receiver: Some(Box::new(receiver)),
+        }
+    }
+
+    /// Returns who requested the change.
+    #[must_use]
+    pub fn requester(&self) -> Requester {
+        self.requester
     }
 
     /// Sends the outcome of the change to the client that requested it.
     pub fn send(mut self, outcome: Result<Changed, Refusal>) {
-        if let Some(receiver) = self.0.take() {
+        if let Some(receiver) = self.receiver.take() {
             receiver(outcome);
         }
     }
@@ -48,7 +72,7 @@ impl ChangeReply {
 
 impl Drop for ChangeReply {
     fn drop(&mut self) {
-        if let Some(receiver) = self.0.take() {
+        if let Some(receiver) = self.receiver.take() {
             receiver(Err(Refusal::new(
                 RefusalCode::State,
                 "the capture has ended; nothing was changed",
@@ -67,7 +91,9 @@ mod tests {
         let (sender, outcomes) = mpsc::channel();
         let reply = || {
             let sender = sender.clone();
-            ChangeReply::new(move |outcome| sender.send(outcome).unwrap())
+            ChangeReply::new(Requester::Owner, move |outcome| {
+                sender.send(outcome).unwrap()
+            })
         };
         reply().send(Ok(Changed::default()));
         assert_eq!(outcomes.try_recv().unwrap(), Ok(Changed::default()));

@@ -100,11 +100,12 @@ impl IdempotencyCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Requester;
     use std::sync::mpsc::{Receiver, channel};
 
     fn reply() -> (ChangeReply, Receiver<Result<Changed, Refusal>>) {
         let (sender, outcomes) = channel();
-        let reply = ChangeReply::new(move |outcome| _ = sender.send(outcome));
+        let reply = ChangeReply::new(Requester::Owner, move |outcome| _ = sender.send(outcome));
         (reply, outcomes)
     }
 

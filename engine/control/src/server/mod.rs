@@ -19,7 +19,7 @@ mod session;
 mod thread;
 mod unix;
 
-pub use backend::{Backend, ChangeReply};
+pub use backend::{Backend, ChangeReply, Requester};
 pub use error::{ConfigProblem, StartError};
 pub use unix::ControlSocket;
 pub use wqcap_core::settings::{ControlConfig, FileMode};

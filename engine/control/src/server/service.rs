@@ -66,12 +66,13 @@ impl ControlService {
         let what = audit::describe(command);
         let Some(key) = key else {
             let who = who.clone();
-            let reply = ChangeReply::new(move |outcome| {
+            let reply = ChangeReply::new(reply.requester(), move |outcome| {
                 audit::log_outcome(&who, &what, &outcome);
                 reply.send(outcome);
             });
             return self.backend.change(command, reply);
         };
+        let requester = reply.requester();
         let begun = self.keys().begin(key, command, reply);
         match begun {
             Registration::New => {}
@@ -79,7 +80,7 @@ impl ControlService {
             Registration::Refused(refusal) => return audit::log_refusal(who, &what, &refusal),
         }
         let (service, key, who) = (Arc::clone(self), key.to_owned(), who.clone());
-        let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
+        let reply = ChangeReply::new(requester, move |outcome: Result<Changed, Refusal>| {
             audit::log_outcome(&who, &what, &outcome);
             // Sent outside the lock: a receiver may send another request at once.
             let waiting = service.keys().finish(&key, &outcome);

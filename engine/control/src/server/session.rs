@@ -5,7 +5,7 @@
 //! results.
 
 use super::{
-    backend::ChangeReply,
+    backend::{ChangeReply, Requester},
     idempotency::LONGEST_KEY,
     limits::TokenBucket,
     mailbox::{ClientId, Mailbox},
@@ -43,6 +43,7 @@ pub struct ClientSession {
     /// Name of the client in the audit trail.
     pub who: Peer,
     access: AccessLevel,
+    requester: Requester,
     context: SessionContext,
     bucket: TokenBucket,
     pending: u32,
@@ -70,11 +71,18 @@ pub enum SessionAction {
 impl ClientSession {
     /// Creates a session of `client`, whose name in the audit trail is `who`.
     #[must_use]
-    pub fn new(client: ClientId, who: Peer, access: AccessLevel, context: &SessionContext) -> Self {
+    pub fn new(
+        client: ClientId,
+        who: Peer,
+        access: AccessLevel,
+        requester: Requester,
+        context: &SessionContext,
+    ) -> Self {
         Self {
             client,
             who,
             access,
+            requester,
             bucket: TokenBucket::new(&context.service.limits, Instant::now()),
             context: context.clone(),
             pending: 0,
@@ -184,7 +192,7 @@ impl ClientSession {
         }
         self.pending += 1;
         let (mailbox, client) = (Arc::clone(&self.context.mailbox), self.client);
-        let reply = ChangeReply::new(move |outcome| {
+        let reply = ChangeReply::new(self.requester, move |outcome| {
             let answer = Answer::new(id, outcome.map(AnswerBody::Changed));
             mailbox.push(client, answer.text());
         });
@@ -300,7 +308,7 @@ pub(super) mod tests {
             counters: Arc::default(),
         };
         Harness {
-            session: ClientSession::new(7, Peer::process(7, 7), access, &context),
+            session: ClientSession::new(7, Peer::process(7, 7), access, Requester::Owner, &context),
             backend,
             mailbox: context.mailbox,
             now: Instant::now(),

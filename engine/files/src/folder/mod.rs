@@ -5,6 +5,7 @@ pub mod delivery;
 pub mod expired;
 pub mod file_list;
 pub mod open;
+pub mod path_text;
 
 use crate::name::{FileName, PART};
 use open::open_folder;

@@ -5,6 +5,7 @@ use super::{
     lock::FolderLock,
     problem::{ENDING, MOST_PINS, PinProblem},
 };
+use crate::folder::path_text;
 use crate::folder::{open::read_regular, sync_folder};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -57,6 +58,7 @@ pub enum PinError {
 #[non_exhaustive]
 pub struct UnsoundPin {
     /// Path of the invalid pin, or of the folder of pins.
+    #[serde(serialize_with = "path_text::serialize")]
     pub path: PathBuf,
     /// Reason why the pin is not valid.
     pub problem: PinProblem,

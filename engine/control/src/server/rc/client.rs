@@ -8,6 +8,7 @@ use crate::{
         fragment::{self, FragmentError, Reassembler},
     },
     server::{
+        backend::Requester,
         limits::ClientLimits,
         mailbox::ClientId,
         session::{ClientSession, SessionAction, SessionContext},
@@ -200,7 +201,8 @@ impl RcClient {
                 match challenge.and_then(|it| verify(it, text, credentials, &self.connection)) {
                     Some((access, welcome)) => {
                         let who = self.peer(Some(access));
-                        let session = ClientSession::new(self.id, who, access, context);
+                        let session =
+                            ClientSession::new(self.id, who, access, Requester::Other, context);
                         self.stage = HandshakeStage::Authenticated(Box::new(session));
                         SessionAction::Send(welcome)
                     }

@@ -12,6 +12,7 @@ pub use socket::check;
 
 use super::{
     StartError, avoid_cpus,
+    backend::Requester,
     mailbox::{ClientId, Mailbox},
     service::ControlService,
     session::{ClientSession, SessionContext},
@@ -228,7 +229,12 @@ impl UnixLoop {
         self.has_room(peer, access, is_owner)?;
         let stream = stream.try_clone().map_err(io_refusal)?;
         stream.set_nonblocking(true).map_err(io_refusal)?;
-        let session = ClientSession::new(self.next, who.clone(), access, &self.context);
+        let requester = match is_owner {
+            true => Requester::Owner,
+            false => Requester::Other,
+        };
+        let who = who.clone();
+        let session = ClientSession::new(self.next, who, access, requester, &self.context);
         self.clients.push(UnixClient::new(
             self.next, peer.uid, stream, session, is_owner,
         ));

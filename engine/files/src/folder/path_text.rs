@@ -1,0 +1,31 @@
+//! Paths in JSON, where text is UTF-8 and names of files need not be.
+
+use serde::Serializer;
+use std::path::{Path, PathBuf};
+
+/// Serializes a path as text, with U+FFFD in place of bytes that are not UTF-8. The implementation
+/// of serde refuses such paths.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+/// Serializes a path as [`serialize`] does, and no path as null.
+///
+/// # Errors
+/// Those of the serializer.
+#[expect(
+    clippy::ref_option,
+    reason = "the signature that serde's attribute needs"
+)]
+pub fn serialize_optional<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => serializer.collect_str(&path.display()),
+        None => serializer.serialize_none(),
+    }
+}
