@@ -25,7 +25,7 @@ pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
         return output::print_json(&list);
     }
     if devices.is_empty() {
-        terminal::print_line(format_args!(
+        terminal::print_block(&format!(
             "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
         ));
     }

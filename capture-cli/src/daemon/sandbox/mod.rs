@@ -21,7 +21,7 @@ pub mod hooks;
 pub mod outside;
 pub mod user;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, term::message};
 use calls::{CaptureParts, KernelSockets};
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 use landlock::RulesetError;
@@ -60,7 +60,10 @@ pub enum SandboxError {
 fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     // ^C at a terminal is for the capture, which then gives its helpers time to end.
-    command.arg(subcommand).process_group(0);
+    command
+        .args(message::arguments())
+        .arg(subcommand)
+        .process_group(0);
     Ok(command)
 }
 
