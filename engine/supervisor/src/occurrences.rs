@@ -3,12 +3,11 @@
 //! Requests of signals that no state depends on (flush, continued) are handled while waiting.
 
 use super::{
-    Host, Supervisor, device_recovery::DeviceSearch, flushing::Flushing, order::Occurrence,
-    run::LiveCapture, transitions::Event,
+    Host, Supervisor, device_recovery::DeviceSearch, flushing::Flushing, key_reload::report_reload,
+    order::Occurrence, run::LiveCapture, transitions::Event,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_control::{
-    audit,
     protocol::{Changed, Refusal},
     server::ChangeReply,
 };
@@ -103,13 +102,7 @@ impl Supervisor {
     fn requested_reload(&self) -> Option<Occurrence> {
         let who = self.signals.reload.take()?;
         let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
-            audit::log_outcome(&who, "SIGHUP: reload", &outcome);
-            if let Err(e) = outcome {
-                tracing::error!(
-                    "SIGHUP: the reload failed, and the configuration is unchanged: {}",
-                    e.message
-                );
-            }
+            report_reload(&who, &outcome);
         });
         Some(Occurrence {
             event: Event::Reload,

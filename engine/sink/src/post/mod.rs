@@ -11,7 +11,7 @@ pub(super) mod sealer;
 mod unshipped;
 
 use crate::{
-    WriterConfig,
+    Retention, WriterConfig,
     post::{
         gauge::RetentionGauge,
         hook::{HookReport, HookSender},
@@ -34,8 +34,9 @@ use wqcap_files::folder::file_list::FileList;
 
 /// Handles of the configured threads that process finished capture files.
 pub(super) struct PostClose {
-    keeper: Option<JoinHandle<DeletedFiles>>,
-    gauge: Option<RetentionGauge>,
+    keeper: JoinHandle<Option<DeletedFiles>>,
+    trigger: RetentionTrigger,
+    gauge: RetentionGauge,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
     /// Number of finished files not passed to the indexing thread because too many were waiting.
@@ -109,12 +110,8 @@ pub(super) fn list(files: &WriterConfig) -> FileList {
 impl PostClose {
     pub(super) fn start(files: &WriterConfig) -> Result<(Self, CloseNotifier), ResourceError> {
         let (dir, output) = (files.dir(), &files.output);
-        let keep = (!output.retention.is_everything())
-            .then(|| retention::start(dir, output, &files.finish_times, files.at_rest.as_ref()));
-        let (keeper, trigger, gauge) = match keep.transpose()? {
-            Some((keeper, trigger, gauge)) => (Some(keeper), Some(trigger), Some(gauge)),
-            None => (None, None, None),
-        };
+        let key = files.at_rest.as_ref();
+        let (keeper, trigger, gauge) = retention::start(dir, output, &files.finish_times, key)?;
         let hook = output.hook.as_ref();
         let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));
         let (hooks, hook_files) = hook.transpose()?.unzip();
@@ -123,7 +120,7 @@ impl PostClose {
         let (indexer, index_files) = index.transpose()?.unzip();
         let unindexed = Arc::<AtomicU64>::default();
         let mut notifier = CloseNotifier {
-            trigger: trigger.clone(),
+            trigger: Some(trigger.clone()),
             hooks: hook_files,
             indexer: index_files,
             unindexed: Arc::clone(&unindexed),
@@ -134,7 +131,7 @@ impl PostClose {
             let (running, plain) = Sealer::start(key.clone(), dir, output, notifier, list(files))?;
             sealer = Some(running);
             notifier = CloseNotifier {
-                trigger,
+                trigger: Some(trigger.clone()),
                 hooks: None,
                 indexer: None,
                 unindexed: Arc::clone(&unindexed),
@@ -143,6 +140,7 @@ impl PostClose {
         }
         let it = Self {
             keeper,
+            trigger,
             gauge,
             hooks,
             indexer,
@@ -152,9 +150,19 @@ impl PostClose {
         Ok((it, notifier))
     }
 
-    /// Returns the gauge of the retention thread; `None`: files are never deleted.
-    pub(super) fn gauge(&self) -> Option<RetentionGauge> {
+    /// Returns the gauge of the retention thread.
+    pub(super) fn gauge(&self) -> RetentionGauge {
         self.gauge.clone()
+    }
+
+    /// Returns the present retention limits.
+    pub(super) fn retention(&self) -> Retention {
+        self.trigger.limits()
+    }
+
+    /// Replaces the retention limits. The retention thread applies them at once.
+    pub(super) fn set_retention(&self, limits: Retention) {
+        self.trigger.set_limits(limits);
     }
 
     /// Waits for the threads to process the last finished files. The waits for encryption, hooks
@@ -165,9 +173,11 @@ impl PostClose {
         if let Some(indexer) = self.indexer {
             indexer.finish(self.unindexed.load(Ordering::Relaxed));
         }
+        // The retention thread ends with the last trigger.
+        drop(self.trigger);
         PostCloseReport {
             sealed,
-            deleted: self.keeper.map(|it| it.join().unwrap_or_default()),
+            deleted: self.keeper.join().unwrap_or_default(),
             hooks: self.hooks.map(|it| it.join().unwrap_or_default()),
         }
     }
