@@ -143,7 +143,11 @@ impl Sandbox {
     /// Restricts this thread, and the threads that it creates, to the files that are shipped.
     /// Connections may go anywhere, because the store resolves its own addresses.
     #[cfg(feature = "ship")]
-    pub fn enter_to_ship(settings: &Config, plan: &wqcap_ship::ShipPlan) -> Result<(), Failure> {
+    pub fn enter_to_ship(
+        settings: &Config,
+        plan: &wqcap_ship::ShipPlan,
+        config: Option<&Path>,
+    ) -> Result<(), Failure> {
         let it = Self {
             wanted: settings.process.sandbox,
             parts: CaptureParts::default(),
@@ -152,7 +156,7 @@ impl Sandbox {
             return Ok(());
         }
         let metrics = settings.ship.as_ref().and_then(|it| it.metrics.as_ref());
-        let own = files::AllowedPaths::to_ship(plan, metrics.map(|it| it.port));
+        let own = files::AllowedPaths::to_ship(plan, config, metrics.map(|it| it.port));
         it.check("landlock denies other files", own.restrict())
     }
 
@@ -162,6 +166,7 @@ impl Sandbox {
     pub fn enter_to_serve(
         settings: &Config,
         plan: &wqcap_serve::ServePlan,
+        config: Option<&Path>,
         port: u16,
     ) -> Result<(), Failure> {
         let it = Self {
@@ -179,7 +184,7 @@ impl Sandbox {
         if it.wanted == Wanted::Off {
             return Ok(());
         }
-        let own = files::AllowedPaths::to_serve(plan, pins, port);
+        let own = files::AllowedPaths::to_serve(plan, config, pins, port);
         it.check("landlock denies other files", own.restrict())
     }
 
