@@ -108,7 +108,13 @@ fn errors_are_objects() {
         ),
         (&["run", "--count", "many", "--log-format=json"], 2, "many"),
         (
-            &["extract", "--log-format=json", "/nonexistent.pcap"],
+            &[
+                "extract",
+                "--log-format=json",
+                "-o",
+                "x.pcap",
+                "/nonexistent.pcap",
+            ],
             2,
             "/nonexistent.pcap",
         ),

@@ -440,7 +440,7 @@ fn a_reload_replaces_tokens_certificates_and_limits() {
     let audit = service.audit();
     let line = audit.iter().find(|it| it.contains("SIGHUP: reload"));
     let line = line.expect("a line of the reload");
-    assert!(line.contains("serve.max_bytes = 1048576"), "{line}");
+    assert!(line.contains(r#"serve.max_bytes = \"1MiB\""#), "{line}");
     // A key that needs a restart is named, and nothing is replaced.
     let _ = config("max_requests = 4\nclient_ca = \"/nonexistent\"\n");
     service.run.signal(Signal::HUP);
