@@ -55,7 +55,7 @@ pub(super) struct PostCloseReport {
 /// Sender of finished capture files to the threads that process them. The threads end when it is
 /// dropped.
 pub(super) struct CloseNotifier {
-    trigger: Option<RetentionTrigger>,
+    trigger: RetentionTrigger,
     hooks: Option<HookSender>,
     indexer: Option<Sender<PathBuf>>,
     unindexed: Arc<AtomicU64>,
@@ -66,7 +66,7 @@ pub(super) struct CloseNotifier {
 impl CloseNotifier {
     /// Returns the trigger of the retention thread by which the writer requests space on a full
     /// disk.
-    pub(super) fn trigger(&self) -> Option<RetentionTrigger> {
+    pub(super) fn trigger(&self) -> RetentionTrigger {
         self.trigger.clone()
     }
 
@@ -82,9 +82,7 @@ impl CloseNotifier {
             sealer.send(file);
             return;
         }
-        if let Some(trigger) = &self.trigger {
-            trigger.record_finished(file, by);
-        }
+        self.trigger.record_finished(file, by);
         if let Some(hooks) = &self.hooks {
             hooks.send(file);
         }
@@ -120,7 +118,7 @@ impl PostClose {
         let (indexer, index_files) = index.transpose()?.unzip();
         let unindexed = Arc::<AtomicU64>::default();
         let mut notifier = CloseNotifier {
-            trigger: Some(trigger.clone()),
+            trigger: trigger.clone(),
             hooks: hook_files,
             indexer: index_files,
             unindexed: Arc::clone(&unindexed),
@@ -131,7 +129,7 @@ impl PostClose {
             let (running, plain) = Sealer::start(key.clone(), dir, output, notifier, list(files))?;
             sealer = Some(running);
             notifier = CloseNotifier {
-                trigger: Some(trigger.clone()),
+                trigger: trigger.clone(),
                 hooks: None,
                 indexer: None,
                 unindexed: Arc::clone(&unindexed),

@@ -430,7 +430,7 @@ impl Writer {
             unclosed,
             failed: Arc::clone(&failed),
             requests: Arc::clone(&it.requests),
-            trigger: notifier.trigger(),
+            trigger: Some(notifier.trigger()),
             ahead,
         };
         let naming = Naming::new(

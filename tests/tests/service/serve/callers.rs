@@ -403,7 +403,7 @@ fn a_reload_replaces_tokens_certificates_and_limits() {
     let authority = Authority::new();
     let tokens = stored.dir.join("tokens").display().to_string();
     let alice = token(&tokens, "alice", "read");
-    let config = |text: &str| stored.dir.write("serve.toml", &format!("[serve]\n{text}"));
+    let config = |text: &str| stored.dir.write("serve.toml", format!("[serve]\n{text}"));
     let file = config("max_requests = 4\n");
     let mut sets = authority.sets();
     sets.push(format!("serve.tokens={tokens}"));
