@@ -1,12 +1,14 @@
-//! Log events as lines on stderr, in the form of all other messages: `warning: text key=value`.
-//! Lines of the audit trail begin with `audit:` and are written at every level that is set while
-//! the program runs.
+//! Log events as lines on stderr, in the form of all other messages: `warning: text key=value`, or
+//! a JSON object. Lines of the audit trail begin with `audit:` and are written at every level that
+//! is set while the program runs.
 
 use crate::term::{
+    message::{self, LogRecord, MessageKind, RecordLevel},
     stderr::{self, TextKind},
     terminal,
     text::Text,
 };
+use serde_json::{Map, Value};
 use std::{
     fmt, io,
     sync::{Mutex, OnceLock, PoisonError},
@@ -15,7 +17,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::{
     EnvFilter,
     filter::ParseError,
-    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    fmt::{
+        FmtContext, FormatEvent, FormatFields, MakeWriter,
+        format::{JsonFields, Writer},
+    },
     registry::LookupSpan,
     reload,
 };
@@ -72,6 +77,9 @@ pub fn start(verbose: u8, quiet: bool) {
         (false, 1) => "debug",
         (false, _) => "trace",
     };
+    if message::is_json() {
+        stderr::catch_panics();
+    }
     let chosen = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
@@ -81,9 +89,10 @@ pub fn start(verbose: u8, quiet: bool) {
         _ => filter(active),
     };
     let filter = made.unwrap_or_else(|e| {
-        terminal::print_line(format_args!(
-            "warning: RUST_LOG is invalid ({e}): logging at level {level}"
-        ));
+        terminal::print(
+            MessageKind::Warning,
+            format_args!("RUST_LOG is invalid ({e}): logging at level {level}"),
+        );
         active = level;
         EnvFilter::new(level)
     });
@@ -99,7 +108,7 @@ pub fn start(verbose: u8, quiet: bool) {
     builder.init();
 }
 
-/// Formatter that writes a log event as one line: `level: text key=value`.
+/// Formatter that writes a log event as one line: `level: text key=value`, or a [`LogRecord`].
 struct LogLine;
 
 impl<S, N> FormatEvent<S, N> for LogLine
@@ -113,6 +122,9 @@ where
         mut to: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        if message::is_json() {
+            return to.write_str(&record(event)?);
+        }
         to.write_str(match *event.metadata().level() {
             _ if event.metadata().target() == AUDIT => "audit: ",
             Level::ERROR => "error: ",
@@ -127,6 +139,32 @@ where
         // One event is one line, whatever names and answers it quotes.
         writeln!(to, "{}", Text(fields))
     }
+}
+
+/// Returns a log event as a line of JSON. A line of the audit trail has fields only, and its message is
+/// the request that they name.
+fn record(event: &Event<'_>) -> Result<String, fmt::Error> {
+    let mut fields = String::new();
+    JsonFields::new().format_fields(Writer::new(&mut fields), event)?;
+    let mut fields: Map<String, Value> = serde_json::from_str(&fields).map_err(|_| fmt::Error)?;
+    let text = match fields.remove("message") {
+        Some(text) => Some(text),
+        None => fields.get("what").cloned(),
+    };
+    let line = LogRecord {
+        time: message::now(),
+        level: match *event.metadata().level() {
+            Level::ERROR => RecordLevel::Error,
+            Level::WARN => RecordLevel::Warn,
+            Level::INFO => RecordLevel::Info,
+            Level::DEBUG => RecordLevel::Debug,
+            Level::TRACE => RecordLevel::Trace,
+        },
+        target: event.metadata().target(),
+        message: text.as_ref().and_then(Value::as_str).unwrap_or_default(),
+        fields,
+    };
+    Ok(line.line())
 }
 
 /// Destination of all log events: stderr.

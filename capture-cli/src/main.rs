@@ -38,8 +38,8 @@ use cmd::{
 use cmd::{fleet, ship};
 use daemon::sandbox;
 use failure::{Failure, FailureKind};
-use std::{process::ExitCode, time::Duration};
-use term::{stderr, terminal};
+use std::{env, process::ExitCode, time::Duration};
+use term::{message, stderr, terminal};
 
 /// Time limit for writing the last lines to stderr if the program that reads stderr is stuck.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -49,14 +49,17 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             let e = args::hint(e);
+            let given = env::args_os().map(|it| it.to_string_lossy().into_owned());
+            message::set_format(message::of_arguments(given));
             // clap reports help and version as errors with status 0. A closed pipe is ignored.
             match e.use_stderr() {
-                true => print_indented(&e.render().to_string()),
+                true => print_refusal(&e.render().to_string()),
                 false => drop(e.print()),
             }
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
+    message::set_format(args.log_format);
     log::start(args.verbose, args.quiet);
     let outcome = match args.command {
         CliCommand::Devices(it) => devices::devices(&it),
@@ -89,7 +92,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for message in &failure.messages {
-                print_indented(&format!("error: {message}"));
+                terminal::print_error(message);
             }
             ExitCode::from(status(&failure))
         }
@@ -98,11 +101,12 @@ fn main() -> ExitCode {
     status
 }
 
-/// Prints a message. Its later lines are indented, so that a line end in a foreign text does not
-/// begin a message of its own.
-fn print_indented(message: &str) {
-    let text = message.trim_end().replace('\n', "\n  ") + "\n";
-    terminal::write_lines(text.as_bytes());
+/// Prints what clap says about a command line that it does not accept: an error, or the help.
+fn print_refusal(text: &str) {
+    match text.strip_prefix("error: ") {
+        Some(message) => terminal::print_error(message),
+        None => terminal::print_block(text),
+    }
 }
 
 /// Returns the exit status of wqcap: 0 done; 1 failed while running; 2 the command line, the config

@@ -42,8 +42,8 @@ pub fn enter(wires: &[String], settings: &[Setting]) -> Result<(), Failure> {
         && !settings.iter().any(|it| it.key == "caps")
         && !has_net_raw()
     {
-        terminal::print_line(format_args!(
-            "note: this process lacks CAP_NET_RAW; the software NIC grants every capability, because the wire {} reaches no network",
+        terminal::print_note(format_args!(
+            "this process lacks CAP_NET_RAW; the software NIC grants every capability, because the wire {} reaches no network",
             wires.join(", ")
         ));
         settings.push(Setting {

@@ -53,7 +53,7 @@ mod store;
 mod timeline;
 mod times;
 
-pub use listener::{Server, ServerError};
+pub use listener::{ServeReload, Server, ServerError};
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_files::sealed::SecretKey;
@@ -82,6 +82,13 @@ pub struct ServePlan {
     pub key: Option<SecretKey>,
     /// Name of the sensor.
     pub sensor: String,
+    /// Limits of requests and answers.
+    pub limits: ServeLimits,
+}
+
+/// Limits of requests and answers, which can change while the service runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeLimits {
     /// Largest number of requests that read files at the same time.
     pub max_requests: usize,
     /// Number of bytes after which an answer with packets ends as incomplete.

@@ -5,7 +5,7 @@
 //! The kernel ends a connection whose client does not take bytes for [`STALLED`](crate::packets::STALLED).
 
 use crate::{
-    PATIENCE, ServePlan, TlsFiles,
+    PATIENCE, ServeLimits, ServePlan, TlsFiles,
     identity::{TokenError, Tokens, certificate_name},
     net_threads::NetThreads,
     openapi,
@@ -27,7 +27,7 @@ use std::{
     net::{SocketAddr, TcpListener as StdListener},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -100,10 +100,50 @@ pub struct Server {
     runtime: Runtime,
     threads: NetThreads,
     listener: StdListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<SharedTls>,
     service: Arc<ServeState>,
     /// Address on which the service listens.
     pub address: SocketAddr,
+}
+
+/// TLS side of the service, which a reload replaces for further connections.
+type SharedTls = Arc<Mutex<TlsAcceptor>>;
+
+/// Handle that replaces tokens, certificates and limits of a running service.
+#[derive(Clone)]
+pub struct ServeReload {
+    tls: Option<SharedTls>,
+    service: Arc<ServeState>,
+}
+
+impl ServeReload {
+    /// Reads tokens and certificates again from the files of the start, and sets `limits`. Open
+    /// connections keep their certificates, and requests that have begun their limits.
+    ///
+    /// # Errors
+    /// A file cannot be used; then nothing is replaced.
+    pub fn reload(&self, limits: ServeLimits) -> Result<(), ServerError> {
+        let (tokens, tls) = secrets(&self.service.plan)?;
+        if let (Some(shared), Some(tls)) = (&self.tls, tls) {
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+        }
+        self.service.replace(tokens, limits);
+        Ok(())
+    }
+}
+
+/// Reads the tokens and certificates of a plan.
+fn secrets(plan: &ServePlan) -> Result<(Tokens, Option<TlsAcceptor>), ServerError> {
+    let tokens = match &plan.tokens {
+        None => Tokens::default(),
+        Some(path) => Tokens::read(path).map_err(|source| ServerError::Tokens {
+            path: path.clone(),
+            source,
+        })?,
+    };
+    let tls = plan.tls.as_ref();
+    let tls = tls.map(|it| acceptor(it, plan.tokens.is_some()));
+    Ok((tokens, tls.transpose()?))
 }
 
 impl Server {
@@ -120,18 +160,8 @@ impl Server {
         {
             return Err(ServerError::Open(*open));
         }
-        let tokens = match &plan.tokens {
-            None => Tokens::default(),
-            Some(path) => Tokens::read(path).map_err(|source| ServerError::Tokens {
-                path: path.clone(),
-                source,
-            })?,
-        };
-        let tls = plan
-            .tls
-            .as_ref()
-            .map(|it| acceptor(it, plan.tokens.is_some()));
-        let tls = tls.transpose()?;
+        let (tokens, tls) = secrets(&plan)?;
+        let tls = tls.map(|it| Arc::new(Mutex::new(it)));
         let (listener, address) = bound(&plan.listen)?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let threads = NetThreads::start().map_err(ServerError::Threads)?;
@@ -146,6 +176,15 @@ impl Server {
             service,
             address,
         })
+    }
+
+    /// Returns a handle that replaces tokens, certificates and limits while the service runs.
+    #[must_use]
+    pub fn reload_handle(&self) -> ServeReload {
+        ServeReload {
+            tls: self.tls.clone(),
+            service: Arc::clone(&self.service),
+        }
     }
 
     /// Serves until `may_continue` returns `false`, then completes short answers.
@@ -288,7 +327,7 @@ fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerErr
 /// Accepts connections, each in a task of its own.
 async fn accept(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<SharedTls>,
     service: &Arc<ServeState>,
     routes: Router,
     connections: &Arc<Semaphore>,
@@ -320,7 +359,10 @@ async fn accept(
             stopped: stopped.clone(),
             _permit: permit,
         };
-        let tls = tls.clone();
+        let tls = tls.as_ref().map(|it| {
+            let tls = it.lock().unwrap_or_else(PoisonError::into_inner);
+            tls.clone()
+        });
         threads.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 task.handshake(stream, tls).await;

@@ -26,16 +26,12 @@ use std::{
     io::{self, ErrorKind, Write},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
 };
-use tokio::{
-    runtime::Handle,
-    sync::{OwnedSemaphorePermit, mpsc},
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use wqcap_files::{
     extract::{ExtractQuery, extract_into},
     format::{ETHERNET, pcap},
@@ -81,11 +77,30 @@ pub struct PacketsForm {
     pub is_file_always: bool,
 }
 
+/// Right of one request to read files, which ends when it is dropped.
+pub struct ReadPermit(Arc<AtomicUsize>);
+
+impl ReadPermit {
+    /// Returns the right to read files if fewer than `most` requests read files now, whose number is
+    /// `reading`.
+    pub fn take(reading: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let more = |now| (now < most).then(|| now + 1);
+        let begun = reading.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        begun.ok().map(|_| Self(Arc::clone(reading)))
+    }
+}
+
+impl Drop for ReadPermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Answers with the frames of the query that `prepare` builds. The permit is held until the files are
 /// read.
 pub async fn answer(
     prepare: impl FnOnce() -> Result<(ExtractQuery, PacketsForm), ApiError> + Send + 'static,
-    permit: OwnedSemaphorePermit,
+    permit: ReadPermit,
     audited: Audited,
     counters: Arc<Counters>,
 ) -> Result<Response<Body>, ApiError> {

@@ -1,12 +1,12 @@
 //! The HTTP interface: paths, parameters, who may call.
 
 use crate::{
-    ServePlan,
+    ServeLimits, ServePlan,
     audit::{Audited, Counters},
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
     identity::{Caller, CallerRole, Tokens},
-    packets::{self, PacketsForm},
+    packets::{self, PacketsForm, ReadPermit},
     sensor::{self, PinsAnswer, SensorAccess, StatusAnswer},
     steno,
     store::{CaptureStore, StoreView},
@@ -26,13 +26,10 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use std::{
     net::{IpAddr, SocketAddr},
     ops::Range,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicUsize},
     time::Duration,
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 use wqcap_files::{
     extract::{ExtractQuery, FrameQuery},
@@ -62,11 +59,19 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
 /// Plan, tokens, files and counters that all requests share.
 pub struct ServeState {
     pub plan: ServePlan,
-    pub tokens: Tokens,
     pub store: CaptureStore,
     pub sensor: SensorAccess,
     pub counters: Arc<Counters>,
-    requests: Arc<Semaphore>,
+    /// Tokens and limits, which a reload replaces.
+    changeable: Mutex<Changeable>,
+    /// Number of requests that read files now.
+    reading: Arc<AtomicUsize>,
+}
+
+/// Part of the service that a reload replaces.
+struct Changeable {
+    tokens: Arc<Tokens>,
+    limits: ServeLimits,
 }
 
 /// Facts of the connection that a request came over.
@@ -87,10 +92,37 @@ impl ServeState {
             store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone()),
             sensor: SensorAccess::new(plan.dir.clone(), plan.control.clone()),
             counters: Arc::default(),
-            requests: Arc::new(Semaphore::new(plan.max_requests)),
-            tokens,
+            changeable: Mutex::new(Changeable {
+                tokens: Arc::new(tokens),
+                limits: plan.limits,
+            }),
+            reading: Arc::default(),
             plan,
         }
+    }
+
+    fn changeable(&self) -> MutexGuard<'_, Changeable> {
+        self.changeable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces tokens and limits. Requests that have begun keep theirs.
+    pub fn replace(&self, tokens: Tokens, limits: ServeLimits) {
+        *self.changeable() = Changeable {
+            tokens: Arc::new(tokens),
+            limits,
+        };
+    }
+
+    /// Returns the present tokens.
+    fn tokens(&self) -> Arc<Tokens> {
+        Arc::clone(&self.changeable().tokens)
+    }
+
+    /// Returns the present limits.
+    fn limits(&self) -> ServeLimits {
+        self.changeable().limits
     }
 
     /// Returns `true` if callers need a token or a certificate.
@@ -99,9 +131,9 @@ impl ServeState {
     }
 
     /// Returns the right to read files, if a request may begin to.
-    fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let permit = Arc::clone(&self.requests).try_acquire_owned();
-        permit.map_err(|_| ApiError::Busy(self.plan.max_requests))
+    fn permit(&self) -> Result<ReadPermit, ApiError> {
+        let most = self.limits().max_requests;
+        ReadPermit::take(&self.reading, most).ok_or(ApiError::Busy(most))
     }
 
     /// Returns the files of the capture.
@@ -123,7 +155,7 @@ impl ServeState {
             address: connection.address,
         };
         if let Some(token) = token_of(headers) {
-            return match self.tokens.find(token) {
+            return match self.tokens().find(token) {
                 Some((name, role)) => Ok(of(Some(name), role)),
                 None => Err(ApiError::Unauthenticated("the token is not known")),
             };
@@ -588,7 +620,7 @@ fn frames_of(
             1..u64::MAX,
             u64::MAX,
         )?
-        .min(service.plan.max_bytes),
+        .min(service.limits().max_bytes),
     };
     Ok(FrameQuery {
         community_id: params.community_id.clone().filter(|it| !it.is_empty()),
@@ -671,7 +703,7 @@ fn steno_frames(
     };
     let limits = OutputLimits {
         frames: limit("steno-limit-packets")?,
-        bytes: limit("steno-limit-bytes")?.min(service.plan.max_bytes),
+        bytes: limit("steno-limit-bytes")?.min(service.limits().max_bytes),
     };
     let parsed = steno::parse(text, times::now());
     let alternatives = parsed.map_err(|e| ApiError::value("query", text, e))?;
@@ -1001,14 +1033,15 @@ pub async fn log_in(
     let check = || -> Result<_, ApiError> {
         check_origin(&headers)?;
         let it: SessionBody = json(&headers, &body)?;
-        let found = service.tokens.find(&it.token);
+        let tokens = service.tokens();
+        let found = tokens.find(&it.token);
         let (name, _) = found.ok_or(ApiError::Unauthenticated("the token is not known"))?;
-        Ok((name, it.token))
+        Ok((name.to_owned(), it.token))
     };
     const WHAT: &str = "POST /api/v1/session";
     match check() {
         Ok((name, token)) => {
-            Audited::new(caller(Some(name)), WHAT).done(&service.counters);
+            Audited::new(caller(Some(&name)), WHAT).done(&service.counters);
             Ok(with_cookie(&service, &token, SESSION_S))
         }
         Err(e) => {

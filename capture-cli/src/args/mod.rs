@@ -30,12 +30,17 @@ pub use serve::*;
 #[cfg(feature = "ship")]
 pub use ship::*;
 
-use clap::{ArgAction, Parser, Subcommand};
+use crate::term::message::LogFormat;
+use clap::{
+    ArgAction, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use std::{
     path::PathBuf,
     str::FromStr,
     time::{Duration, TryFromFloatSecsError},
 };
+use strum::VariantNames;
 use wqcap_engine::config::{Size, Span};
 
 /// Examples and exit statuses that follow the main help.
@@ -99,6 +104,18 @@ pub struct Args {
         help_heading = GLOBAL
     )]
     pub quiet: bool,
+    /// Form of all lines on stderr: text, or json with one object per line [default: text]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_default_value = true,
+        hide_possible_values = true,
+        value_parser = PossibleValuesParser::new(LogFormat::VARIANTS).map(|it| it.parse().unwrap_or(LogFormat::Text)),
+        help_heading = GLOBAL
+    )]
+    pub log_format: LogFormat,
     #[command(subcommand)]
     pub command: CliCommand,
 }

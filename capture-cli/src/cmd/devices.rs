@@ -35,8 +35,8 @@ pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
         });
     }
     if devices.is_empty() {
-        terminal::print_line(format_args!(
-            "no RDMA device on this machine; to try the software NIC: {TRY_MODEL}"
+        terminal::print_block(&format!(
+            "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
         ));
     }
     let devices_text = text(&devices);

@@ -32,7 +32,7 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     }
     let (missing, others): (Vec<_>, Vec<_>) = fleet.findings.iter().partition(|it| it.is_missing());
     for it in others {
-        terminal::print_line(format_args!("note: {}", message(it, &url)));
+        terminal::print_note(format_args!("{}", message(it, &url)));
     }
     Failure::from_messages(missing.into_iter().map(|it| message(it, &url)).collect())
 }

@@ -92,7 +92,7 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
             seconds: summary.seconds,
         })?;
     } else if !quiet {
-        terminal::write_lines(text(args, &report, &summary, frames, &notes).as_bytes());
+        terminal::print_block(&text(args, &report, &summary, frames, &notes));
     }
     let inputs = summary.inputs.iter();
     let losses = inputs.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));

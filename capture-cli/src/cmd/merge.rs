@@ -66,7 +66,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     if args.json {
         output::print_json(&summary)?;
     } else if !quiet {
-        terminal::write_lines(text(&summary).as_bytes());
+        terminal::print_block(&text(&summary));
     }
     let messages = summary
         .inputs

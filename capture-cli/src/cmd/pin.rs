@@ -83,7 +83,7 @@ impl CaptureSet {
             ))
         })?;
         for note in folder.unread_notes() {
-            terminal::print_line(format_args!("note: {note}"));
+            terminal::print_note(format_args!("{note}"));
         }
         let is_capture = |(path, _): &(PathBuf, u64)| {
             let file = FileRanges::whole(path.clone()).with_key(key.clone());
@@ -182,7 +182,7 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
         return Ok(());
     };
     for note in notes(&place, fact, now) {
-        terminal::print_line(format_args!("note: {note}"));
+        terminal::print_note(format_args!("{note}"));
     }
     match args.json {
         true => output::print_json(fact),
@@ -247,11 +247,11 @@ fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
         });
     }
     for note in &pins.notes {
-        terminal::print_line(format_args!("note: {note}"));
+        terminal::print_note(format_args!("{note}"));
     }
     for it in &pins.unsound {
-        terminal::print_line(format_args!(
-            "note: {:?}: {}; no capture file is deleted until this is corrected",
+        terminal::print_note(format_args!(
+            "{:?}: {}; no capture file is deleted until this is corrected",
             it.path.display(),
             it.problem
         ));

@@ -51,7 +51,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let folder = CaptureFolder::list(&args.dir);
     let folder = folder.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
     for note in folder.unread_notes() {
-        terminal::print_line(format_args!("note: {note}"));
+        terminal::print_note(format_args!("{note}"));
     }
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));

@@ -68,7 +68,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     }
     reading.clear();
     for note in notes {
-        terminal::print_line(format_args!("note: {note}"));
+        terminal::print_note(format_args!("{note}"));
     }
     if files.is_empty() {
         return Failure::from_messages(losses);

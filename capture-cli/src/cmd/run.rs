@@ -73,7 +73,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     given.capture_models(&args.model)?;
     if !quiet {
         for note in &given.notes {
-            terminal::print_line(format_args!("note: {note}"));
+            terminal::print_note(format_args!("{note}"));
         }
     }
     let file = given.config.file.as_deref();
@@ -187,7 +187,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     drop((control, metrics));
     let recovered = leftovers.map(|it| it.finish(&stop)).unwrap_or_default();
     if !quiet {
-        terminal::write_lines(recover::text(&recovered).as_bytes());
+        terminal::print_block(&recover::text(&recovered));
     }
     let json = Summary::new(&plan, &report, &recovered);
     let in_place = outside.is_none() || replaced.is_none();
@@ -217,7 +217,7 @@ fn limits(given: &LimitArgs) -> Limits {
 fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
     let text = backend.map(|it| summary::counters(&it.snapshot()));
     let text = text.unwrap_or_else(|| "counters: the capture has not begun\n".into());
-    terminal::write_lines(text.as_bytes());
+    terminal::print_block(&text);
 }
 
 /// Host of a supervised capture: loads the configuration, and reports progress to stderr and the
@@ -325,7 +325,7 @@ fn conclude(
     ];
     // A summary that cannot be written is at least shown.
     if !quiet || is_lost {
-        terminal::write_lines(summary::text(report).as_bytes());
+        terminal::print_block(&summary::text(report));
     }
     let mut messages: Vec<_> = outcomes
         .into_iter()

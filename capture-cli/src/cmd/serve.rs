@@ -3,18 +3,59 @@
 use crate::{
     args::ServeArgs,
     cmd::key,
-    daemon::{sandbox::Sandbox, sd_notify::Service, signals},
+    daemon::{reload::Reloadable, sandbox::Sandbox, sd_notify::Service, signals},
     failure::Failure,
     term::{output, stderr, terminal},
 };
 use rustix::process::{getpriority_process, setpriority_process};
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_engine::config::{Config, Format, ServeConfig};
-use wqcap_serve::{FlowsFolder, ServePlan, Server, ServerError, TlsFiles, identity};
+use wqcap_serve::{FlowsFolder, ServeLimits, ServePlan, Server, ServerError, TlsFiles, identity};
+use wqcap_supervisor::{KeyReload, ReloadTable};
 
 /// Nice value of the process. Without a class of its own, the kernel derives the priority for I/O
 /// from it: (nice + 20) / 5 (ioprio_set(2)).
 const NICE: i32 = 10;
+
+/// Effects of a reload on the keys of the service. A reload always reads tokens and certificates
+/// again.
+const KEYS: ReloadTable = ReloadTable {
+    process: "`wqcap serve`",
+    keys: {
+        use KeyReload::{Applies, NeedsRestart, Unused};
+        const SECRETS: KeyReload = NeedsRestart(
+            "the sandbox permits only the files of the start, whose content a reload reads again",
+        );
+        const FOLDERS: KeyReload =
+            NeedsRestart("the sandbox permits only the folders of the start");
+        &[
+            ("serve.max_requests", Applies),
+            ("serve.max_bytes", Applies),
+            (
+                "serve.listen",
+                NeedsRestart("the service is bound to its address"),
+            ),
+            ("serve.*", SECRETS),
+            ("output.dir", FOLDERS),
+            ("output.index_dir", FOLDERS),
+            ("output.encrypt_key*", SECRETS),
+            ("flows*", FOLDERS),
+            (
+                "control*",
+                NeedsRestart("the socket of the capture is known from the start"),
+            ),
+            (
+                "ship.sensor",
+                NeedsRestart("the name of the sensor is known from the start"),
+            ),
+            (
+                "process.*",
+                NeedsRestart("the process has entered its sandbox"),
+            ),
+            ("*", Unused),
+        ]
+    },
+};
 
 impl From<ServerError> for Failure {
     fn from(e: ServerError) -> Self {
@@ -33,12 +74,18 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
         return new_token(args, &serve, name);
     }
     let plan = plan(&config, &serve)?;
+    let file = args.config.file.as_deref();
     let mut service = Service::new();
     // The capture has priority.
     if getpriority_process(None).is_ok_and(|it| it < NICE) {
         let _ = setpriority_process(None, NICE);
     }
-    Sandbox::enter_to_serve(&config, &plan, serve.listen.port)?;
+    Sandbox::enter_to_serve(
+        &config,
+        &plan,
+        file.filter(|it| it.as_os_str() != "-"),
+        serve.listen.port,
+    )?;
     // Answers must not wait for a log collector.
     stderr::detach();
     stderr::start_writer().map_err(|e| {
@@ -46,7 +93,8 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
             "cannot start the thread that writes to stderr: {e}"
         ))
     })?;
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let signals = signals::catch_to_reload(true);
+    let signals = signals.map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let scheme = match plan.tls {
         Some(_) => "https",
         None => "http",
@@ -58,9 +106,18 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
     }
     let status = format!("serves at {scheme}://{address}");
     service.ready(&status);
+    let handle = server.reload_handle();
+    let mut reloadable = Reloadable::new(&args.config, KEYS, config, |it| {
+        it.serve.get_or_insert_default();
+    });
     server.run(|| {
         service.alive(&status);
-        !stop.load(Ordering::Relaxed)
+        reloadable.attend(&signals, |new| {
+            let serve = new.serve.clone().unwrap_or_default();
+            handle.reload(limits(&serve))?;
+            Ok("tokens and certificates were read again".into())
+        });
+        !signals.stop_flag().load(Ordering::Relaxed)
     })?;
     service.stopping();
     Ok(())
@@ -77,8 +134,8 @@ fn new_token(args: &ServeArgs, serve: &ServeConfig, name: &str) -> Result<(), Fa
     let token = identity::add_token(path, name, args.role)
         .map_err(|e| Failure::refused(format!("serve.tokens = {path:?}: {e}")))?;
     output::print(&format!("{token}\n"))?;
-    terminal::print_line(format_args!(
-        "note: this is the only copy of the token; a running wqcap serve reads the file at its next start"
+    terminal::print_note(format_args!(
+        "this is the only copy of the token; a running wqcap serve reads the file at its next start, or on SIGHUP"
     ));
     Ok(())
 }
@@ -138,8 +195,15 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
             Some(name) => name.as_str().to_owned(),
             None => names.nodename().to_string_lossy().into_owned(),
         },
+        limits: limits(serve),
+    })
+}
+
+/// Returns the limits of requests that the configuration sets.
+fn limits(serve: &ServeConfig) -> ServeLimits {
+    ServeLimits {
         // The configuration limits this to 1 to 256.
         max_requests: serve.max_requests as usize,
         max_bytes: serve.max_bytes.0,
-    })
+    }
 }

@@ -4,6 +4,7 @@ use crate::{
     args::ShipArgs,
     daemon::{
         metrics::{DeliverySource, Endpoint, Metrics},
+        reload::Reloadable,
         sandbox::Sandbox,
         sd_notify::Service,
         signals,
@@ -36,9 +37,46 @@ use wqcap_ship::{
     shipper::{self, Mode, Planned, ShipError, ShipStatus},
     store,
 };
+use wqcap_supervisor::{KeyReload, ReloadTable};
 
 /// Interval of the progress line, and of messages to the service manager.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// Effects of a reload on the keys of shipping. A reload always reads files of credentials again.
+const KEYS: ReloadTable = ReloadTable {
+    process: "`wqcap ship`",
+    keys: {
+        use KeyReload::{Applies, NeedsRestart, Unused};
+        const FOLDERS: KeyReload =
+            NeedsRestart("the sandbox permits only the folders of the start");
+        &[
+            ("ship.packets", Applies),
+            ("ship.part_size", Applies),
+            ("ship.concurrency", Applies),
+            ("ship.bandwidth", Applies),
+            (
+                "ship.metrics",
+                NeedsRestart("the sandbox permits only the port of the start"),
+            ),
+            (
+                "ship*",
+                NeedsRestart("the journal is for one store and one sensor"),
+            ),
+            (
+                "anonymize*",
+                NeedsRestart("the key is read before the sandbox"),
+            ),
+            ("output.dir", FOLDERS),
+            ("output.index_dir", FOLDERS),
+            ("flows*", FOLDERS),
+            (
+                "process.*",
+                NeedsRestart("the process has entered its sandbox"),
+            ),
+            ("*", Unused),
+        ]
+    },
+};
 
 impl From<ShipError> for Failure {
     fn from(e: ShipError) -> Self {
@@ -52,7 +90,7 @@ impl From<ShipError> for Failure {
 /// Ships finished capture files and flow records, or lists what would be shipped.
 pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
-    let plan = plan(&config)?;
+    let mut plan = plan(&config)?;
     if args.dry_run {
         let planned = shipper::dry_run(&plan)?;
         return match args.json {
@@ -60,13 +98,14 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
             false => output::print(&planned_in_words(&planned)),
         };
     }
+    let file = args.config.file.as_deref();
     let metrics = config.ship.as_ref().and_then(|it| it.metrics.as_ref());
     let endpoint = metrics.map(|it| Endpoint::resolve("ship.metrics", it));
     let endpoint = endpoint.transpose()?;
     fs::create_dir_all(&plan.journal)
         .map_err(|e| Failure::refused(format!("ship.journal = {:?}: {e}", plan.journal)))?;
     let mut service = Service::new();
-    Sandbox::enter_to_ship(&config, &plan)?;
+    Sandbox::enter_to_ship(&config, &plan, file.filter(|it| it.as_os_str() != "-"))?;
     // Shipping must not wait for a log collector.
     stderr::detach();
     stderr::start_writer().map_err(|e| {
@@ -74,7 +113,10 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
             "cannot start the thread that writes to stderr: {e}"
         ))
     })?;
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    // Without a config file SIGHUP has nothing to reload.
+    let signals = signals::catch_to_reload(file.is_some());
+    let signals = signals.map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals.stop_flag();
     let source = DeliverySource::new(&plan.sensor);
     let metrics = endpoint.map(|it| {
         let source = source.clone();
@@ -90,13 +132,33 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     };
     service.ready(&format!("ships to {}", plan.store));
     let mut progress = ShipProgress::new(quiet);
-    let done = shipper::run(&plan, mode, |status| {
-        source.publish(status);
-        if let Some(line) = progress.tick(status) {
-            service.alive(&line);
+    let mut reloadable = Reloadable::new(&args.config, KEYS, config, |_| {});
+    let mut before = ShipStatus::default();
+    let done = loop {
+        let mut next = None;
+        let done = shipper::run(&plan, mode, |status| {
+            let status = status.clone().after(&before);
+            source.publish(&status);
+            if let Some(line) = progress.tick(&status) {
+                service.alive(&line);
+            }
+            reloadable.attend(&signals, |new| {
+                let new = reloaded(&plan, new)?;
+                shipper::check_store(&new)?;
+                next = Some(new);
+                Ok("the files of credentials are read again".into())
+            });
+            next.is_none() && !stop.load(Ordering::Relaxed)
+        });
+        let done = done.map(|status| status.after(&before));
+        match (done, next) {
+            // Shipping continues from its journal.
+            (Ok(status), Some(new)) if !stop.load(Ordering::Relaxed) => {
+                (before, plan) = (status, new)
+            }
+            (done, _) => break done,
         }
-        !stop.load(Ordering::Relaxed)
-    });
+    };
     service.stopping();
     progress.line.clear();
     let status = done?;
@@ -157,6 +219,18 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
         concurrency: ship.concurrency as usize,
         bandwidth: ship.bandwidth.map(|it| it.0),
         journal: ship.journal.clone(),
+    })
+}
+
+/// Returns the plan with the values of a reloaded configuration that shipping takes over.
+fn reloaded(plan: &ShipPlan, config: &Config) -> Result<ShipPlan, Failure> {
+    let ship = config.ship.clone().unwrap_or_default();
+    Ok(ShipPlan {
+        packets: selection(&ship.packets)?,
+        part_bytes: ship.part_size.0,
+        concurrency: ship.concurrency as usize,
+        bandwidth: ship.bandwidth.map(|it| it.0),
+        ..plan.clone()
     })
 }
 

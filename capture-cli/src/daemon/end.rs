@@ -6,7 +6,10 @@
 //!
 //! Invariant: the guard never waits without a time limit, and takes no lock that the command holds.
 
-use crate::term::{progress, stderr, text::Text};
+use crate::term::{
+    message::{self, MessageKind},
+    progress, stderr,
+};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     low_level::{self, emulate_default_handler},
@@ -170,16 +173,16 @@ impl ForcedEnd {
     fn line(self, name: fn(i32) -> String) -> String {
         let last = progress::last();
         let last: &dyn fmt::Display = match &last {
-            Some(text) => &Text(text.trim()),
+            Some(text) => &text.trim(),
             None => &"none",
         };
         match self {
             Self::AtOnce(signal) => format!(
-                "error: {} came again, so the command ends at once; its output is incomplete; last progress: {last}\n",
+                "{} came again, so the command ends at once; its output is incomplete; last progress: {last}",
                 name(signal)
             ),
             Self::NotInTime(signal, limit) => format!(
-                "error: the command did not end within {} s after {}, so it is ended now; its output is incomplete; last progress: {last}\n",
+                "the command did not end within {} s after {}, so it is ended now; its output is incomplete; last progress: {last}",
                 limit.as_secs(),
                 name(signal)
             ),
@@ -202,6 +205,7 @@ impl LastLines {
         let (done, written) = mpsc::channel();
         let work = move || {
             for line in lines {
+                let line = message::line(MessageKind::Error, &line);
                 stderr::write_last(line.as_bytes(), LAST_LINES / 2);
                 report();
                 stderr::flush(LAST_LINES / 2);

@@ -2,6 +2,8 @@
 
 pub mod end;
 pub mod metrics;
+#[cfg(any(feature = "serve", feature = "ship"))]
+pub mod reload;
 pub mod sandbox;
 pub mod sd_notify;
 pub mod signals;

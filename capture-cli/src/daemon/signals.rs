@@ -111,6 +111,16 @@ pub fn catch_within(limits: EndLimits) -> io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(signals.stop_flag()))
 }
 
+/// Catches signals as [`catch`] does. With `reloads`, SIGHUP requests a reload, which
+/// [`Signals::take_reload`] returns, unless the process had a terminal that is now gone.
+pub fn catch_to_reload(reloads: bool) -> io::Result<Signals> {
+    let signals = Signals::new()?;
+    let mut requests = catch_into(&signals, reloads)?;
+    requests.reaction.audited = false;
+    requests.escalate(EndLimits::COMMAND, || {})?;
+    Ok(signals)
+}
+
 /// Catches the signals of [`catch`], without an effect until [`SignalRequests::escalate`]. With
 /// `reloads`, SIGHUP requests a reload instead of the end, unless the process had a terminal that
 /// is now gone: its user can no longer be asked, and the run must not keep a port from the kernel.

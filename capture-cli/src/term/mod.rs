@@ -1,5 +1,6 @@
 //! Output of the program: stdout, stderr, tables, progress lines, points in time.
 
+pub mod message;
 pub mod output;
 mod painter;
 pub mod progress;

@@ -2,7 +2,7 @@
 //! reading files: the part that has been read.
 
 use crate::term::{
-    stderr,
+    message, stderr,
     table::{rate, scaled, thousands},
     terminal,
 };
@@ -38,10 +38,11 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// Creates a progress line. Nothing is drawn with `quiet`, or if stderr is not a terminal.
+    /// Creates a progress line. Nothing is drawn with `quiet`, in JSON, or if stderr is not a
+    /// terminal.
     pub fn new(quiet: bool) -> Self {
         Self {
-            shown: !quiet && terminal::is_terminal(),
+            shown: !quiet && !message::is_json() && terminal::is_terminal(),
         }
     }
 
@@ -63,7 +64,7 @@ impl ProgressLine {
     /// Erases the progress line.
     pub fn clear(self) {
         if self.shown {
-            terminal::write_lines(b"");
+            terminal::clear_progress();
         }
     }
 }

@@ -11,6 +11,7 @@
 //! time.
 
 use super::{
+    message::{self, MessageKind},
     painter::{self, Painter},
     text::{Text, escaped},
 };
@@ -100,8 +101,11 @@ impl TextQueue {
     fn report_dropped(&mut self) -> u64 {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
-            let text = format!(
-                "warning: {dropped} lines of the log were dropped: stderr was not read, and more than {MOST_LINES} bytes waited; read stderr faster, or log less\n"
+            let text = message::line(
+                MessageKind::Warning,
+                &format!(
+                    "{dropped} lines of the log were dropped: stderr was not read, and more than {MOST_LINES} bytes waited; read stderr faster, or log less"
+                ),
             );
             self.ordinary_bytes += text.len();
             self.waiting
@@ -191,23 +195,29 @@ pub fn detach() {
             writer,
         };
         drop(state);
-        // The default panic hook writes to stderr directly.
-        std::panic::set_hook(Box::new(|panic| {
-            let thread = thread::current();
-            let name = thread.name().unwrap_or("<unnamed>");
-            let backtrace = std::backtrace::Backtrace::capture();
-            let trace = match backtrace.status() {
-                std::backtrace::BacktraceStatus::Captured => format!("{backtrace}\n"),
-                _ => String::new(),
-            };
-            let text = format!("thread '{name}' {panic}\n{trace}");
-            write_lines(TextKind::Ordinary, text.as_bytes());
-            if name == "main" {
-                // A panic of the main thread ends the process.
-                flush(Duration::from_secs(1));
-            }
-        }));
+        catch_panics();
     }
+}
+
+/// Makes panics write their message as [`write_lines`] does. The default panic hook writes text to
+/// stderr directly.
+pub fn catch_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let backtrace = std::backtrace::Backtrace::capture();
+        let trace = match backtrace.status() {
+            std::backtrace::BacktraceStatus::Captured => format!("{backtrace}\n"),
+            _ => String::new(),
+        };
+        let text = format!("thread '{name}' {panic}\n{trace}");
+        let text = message::block(MessageKind::Panic, &text);
+        write_lines(TextKind::Ordinary, text.as_bytes());
+        if name == "main" {
+            // A panic of the main thread ends the process.
+            flush(Duration::from_secs(1));
+        }
+    }));
 }
 
 /// Starts the thread that writes the queued texts to stderr. The thread inherits the sandbox of the

@@ -5,22 +5,49 @@
 
 pub use super::painter::columns;
 use super::{
+    message::{self, MessageKind},
     stderr::{self, TextKind},
-    text::Text,
 };
 use std::{
     fmt,
     io::{self, IsTerminal},
 };
 
-/// Writes one line to stderr. Line ends in it are escaped.
+/// Writes a message of one line to stderr. Line ends in it are escaped.
 pub fn print_line(line: fmt::Arguments<'_>) {
-    write_lines(format!("{}\n", Text(line)).as_bytes());
+    print(MessageKind::Answer, line);
+}
+
+/// Writes a note of one line to stderr. Line ends in it are escaped.
+pub fn print_note(note: fmt::Arguments<'_>) {
+    print(MessageKind::Note, note);
+}
+
+/// Writes a message of one line to stderr. Line ends in it are escaped.
+pub fn print(kind: MessageKind, line: fmt::Arguments<'_>) {
+    write(&message::line(kind, &line.to_string()));
+}
+
+/// Writes an error message to stderr, with its later lines indented.
+pub fn print_error(text: &str) {
+    write(&message::block(MessageKind::Error, text));
+}
+
+/// Writes an answer of several lines to stderr, if it has any.
+pub fn print_block(text: &str) {
+    if !text.is_empty() {
+        write(&message::block(MessageKind::Answer, text));
+    }
+}
+
+/// Erases the progress line.
+pub fn clear_progress() {
+    write("");
 }
 
 /// Writes whole lines to stderr.
-pub fn write_lines(text: &[u8]) {
-    stderr::write_lines(TextKind::Ordinary, text);
+fn write(lines: &str) {
+    stderr::write_lines(TextKind::Ordinary, lines.as_bytes());
 }
 
 /// Returns `true` if stderr is a terminal on which a line can be rewritten.

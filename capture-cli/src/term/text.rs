@@ -39,6 +39,22 @@ pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(safe.into_bytes())
 }
 
+/// Escapes the characters of a JSON text that a terminal obeys, as JSON does it: `\u202e`. JSON has
+/// such characters only in strings, and serde escapes line ends and tabs in them.
+pub fn escaped_json(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        match is_obeyed(c) {
+            true => {
+                // Writing to a String does not fail.
+                let _ = write!(safe, "\\u{:04x}", u32::from(c));
+            }
+            false => safe.push(c),
+        }
+    }
+    safe
+}
+
 /// Text that is formatted on one line: line ends and tabs are escaped as well.
 pub struct Text<T>(pub T);
 

@@ -41,7 +41,7 @@ pub use block::{BlockSink, PortsSink};
 pub use compress::{CompressError, compress_blocks};
 pub use limit::{Reached, WriteLimit, Written};
 pub use origin::{Origin, PortDescription};
-pub use output::{LEAST_BLOCKS, OutputPlan, Retention, Rotation, least_block};
+pub use output::{LEAST_BLOCKS, OutputLimits, OutputPlan, Retention, Rotation, least_block};
 pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::gauge::{PinnedFiles, RetentionGauge};

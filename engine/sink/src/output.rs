@@ -52,6 +52,20 @@ impl OutputPlan {
         self.format != Format::None && (self.stdout || self.order == Order::Time)
     }
 
+    /// Returns the limits that can change while a capture runs.
+    #[must_use]
+    pub fn limits(&self) -> OutputLimits {
+        OutputLimits {
+            rotation: self.rotation,
+            retention: self.retention,
+        }
+    }
+
+    /// Replaces the limits that can change while a capture runs.
+    pub fn set_limits(&mut self, limits: OutputLimits) {
+        (self.rotation, self.retention) = (limits.rotation, limits.retention);
+    }
+
     /// Creates output settings for plain pcap files in `dir`, one for each queue, which are never
     /// rotated or deleted. `buffer` is the bytes of write buffers.
     #[must_use]
@@ -62,6 +76,28 @@ impl OutputPlan {
             buffer,
             on_full: OnFull::Hold,
             ..Self::default()
+        }
+    }
+}
+
+/// Limits of a run's capture files that can change while a capture runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutputLimits {
+    /// Conditions for starting a queue's next capture file.
+    pub rotation: Rotation,
+    /// Retention limits on the finished files that are kept.
+    pub retention: Retention,
+}
+
+impl OutputLimits {
+    /// Creates limits of capture files from the conditions for starting the next one and the limits on
+    /// finished ones.
+    #[must_use]
+    pub fn new(rotation: Rotation, retention: Retention) -> Self {
+        Self {
+            rotation,
+            retention,
         }
     }
 }

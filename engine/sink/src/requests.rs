@@ -2,7 +2,9 @@
 //! flush their blocks to the disk.
 //!
 //! Invariant: a sink checks for requests once per batch with one atomic load. It takes a lock only for
-//! marks.
+//! marks, and for the rotation of a file that it begins.
+
+use crate::Rotation;
 
 use std::{
     collections::VecDeque,
@@ -23,6 +25,8 @@ pub struct SinkRequests {
     asked: AtomicU64,
     /// Number of requests that the sinks begin their next file.
     rotations: AtomicU64,
+    /// Conditions for starting the file after each file that sinks begin from now on.
+    rotation: Mutex<Rotation>,
     /// Number of marks that operators set.
     marked: AtomicU64,
     /// Latest marks that operators set, at most [`MOST_MARKS`], oldest first.
@@ -46,9 +50,11 @@ struct FlushProgress {
 }
 
 impl SinkRequests {
-    /// Creates an empty list of requests to `sinks` sinks that confirm each flush.
-    pub(super) fn with_sinks(sinks: usize) -> Self {
+    /// Creates an empty list of requests to `sinks` sinks that confirm each flush, and whose files
+    /// end by `rotation`.
+    pub(super) fn with_sinks(sinks: usize, rotation: Rotation) -> Self {
         Self {
+            rotation: Mutex::new(rotation),
             flushed: (0..sinks).map(|_| FlushProgress::default()).collect(),
             ..Self::default()
         }
@@ -58,6 +64,21 @@ impl SinkRequests {
     pub(super) fn rotate(&self) {
         self.rotations.fetch_add(1, Ordering::Relaxed);
         self.asked.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the conditions by which files end that sinks begin now.
+    pub(super) fn rotation(&self) -> Rotation {
+        *self.rotation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the conditions by which files end. If they differ, each sink begins its next file,
+    /// because an open file ends by the conditions under which it began.
+    pub(super) fn set_rotation(&self, rotation: Rotation) {
+        let mut present = self.rotation.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *present, rotation) != rotation {
+            drop(present);
+            self.rotate();
+        }
     }
 
     /// Requests that each sink with an open file writes the operator's mark `text` with the file's
@@ -175,6 +196,11 @@ impl RequestCursor {
         std::mem::replace(&mut self.rotations, rotations) != rotations
     }
 
+    /// Returns the conditions by which a file ends that the sink begins now.
+    pub(super) fn rotation(&self) -> Rotation {
+        self.requests.rotation()
+    }
+
     /// Returns `true` if marks were set since the sink last called [`RequestCursor::take_marks`].
     pub(super) fn has_marks(&self) -> bool {
         self.requests.marked.load(Ordering::Acquire) != self.marked
@@ -266,7 +292,13 @@ mod tests {
         requests.mark("before");
         let mut sinks = [0, 1].map(|_| RequestCursor::new(Arc::clone(&requests)));
         assert!(sinks.iter().all(|it| !it.has_marks()));
-        requests.rotate();
+        let rotation = Rotation {
+            frames: 5,
+            ..Rotation::default()
+        };
+        requests.set_rotation(rotation);
+        requests.set_rotation(rotation);
+        assert!(sinks.iter().all(|it| it.rotation() == rotation));
         requests.mark("a");
         requests.mark("b");
         for sink in &mut sinks {
@@ -283,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_flush_is_complete_when_each_sink_has_sent_and_the_writer_has_written() {
-        let requests = Arc::new(SinkRequests::with_sinks(2));
+        let requests = Arc::new(SinkRequests::with_sinks(2, Rotation::default()));
         let mut sinks = [0, 1].map(|_| RequestCursor::new(Arc::clone(&requests)));
         assert!(
             sinks

@@ -24,7 +24,7 @@ pub struct CaptureHandle {
     pub(super) backlog: Option<Backlog>,
     /// Requests of the capture to its file sinks; `None`: no files are written.
     pub(super) requests: Option<Arc<SinkRequests>>,
-    /// Gauge of the retention of capture files; `None`: retention is off.
+    /// Gauge of the retention of capture files; `None`: no files are written.
     pub(super) retention: Option<RetentionGauge>,
 }
 
@@ -58,7 +58,7 @@ impl CaptureHandle {
     /// are written.
     #[must_use]
     pub fn retention(&self) -> Option<&RetentionGauge> {
-        self.retention.as_ref()
+        self.retention.as_ref().filter(|it| it.is_on())
     }
 
     /// Returns the capture's current counters, like

@@ -51,13 +51,16 @@ impl LossSearch {
 
 impl Capture {
     /// Returns the capture's plan with all changes since the start: filter, rules, shares of the
-    /// queues, VLAN stripping.
+    /// queues, VLAN stripping, limits of the capture files.
     #[must_use]
     pub fn current_plan(&self, plan: &Plan) -> Plan {
         let mut now = plan.clone();
         now.reduction.filter = (*self.shared.filter.get()).clone();
         now.port.steering.clone_from(self.steering());
         self.table().clone_into(&mut now.port.table);
+        if let Some(writer) = self.writer.as_ref().filter(|_| now.output.dir.is_some()) {
+            now.output.set_limits(writer.limits());
+        }
         now.port.wq_flags &= !CVLAN_STRIPPING;
         if self.wq_flags.cvlan_stripping() {
             now.port.wq_flags |= CVLAN_STRIPPING;

@@ -16,7 +16,7 @@ use crate::{
     },
     plan::{Plan, steering::Split},
     rx::{Control, Ended, LoopEnd},
-    sink::{Reached, WriteLimit, Writer, WriterReport, Written},
+    sink::{OutputLimits, Reached, WriteLimit, Writer, WriterReport, Written},
     stats::{Budget, ClockReport, QueueCounters, QueueLedger, outage::OutageLog},
     sync::wakeup::Wakeup,
     text::iso_8601,
@@ -198,6 +198,15 @@ impl Capture {
     /// queue's loop completes the open file soon. Returns `false` if this run writes no files.
     pub fn rotate(&self) -> bool {
         self.writer.as_ref().map(Writer::rotate).is_some()
+    }
+
+    /// Replaces the limits of the capture files: when a file ends, and how many finished ones are
+    /// kept. If the conditions for starting files differ, each queue begins its next file. Without
+    /// effect if this run writes no files.
+    pub fn set_output_limits(&self, limits: OutputLimits) {
+        if let Some(writer) = &self.writer {
+            writer.set_limits(limits);
+        }
     }
 
     /// Requests that all frames received so far are written to the files. Returns the number to

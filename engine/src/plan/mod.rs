@@ -23,6 +23,7 @@ mod target;
 mod visibility;
 
 pub use descriptors::DescriptorPlan;
+pub use output::limits as output_limits;
 pub(crate) use output::longest;
 pub use port::PortPlan;
 pub use queues::QueuePlan;

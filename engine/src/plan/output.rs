@@ -5,7 +5,7 @@ use crate::{
     Error,
     analysis::flows::FlowsPlan,
     config::{self, Compress, Config, OutputConfig},
-    sink::{LEAST_BLOCKS, Origin, OutputPlan, Retention, Rotation, least_block},
+    sink::{LEAST_BLOCKS, Origin, OutputLimits, OutputPlan, Retention, Rotation, least_block},
     text::counted,
 };
 use std::path::{Path, PathBuf};
@@ -88,25 +88,35 @@ pub(super) fn output(
         format: output.format,
         buffer: buffer.0,
         on_full: output.on_full.unwrap_or_default(),
-        rotation: Rotation {
-            size: output.rotate_size.0,
-            period_ns: output.rotate_time.nanos(),
-            frames: output.rotate_frames,
-        },
+        rotation: limits(output).rotation,
         compress: output.compress,
         spare_cores: spare_cores(output, queues, &super::queues::allowed(), notes),
-        retention: Retention {
-            keep: output.keep,
-            files: output.keep_files,
-            age_ns: output.keep_age.nanos(),
-            free: output.keep_free,
-        },
+        retention: limits(output).retention,
         hook: hook(output)?,
         index_dir: (!output.index_dir.as_os_str().is_empty()).then(|| output.index_dir.clone()),
         journal: config.ship.as_ref().map(|it| it.journal.clone()),
         encrypt: output.key_source(),
         vlan: output.vlan,
     })
+}
+
+/// Returns the limits of capture files that a configuration sets. They can change while a capture
+/// runs ([`Capture::set_output_limits`](crate::capture::Capture::set_output_limits)).
+#[must_use]
+pub fn limits(output: &OutputConfig) -> OutputLimits {
+    OutputLimits::new(
+        Rotation {
+            size: output.rotate_size.0,
+            period_ns: output.rotate_time.nanos(),
+            frames: output.rotate_frames,
+        },
+        Retention {
+            keep: output.keep,
+            files: output.keep_files,
+            age_ns: output.keep_age.nanos(),
+            free: output.keep_free,
+        },
+    )
 }
 
 /// Maximum length in bytes of a file's name: NAME_MAX of linux/limits.h, which most file systems have.

@@ -8,6 +8,7 @@ use super::{
     mark::{Mark, mark},
     order::Occurrence,
     present::SupervisorState,
+    reload::copy_limits,
     replaced, same,
     transitions::{self, Event},
 };
@@ -30,7 +31,7 @@ use wqcap_core::{
 use wqcap_engine::{
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
-    config::Config,
+    config::{Config, OutputConfig},
     device::{self, DeviceFacts},
     filter::{Filter, FilterCompiler},
     plan::{self, Plan},
@@ -252,6 +253,11 @@ impl CaptureBackend {
 
     pub(super) fn set_weights(&self, weights: &[u32]) {
         weights.clone_into(&mut lock(&self.present).config.rss.weights);
+    }
+
+    /// Takes over the changeable limits of capture files from a reloaded configuration.
+    pub(super) fn set_output_limits(&self, from: &OutputConfig) {
+        copy_limits(from, &mut lock(&self.present).config.output);
     }
 
     /// Resets the present plan to the configuration for the next capture.

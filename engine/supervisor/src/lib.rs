@@ -17,6 +17,7 @@ mod commands;
 mod compilations;
 mod device_recovery;
 mod flushing;
+mod key_reload;
 mod machine;
 mod mark;
 mod occurrences;
@@ -29,6 +30,7 @@ mod snapshot_timer;
 mod transitions;
 
 pub use backend::{CaptureBackend, Presenter, StatusSnapshot};
+pub use key_reload::{KeyReload, ReloadChanges, ReloadRefusal, ReloadTable, report_reload};
 pub use present::{CurrentPlan, ValueChange};
 pub use signals::Signals;
 pub use snapshot_timer::Interval;

@@ -3,12 +3,11 @@
 //! Requests of signals that no state depends on (flush, continued) are handled while waiting.
 
 use super::{
-    Host, Supervisor, device_recovery::DeviceSearch, flushing::Flushing, order::Occurrence,
-    run::LiveCapture, transitions::Event,
+    Host, Supervisor, device_recovery::DeviceSearch, flushing::Flushing, key_reload::report_reload,
+    order::Occurrence, run::LiveCapture, transitions::Event,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_control::{
-    audit,
     protocol::{Changed, Refusal},
     server::{ChangeReply, Requester},
 };
@@ -102,18 +101,8 @@ impl Supervisor {
     /// Returns the reload that a signal has requested. Its result goes to the audit trail.
     fn requested_reload(&self) -> Option<Occurrence> {
         let who = self.signals.reload.take()?;
-        let reply = ChangeReply::new(
-            Requester::Owner,
-            move |outcome: Result<Changed, Refusal>| {
-                audit::log_outcome(&who, "SIGHUP: reload", &outcome);
-                if let Err(e) = outcome {
-                    tracing::error!(
-                        "SIGHUP: the reload failed, and the configuration is unchanged: {}",
-                        e.message
-                    );
-                }
-            },
-        );
+        let report = move |outcome: Result<Changed, Refusal>| report_reload(&who, &outcome);
+        let reply = ChangeReply::new(Requester::Owner, report);
         Some(Occurrence {
             event: Event::Reload,
             work: None,

@@ -1,23 +1,123 @@
 //! Reload of the configuration while the process runs.
 
 use super::{
-    Host, Supervisor, backend::set_filter, commands, failed, present::differences, replaced, same,
+    Host, Supervisor,
+    backend::set_filter,
+    commands, failed,
+    key_reload::{KeyReload, ReloadChanges, ReloadTable},
+    replaced, same,
 };
 use serde_json::json;
 use wqcap_control::{
-    protocol::{Changed, Refusal, RefusalCode},
+    protocol::{Changed, Refusal},
     server::ChangeReply,
 };
 use wqcap_engine::{
-    capture::Capture, config::Config, filter::Filter, plan::Plan, verbs::CVLAN_STRIPPING,
+    capture::Capture,
+    config::{Config, OutputConfig},
+    filter::Filter,
+    plan::{self, Plan},
+    verbs::CVLAN_STRIPPING,
 };
+
+/// Effects of a reload on the keys of a running capture.
+const CAPTURE_KEYS: ReloadTable = ReloadTable {
+    process: "the capture",
+    keys: KEYS,
+};
+
+const KEYS: &[(&str, KeyReload)] = {
+    use KeyReload::{Applies, NeedsRestart, Unused};
+    &[
+        ("capture.filter", Applies),
+        ("rss.weights", Applies),
+        ("wq.cvlan_stripping", Applies),
+        ("output.keep*", Applies),
+        ("output.rotate_*", Applies),
+        (
+            "output.hook",
+            NeedsRestart(
+                "the process that runs hooks starts before the sandbox, for one program; a new content of that program's file applies without a reload",
+            ),
+        ),
+        (
+            "output.*",
+            NeedsRestart("the threads and buffers of the writer are made for it"),
+        ),
+        (
+            "metrics*",
+            NeedsRestart("the sandbox permits only the port of the start"),
+        ),
+        (
+            "control*",
+            NeedsRestart("the control service starts before the sandbox"),
+        ),
+        (
+            "process.*",
+            NeedsRestart("the process has entered its sandbox"),
+        ),
+        (
+            "device.*",
+            NeedsRestart("the device is opened at the start"),
+        ),
+        ("port", NeedsRestart("the ports are opened at the start")),
+        (
+            "rule",
+            NeedsRestart("`wqcap ctl rule` changes the rules of a running capture"),
+        ),
+        (
+            "cutoff",
+            NeedsRestart("the flow tables of the queues are created with it"),
+        ),
+        (
+            "capture.*",
+            NeedsRestart("the queues and their loops are created with it"),
+        ),
+        ("wq.*", NeedsRestart("a WQ keeps the flags of its creation")),
+        ("rss.*", NeedsRestart("the RSS QPs are created with it")),
+        (
+            "pipeline.*",
+            NeedsRestart("the threads that process frames are started with it"),
+        ),
+        (
+            "flows*",
+            NeedsRestart("the tables of flow records are created with it"),
+        ),
+        (
+            "ship.journal",
+            NeedsRestart("the sandbox permits only the journal of the start"),
+        ),
+        ("ship.*", Unused),
+        (
+            "ship",
+            NeedsRestart("the sandbox permits only the journal of the start"),
+        ),
+        ("serve*", Unused),
+        ("anonymize*", Unused),
+    ]
+};
+
+/// Copies the limits of capture files, which can change while a capture runs.
+pub(super) fn copy_limits(from: &OutputConfig, to: &mut OutputConfig) {
+    to.keep = from.keep;
+    to.keep_files = from.keep_files;
+    to.keep_age = from.keep_age;
+    to.keep_free = from.keep_free;
+    to.rotate_size = from.rotate_size;
+    to.rotate_time = from.rotate_time;
+    to.rotate_frames = from.rotate_frames;
+}
 
 impl Supervisor {
     /// Reads the configuration again. Once its capture filter is compiled,
     /// [`Supervisor::apply_reload`] applies it.
     pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
         let read = host.load_config().map_err(|e| failed(e.to_string()));
-        match read.and_then(|new| self.refuse_unchangeable(&new).map(|()| new)) {
+        let changeable = |new: Config| -> Result<Config, Refusal> {
+            CAPTURE_KEYS.compare(&self.config, &new)?;
+            Ok(new)
+        };
+        match read.and_then(changeable) {
             Ok(new) => self.backend.compile_for_reload(new, reply),
             Err(refusal) => reply.send(Err(refusal)),
         }
@@ -32,7 +132,7 @@ impl Supervisor {
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Result<Changed, Refusal> {
         // Another configuration may have been applied since this one was read.
-        self.refuse_unchangeable(&new)?;
+        let changes = CAPTURE_KEYS.compare(&self.config, &new)?;
         let Some((capture, plan)) = capture else {
             return if json!(new) == json!(self.config) {
                 Ok(same("nothing differs"))
@@ -40,7 +140,7 @@ impl Supervisor {
                 Err(self.backend.refusal())
             };
         };
-        self.apply(new, filter, capture, plan)
+        self.apply(new, filter, changes, capture, plan)
     }
 
     /// Applies the differences of a reloaded configuration to the running capture, and to the plan
@@ -49,9 +149,14 @@ impl Supervisor {
         &mut self,
         new: Config,
         filter: Filter,
+        changes: ReloadChanges,
         capture: &mut Capture,
         plan: &Plan,
     ) -> Result<Changed, Refusal> {
+        let unchanged = ReloadChanges {
+            unused: changes.unused.clone(),
+            ..ReloadChanges::default()
+        };
         let mut done = vec![commands::wq_flags(
             capture,
             plan,
@@ -71,6 +176,7 @@ impl Supervisor {
         }
         done.push(set_filter(&capture.share(), filter.clone())?);
         self.plan.reduction.filter = filter;
+        done.extend(self.change_limits(&new, capture, changes));
         self.plan.port.wq_flags &= !CVLAN_STRIPPING;
         if new.wq.cvlan_stripping {
             self.plan.port.wq_flags |= CVLAN_STRIPPING;
@@ -78,7 +184,7 @@ impl Supervisor {
         self.config = new;
         done.retain(|it| it.changed);
         if done.is_empty() {
-            return Ok(same("nothing differs"));
+            return Ok(unchanged.outcome(""));
         }
         let (was, now): (Vec<_>, Vec<_>) = done
             .into_iter()
@@ -87,26 +193,101 @@ impl Supervisor {
         Ok(replaced(was.join("; "), &now.join("; ")))
     }
 
-    /// Refuses the reload of a configuration if keys differ that a running capture cannot change,
-    /// and names them.
-    fn refuse_unchangeable(&self, new: &Config) -> Result<(), Refusal> {
-        let mut rest = new.clone();
-        rest.capture.filter.clone_from(&self.config.capture.filter);
-        rest.wq.cvlan_stripping = self.config.wq.cvlan_stripping;
-        rest.rss.weights.clone_from(&self.config.rss.weights);
-        let keys: Vec<_> = differences(&json!(self.config), &json!(rest))
-            .into_keys()
-            .collect();
-        if keys.is_empty() {
-            return Ok(());
+    /// Changes the limits of the capture's files to those of a reloaded configuration. Returns the
+    /// change, if they differ.
+    fn change_limits(
+        &mut self,
+        new: &Config,
+        capture: &Capture,
+        mut changes: ReloadChanges,
+    ) -> Option<Changed> {
+        changes.retain_below("output.");
+        if changes.applied.is_empty() {
+            return None;
         }
-        Err(Refusal::new(
-            RefusalCode::State,
-            format!(
-                "the reload is refused, and nothing is applied: {} {} a restart of the capture",
-                keys.join(", "),
-                if keys.len() == 1 { "needs" } else { "need" }
-            ),
-        ))
+        let limits = plan::output_limits(&new.output);
+        capture.set_output_limits(limits);
+        self.plan.output.set_limits(limits);
+        self.backend.set_output_limits(&new.output);
+        let outcome = changes.outcome("");
+        let was = outcome.was.as_deref().unwrap_or_default();
+        capture.note(format!(
+            "limits of the capture files were changed from {was} to {}",
+            outcome.now
+        ));
+        Some(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wqcap_engine::config::{
+        AnonymizeConfig, ControlConfig, CutoffConfig, FlowsConfig, MetricsConfig, PortConfig,
+        RuleConfig, ServeConfig, ShipConfig,
+    };
+
+    /// Returns all keys of a configuration, as [`differences`] names them.
+    fn all_keys() -> Vec<String> {
+        let config = json!(Config {
+            port: vec![PortConfig::default()],
+            rule: vec![RuleConfig::default()],
+            cutoff: vec![CutoffConfig::default()],
+            flows: Some(FlowsConfig::default()),
+            control: Some(ControlConfig::default()),
+            metrics: Some(MetricsConfig::default()),
+            ship: Some(ShipConfig::default()),
+            serve: Some(ServeConfig::default()),
+            anonymize: Some(AnonymizeConfig::default()),
+            ..Config::default()
+        });
+        let sections = config.as_object().into_iter().flatten();
+        let keys = sections.flat_map(|(section, value)| {
+            let keys = value.as_object().into_iter().flatten();
+            let keys = keys.map(move |(key, _)| format!("{section}.{key}"));
+            // A list, or a section that may be absent, differs as a whole.
+            let whole = [
+                "capture", "device", "output", "pipeline", "process", "rss", "wq",
+            ];
+            let whole = (!whole.contains(&section.as_str())).then(|| section.clone());
+            keys.chain(whole)
+        });
+        keys.collect()
+    }
+
+    #[test]
+    fn a_reload_has_a_defined_effect_on_every_key() {
+        let keys = all_keys();
+        assert!(keys.len() > 80, "{keys:?}");
+        let unknown: Vec<_> = keys
+            .iter()
+            .filter(|it| CAPTURE_KEYS.effect(it).is_none())
+            .collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        for (pattern, _) in KEYS {
+            let start = pattern.trim_end_matches('*');
+            let is_used = keys.iter().any(|it| it.starts_with(start));
+            assert!(is_used, "no key fits {pattern}");
+        }
+    }
+
+    #[test]
+    fn keys_of_a_capture_are_distinguished_from_those_of_other_commands() {
+        for key in ["output.keep", "output.keep_files", "output.rotate_time"] {
+            assert_eq!(CAPTURE_KEYS.effect(key), Some(KeyReload::Applies), "{key}");
+        }
+        for key in ["ship.bandwidth", "serve", "serve.tokens", "anonymize.key"] {
+            assert_eq!(CAPTURE_KEYS.effect(key), Some(KeyReload::Unused), "{key}");
+        }
+        for key in [
+            "ship",
+            "ship.journal",
+            "output.dir",
+            "output.hook",
+            "metrics",
+        ] {
+            let effect = CAPTURE_KEYS.effect(key);
+            assert!(matches!(effect, Some(KeyReload::NeedsRestart(_))), "{key}");
+        }
     }
 }

@@ -76,6 +76,13 @@ impl Signals {
         self.owner.wake();
     }
 
+    /// Returns the sender of the signal that requested a reload since the last call, for a process
+    /// without a supervised capture.
+    #[must_use]
+    pub fn take_reload(&self) -> Option<Peer> {
+        self.reload.take()
+    }
+
     /// Requests that all frames received so far are written to the files. Further requests until
     /// the flush is done are merged into one.
     pub fn flush(&self, who: Peer) {

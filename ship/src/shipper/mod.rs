@@ -35,7 +35,7 @@ pub use dry_run::{Planned, dry_run};
 pub use error::{FolderError, PassError, ShipError, UnshippedFile};
 use error::{FolderProblem, UnshippedReason};
 pub use lease::LeaseTaken;
-pub use run::{Mode, run};
+pub use run::{Mode, check_store, run};
 pub use status::ShipStatus;
 
 use crate::{

@@ -34,6 +34,15 @@ pub enum Mode {
     Follow,
 }
 
+/// Checks that the store of a plan can be opened. No request is sent.
+///
+/// # Errors
+/// The settings or the credentials of the store cannot be used.
+pub fn check_store(plan: &ShipPlan) -> Result<(), ShipError> {
+    store::open(&plan.store)?;
+    Ok(())
+}
+
 /// Ships the files of a plan. `tick` is called several times a second with the status, and returns
 /// `false` to stop. Upload parts that have been sent are not sent again the next time.
 ///

@@ -56,6 +56,18 @@ pub struct ShipStatus {
 }
 
 impl ShipStatus {
+    /// Returns the status with the counts since the start of the process, if shipping began again with
+    /// other settings after the status `before`.
+    #[must_use]
+    pub fn after(mut self, before: &Self) -> Self {
+        self.objects += before.objects;
+        self.bytes += before.bytes;
+        self.changed_files += before.changed_files;
+        self.failures += before.failures;
+        self.retries += before.retries;
+        self
+    }
+
     /// Adds to the numbers of objects and bytes that the store has accepted.
     pub(super) fn sent(&mut self, objects: u64, bytes: u64) {
         self.objects += objects;

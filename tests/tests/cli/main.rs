@@ -7,6 +7,7 @@ mod commands_of_pages;
 mod dependencies;
 mod documents;
 mod launcher;
+mod logs;
 mod manual;
 mod own_crate;
 mod package;

@@ -6,6 +6,7 @@
 //! | `queries_report_the_capture_and_change_nothing` | status, stats, plan, devices and watch, as text and as JSON |
 //! | `changes_persist_and_repeats_have_no_effect` | filter, rotate, drain, stop, start, log, reload, shutdown |
 //! | `a_stop_that_fails_ends_the_process` | stop, when files cannot be completed |
+//! | `a_reload_changes_the_limits_of_files` | reload of rotation and retention, refusal of other keys |
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
 //! | `the_plan_shows_the_current_settings` | plan after each kind of change, with the changed keys marked |
 //! | `rules_are_added_and_removed` | rule add, rule remove, and their effect on the plan |
@@ -427,6 +428,64 @@ fn a_reload_applies_changeable_keys_and_refuses_others() {
         "the filter is unchanged"
     );
     capture.shutdown();
+}
+
+#[test]
+fn a_reload_changes_the_limits_of_files() {
+    let dir = Dir::new();
+    let mut capture = start(&dir, "limits", &[]);
+    let finished = || {
+        let files = fs::read_dir(dir.join("limits.out")).expect("a folder");
+        let names = files.map(|it| it.expect("a file").file_name());
+        let names = names.map(|it| it.into_string().expect("UTF-8"));
+        names.filter(|it| it.ends_with(".pcap")).count()
+    };
+    assert_eq!(finished(), 0);
+    dir.write("limits.toml", "[output]\nrotate_frames = 1000\n");
+    assert!(capture.change(&["reload"]));
+    assert!(!capture.change(&["reload"]));
+    capture
+        .run
+        .until("files end after 1000 frames", |_| finished() > 6);
+    // Other keys do not change if one of them cannot.
+    dir.write(
+        "limits.toml",
+        "[output]\nrotate_frames = 1000\nkeep_files = 2\nhook = \"/bin/true\"\n",
+    );
+    let refused = capture.ctl(&["reload"]).expect(1);
+    refused.says(&["output.hook needs a restart", "nothing is applied"]);
+    assert!(finished() > 6);
+    dir.write(
+        "limits.toml",
+        "[output]\nrotate_frames = 1000\nkeep_files = 2\n[serve]\n",
+    );
+    let changed = capture.ctl(&["reload"]).expect(0);
+    assert_eq!(changed.stdout.trim(), "output.keep_files = 2", "{changed}");
+    capture
+        .run
+        .until("only the newest files are left", |_| finished() <= 4);
+    let plan = capture.json(&["plan"]);
+    assert_eq!(plan["config"]["output"]["keep_files"], 2, "{plan}");
+    assert_eq!(plan["plan"]["output"]["rotation"]["frames"], 1000, "{plan}");
+    // The limits are lifted, and files stay.
+    dir.write("limits.toml", "[output]\nrotate_frames = 1000\n");
+    assert!(capture.change(&["reload"]));
+    capture.run.until("files stay", |_| finished() > 6);
+    // Keys of other commands do not concern a capture.
+    dir.write(
+        "limits.toml",
+        "[output]\nrotate_frames = 1000\n[serve]\nmax_requests = 3\n",
+    );
+    let same = capture.ctl(&["reload"]).expect(0);
+    assert!(same.stdout.contains("other commands use serve"), "{same}");
+    // The frames of deleted files are counted, so the ledger does not match the files.
+    capture.ctl(&["shutdown"]).expect(0);
+    let _ = capture.run.wait().expect(0);
+    let summary = fs::read_to_string(capture.command.summary_path()).expect("a summary");
+    let summary: Value = serde_json::from_str(&summary).expect("JSON");
+    assert!(number(&summary["deleted"]["files"]) > 0, "{summary}");
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains("limits of the capture files"), "{notes}");
 }
 
 #[test]

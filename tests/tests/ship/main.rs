@@ -455,6 +455,51 @@ fn ship_follows_a_capture_until_a_signal() {
 }
 
 #[test]
+fn a_reload_changes_the_limits_of_shipping() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "reloaded");
+    let captured = sensor.capture(20_000, 1, &[]);
+    // At this limit the second part waits for a minute.
+    let config = dir.write("ship.toml", "[ship]\nbandwidth = \"80KiB\"\n");
+    let config = config.to_str().expect("UTF-8");
+    let mut shipping = sensor.ship(&url, &["--json", "-c", config]).start();
+    shipping.until("a part is sent", |_| {
+        let parts = sensor.record().map(|it| it["state"]["parts"].clone());
+        parts.is_some_and(|it| it[0].is_string())
+    });
+    let reloads = |run: &Running| run.stderr().matches("what=\"SIGHUP: reload\"").count();
+    let fixed = "[ship]\nmetrics = \"127.0.0.1:1\"\n[capture]\nsample = 2\n";
+    dir.write("ship.toml", fixed);
+    shipping.signal(Signal::HUP);
+    shipping.until("the reload is refused", |run| reloads(run) == 1);
+    let said = shipping.stderr();
+    assert!(
+        said.contains("ship.metrics needs a restart of `wqcap ship`"),
+        "{said}"
+    );
+    dir.write("ship.toml", "[capture]\nsample = 2\n");
+    shipping.signal(Signal::HUP);
+    shipping.until("the reload is reported", |run| reloads(run) == 2);
+    let is_whole = |key: &String| key.starts_with("blocks/");
+    shipping.until("the file is sent without a limit", |_| {
+        tree(&folder).keys().any(is_whole)
+    });
+    shipping.signal(Signal::TERM);
+    let done = shipping.wait().expect(0);
+    done.says(&["ship.bandwidth = null"]);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&tree(&folder), &sensor);
+    // The counts include those before the reload.
+    let objects = tree(&folder);
+    let is_of_file = |key: &str| key.starts_with("packets/") || key.starts_with("blocks/");
+    let all = objects.iter().filter(|(key, _)| is_of_file(key));
+    let all: usize = all.map(|(_, bytes)| bytes.len()).sum();
+    assert!(number(&status["bytes"]) >= all as u64, "{status}");
+}
+
+#[test]
 fn files_not_yet_shipped_are_deleted_last() {
     let dir = Dir::new();
     let (_, url) = store(&dir);

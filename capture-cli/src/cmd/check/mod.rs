@@ -38,7 +38,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     given.resolve_devices(required)?;
     given.capture_models(&args.model)?;
     for note in &given.notes {
-        terminal::print_line(format_args!("note: {note}"));
+        terminal::print_note(format_args!("{note}"));
     }
     let Checked {
         mut config, plan, ..
@@ -51,8 +51,8 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
         Some(plan) => plan.fill_in(&mut config),
         None => {
             config.set_defaults();
-            terminal::print_line(format_args!(
-                "note: no RDMA device on this machine, so settings that depend on a device are unchecked; --device-required makes this an error"
+            terminal::print_note(format_args!(
+                "no RDMA device on this machine, so settings that depend on a device are unchecked; --device-required makes this an error"
             ));
         }
     }

@@ -99,7 +99,7 @@ fn print_result(
     if args.json {
         output::print_json(extracted)?;
     } else if !quiet {
-        terminal::write_lines(words.as_bytes());
+        terminal::print_block(words);
     }
     Ok(())
 }

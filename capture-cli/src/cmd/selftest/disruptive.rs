@@ -8,7 +8,7 @@ use super::{
     rig::{Sender, is_connected},
     run::{HasErrno, SelftestRun},
 };
-use crate::term::terminal;
+use crate::term::{message::MessageKind, terminal};
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
@@ -70,7 +70,10 @@ impl<F: FnMut() -> io::Result<()>> Drop for PutBack<F> {
         if !self.is_done
             && let Err(e) = (self.how)()
         {
-            terminal::print_line(format_args!("error: cannot {}: {e}", self.what));
+            terminal::print(
+                MessageKind::Error,
+                format_args!("cannot {}: {e}", self.what),
+            );
         }
     }
 }

@@ -103,7 +103,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
         output::print(&text(&report))?;
     }
     if !quiet {
-        terminal::write_lines(format!("{}\n", summary(&report)).as_bytes());
+        terminal::print_block(&summary(&report));
     }
     verdict(&report)
 }

@@ -126,14 +126,20 @@ impl AllowedPaths {
         }
     }
 
-    /// Collects the paths that `wqcap ship` may use: the capture's folders to read, the journal to
-    /// write, and a port to listen on.
+    /// Collects the paths that `wqcap ship` may use: the capture's folders and the config to read, the
+    /// journal to write, and a port to listen on.
     #[cfg(feature = "ship")]
-    pub fn to_ship(plan: &wqcap_ship::ShipPlan, listen: Option<u16>) -> Self {
+    pub fn to_ship(
+        plan: &wqcap_ship::ShipPlan,
+        config: Option<&Path>,
+        listen: Option<u16>,
+    ) -> Self {
         let known = READ.iter().chain(READ_TO_CONNECT);
         let mut read: Vec<PathBuf> = known.map(PathBuf::from).collect();
         let named = NAMED_TO_CONNECT.iter().filter_map(env::var_os);
         read.extend(named.map(PathBuf::from));
+        // A reload reads the config again.
+        read.extend(config.into_iter().flat_map(places));
         // A panic reads the program's file for its backtrace.
         read.extend(env::current_exe());
         read.push(plan.dir.clone());
@@ -150,11 +156,18 @@ impl AllowedPaths {
         }
     }
 
-    /// Collects the paths that `wqcap serve` may use: the capture's folders, certificates and tokens
-    /// to read, the folder of pins to write, and its port.
+    /// Collects the paths that `wqcap serve` may use: the capture's folders, the config, certificates
+    /// and tokens to read, the folder of pins to write, and its port.
     #[cfg(feature = "serve")]
-    pub fn to_serve(plan: &wqcap_serve::ServePlan, pins: Option<PathBuf>, port: u16) -> Self {
+    pub fn to_serve(
+        plan: &wqcap_serve::ServePlan,
+        config: Option<&Path>,
+        pins: Option<PathBuf>,
+        port: u16,
+    ) -> Self {
         let mut read: Vec<PathBuf> = READ.iter().map(PathBuf::from).collect();
+        // A reload reads the config again.
+        read.extend(config.into_iter().flat_map(places));
         // A panic reads the program's file for its backtrace.
         read.extend(env::current_exe());
         read.push(plan.dir.clone());

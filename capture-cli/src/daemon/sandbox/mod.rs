@@ -21,7 +21,7 @@ pub mod hooks;
 pub mod outside;
 pub mod user;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, term::message};
 use calls::{CaptureParts, KernelSockets};
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 use landlock::RulesetError;
@@ -60,7 +60,10 @@ pub enum SandboxError {
 fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     // ^C at a terminal is for the capture, which then gives its helpers time to end.
-    command.arg(subcommand).process_group(0);
+    command
+        .args(message::arguments())
+        .arg(subcommand)
+        .process_group(0);
     Ok(command)
 }
 
@@ -140,7 +143,11 @@ impl Sandbox {
     /// Restricts this thread, and the threads that it creates, to the files that are shipped.
     /// Connections may go anywhere, because the store resolves its own addresses.
     #[cfg(feature = "ship")]
-    pub fn enter_to_ship(settings: &Config, plan: &wqcap_ship::ShipPlan) -> Result<(), Failure> {
+    pub fn enter_to_ship(
+        settings: &Config,
+        plan: &wqcap_ship::ShipPlan,
+        config: Option<&Path>,
+    ) -> Result<(), Failure> {
         let it = Self {
             wanted: settings.process.sandbox,
             parts: CaptureParts::default(),
@@ -149,7 +156,7 @@ impl Sandbox {
             return Ok(());
         }
         let metrics = settings.ship.as_ref().and_then(|it| it.metrics.as_ref());
-        let own = files::AllowedPaths::to_ship(plan, metrics.map(|it| it.port));
+        let own = files::AllowedPaths::to_ship(plan, config, metrics.map(|it| it.port));
         it.check("landlock denies other files", own.restrict())
     }
 
@@ -159,6 +166,7 @@ impl Sandbox {
     pub fn enter_to_serve(
         settings: &Config,
         plan: &wqcap_serve::ServePlan,
+        config: Option<&Path>,
         port: u16,
     ) -> Result<(), Failure> {
         let it = Self {
@@ -176,7 +184,7 @@ impl Sandbox {
         if it.wanted == Wanted::Off {
             return Ok(());
         }
-        let own = files::AllowedPaths::to_serve(plan, pins, port);
+        let own = files::AllowedPaths::to_serve(plan, config, pins, port);
         it.check("landlock denies other files", own.restrict())
     }
 

@@ -14,7 +14,7 @@ mod write_block;
 
 pub(super) use write_block::{ALIGN, Block, FileLedger, FrameTally};
 
-use crate::{Encoder, Record, Rotation, SinkRequests, Totals, WriteLimit, requests::RequestCursor};
+use crate::{Encoder, Record, SinkRequests, Totals, WriteLimit, requests::RequestCursor};
 use crossbeam_channel::{Receiver, Sender};
 use sink_file::{FileLimits, SinkFile};
 use std::sync::{
@@ -80,7 +80,6 @@ pub(super) struct SinkSettings {
     /// Maximum bytes of a frame that its record holds; `usize::MAX`: whole frames.
     pub(super) snaplen: usize,
     pub(super) on_full: OnFull,
-    pub(super) rotation: Rotation,
     pub(super) cut: Cut,
     /// Span of frame time stamps, in nanoseconds, after which a sink sends a partial write block.
     pub(super) held_ns: u64,
@@ -156,7 +155,7 @@ impl<E: Encoder> BlockSink<E> {
         let header = self.encoder.header(whose, ns);
         let next_header_ns = self.encoder.next_header_ns();
         let trailer = self.trailer as u64;
-        let limits = FileLimits::new(self.shape.rotation, ns, trailer, next_header_ns);
+        let limits = FileLimits::new(self.asked.rotation(), ns, trailer, next_header_ns);
         block.begin_within(limits.len, self.begun, 0, ns);
         block.append(&header);
         block.whole = block.len;

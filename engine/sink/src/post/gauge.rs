@@ -15,6 +15,8 @@ pub struct PinnedFiles {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct GaugeState {
+    /// Set while a retention limit is set.
+    is_on: bool,
     pinned: PinnedFiles,
     outlook: Option<Outlook>,
 }
@@ -26,6 +28,22 @@ pub struct RetentionGauge(Arc<Mutex<GaugeState>>);
 impl RetentionGauge {
     fn found(&self) -> MutexGuard<'_, GaugeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns `true` if a retention limit is set. Otherwise files are never deleted, and the gauge
+    /// has no numbers.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.found().is_on
+    }
+
+    /// Records whether a retention limit is set. Without a limit, the gauge has no numbers.
+    pub(super) fn set_on(&self, is_on: bool) {
+        let mut found = self.found();
+        match is_on {
+            true => found.is_on = true,
+            false => *found = GaugeState::default(),
+        }
     }
 
     /// Returns the numbers of capture files and bytes held by pins.

@@ -11,7 +11,7 @@ pub(super) mod sealer;
 mod unshipped;
 
 use crate::{
-    WriterConfig,
+    Retention, WriterConfig,
     post::{
         gauge::RetentionGauge,
         hook::{HookReport, HookSender},
@@ -34,8 +34,9 @@ use wqcap_files::folder::file_list::FileList;
 
 /// Handles of the configured threads that process finished capture files.
 pub(super) struct PostClose {
-    keeper: Option<JoinHandle<DeletedFiles>>,
-    gauge: Option<RetentionGauge>,
+    keeper: JoinHandle<Option<DeletedFiles>>,
+    trigger: RetentionTrigger,
+    gauge: RetentionGauge,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
     /// Number of finished files not passed to the indexing thread because too many were waiting.
@@ -54,7 +55,7 @@ pub(super) struct PostCloseReport {
 /// Sender of finished capture files to the threads that process them. The threads end when it is
 /// dropped.
 pub(super) struct CloseNotifier {
-    trigger: Option<RetentionTrigger>,
+    trigger: RetentionTrigger,
     hooks: Option<HookSender>,
     indexer: Option<Sender<PathBuf>>,
     unindexed: Arc<AtomicU64>,
@@ -65,7 +66,7 @@ pub(super) struct CloseNotifier {
 impl CloseNotifier {
     /// Returns the trigger of the retention thread by which the writer requests space on a full
     /// disk.
-    pub(super) fn trigger(&self) -> Option<RetentionTrigger> {
+    pub(super) fn trigger(&self) -> RetentionTrigger {
         self.trigger.clone()
     }
 
@@ -81,9 +82,7 @@ impl CloseNotifier {
             sealer.send(file);
             return;
         }
-        if let Some(trigger) = &self.trigger {
-            trigger.record_finished(file, by);
-        }
+        self.trigger.record_finished(file, by);
         if let Some(hooks) = &self.hooks {
             hooks.send(file);
         }
@@ -109,12 +108,8 @@ pub(super) fn list(files: &WriterConfig) -> FileList {
 impl PostClose {
     pub(super) fn start(files: &WriterConfig) -> Result<(Self, CloseNotifier), ResourceError> {
         let (dir, output) = (files.dir(), &files.output);
-        let keep = (!output.retention.is_everything())
-            .then(|| retention::start(dir, output, &files.finish_times, files.at_rest.as_ref()));
-        let (keeper, trigger, gauge) = match keep.transpose()? {
-            Some((keeper, trigger, gauge)) => (Some(keeper), Some(trigger), Some(gauge)),
-            None => (None, None, None),
-        };
+        let key = files.at_rest.as_ref();
+        let (keeper, trigger, gauge) = retention::start(dir, output, &files.finish_times, key)?;
         let hook = output.hook.as_ref();
         let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));
         let (hooks, hook_files) = hook.transpose()?.unzip();
@@ -134,7 +129,7 @@ impl PostClose {
             let (running, plain) = Sealer::start(key.clone(), dir, output, notifier, list(files))?;
             sealer = Some(running);
             notifier = CloseNotifier {
-                trigger,
+                trigger: trigger.clone(),
                 hooks: None,
                 indexer: None,
                 unindexed: Arc::clone(&unindexed),
@@ -143,6 +138,7 @@ impl PostClose {
         }
         let it = Self {
             keeper,
+            trigger,
             gauge,
             hooks,
             indexer,
@@ -152,9 +148,19 @@ impl PostClose {
         Ok((it, notifier))
     }
 
-    /// Returns the gauge of the retention thread; `None`: files are never deleted.
-    pub(super) fn gauge(&self) -> Option<RetentionGauge> {
+    /// Returns the gauge of the retention thread.
+    pub(super) fn gauge(&self) -> RetentionGauge {
         self.gauge.clone()
+    }
+
+    /// Returns the present retention limits.
+    pub(super) fn retention(&self) -> Retention {
+        self.trigger.limits()
+    }
+
+    /// Replaces the retention limits. The retention thread applies them at once.
+    pub(super) fn set_retention(&self, limits: Retention) {
+        self.trigger.set_limits(limits);
     }
 
     /// Waits for the threads to process the last finished files. The waits for encryption, hooks
@@ -165,9 +171,11 @@ impl PostClose {
         if let Some(indexer) = self.indexer {
             indexer.finish(self.unindexed.load(Ordering::Relaxed));
         }
+        // The retention thread ends with the last trigger.
+        drop(self.trigger);
         PostCloseReport {
             sealed,
-            deleted: self.keeper.map(|it| it.join().unwrap_or_default()),
+            deleted: self.keeper.join().unwrap_or_default(),
             hooks: self.hooks.map(|it| it.join().unwrap_or_default()),
         }
     }

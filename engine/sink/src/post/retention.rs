@@ -129,19 +129,48 @@ pub(crate) struct RetentionTrigger {
     own: Option<Arc<OwnFiles>>,
     /// Frame counts of this run's finished files; `None`: files are not shipped.
     counts: Option<FrameCounts>,
-    /// Finish times of this run's files; `None`: `output.keep_age` is not set.
-    times: Option<FinishTimes>,
+    /// Finish times of this run's files; recorded while `output.keep_age` is set.
+    times: FinishTimes,
+    /// Present retention limits, which can change while a capture runs.
+    limits: RetentionLimits,
+}
+
+/// Present retention limits: the retention thread reads them at each check.
+#[derive(Clone, Debug)]
+struct RetentionLimits(Arc<Mutex<Retention>>);
+
+impl RetentionLimits {
+    fn lock(&self) -> MutexGuard<'_, Retention> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl RetentionTrigger {
-    /// Records a finished capture file and wakes the retention thread.
+    /// Returns the present retention limits.
+    pub(super) fn limits(&self) -> Retention {
+        *self.limits.lock()
+    }
+
+    /// Replaces the retention limits, and wakes the retention thread.
+    pub(super) fn set_limits(&self, limits: Retention) {
+        *self.limits.lock() = limits;
+        self.wake();
+    }
+
+    /// Records a finished capture file and wakes the retention thread. Without retention limits
+    /// nothing is recorded, because nothing would be removed again; if limits are set later, the file
+    /// counts as one of an earlier run.
     pub(crate) fn record_finished(&self, path: &Path, by: FinishedBy) {
+        let limits = self.limits();
+        if limits.is_everything() {
+            return;
+        }
         if let Some(own) = &self.own {
             own.add(path);
         }
         if let FinishedBy::ThisRun { frames } = by {
-            if let Some(times) = &self.times {
-                times.insert(path, boot_time());
+            if limits.age_ns > 0 {
+                self.times.insert(path, boot_time());
             }
             if let (Some(counts), Some(frames)) = (&self.counts, frames) {
                 counts.insert(path, frames);
@@ -162,16 +191,23 @@ impl RetentionTrigger {
     }
 }
 
-/// Starts the retention thread for directory `dir`. It checks the directory at its start, after
-/// each wake, every [`CHECK_EVERY`] if the retention limits require that, and a last time when the
-/// trigger is dropped; then it ends. The returned gauge publishes the results of the checks. `key`
-/// opens encrypted files.
+/// Handle of the retention thread, its trigger, and the gauge with the results of its checks.
+type Keeper = (
+    JoinHandle<Option<DeletedFiles>>,
+    RetentionTrigger,
+    RetentionGauge,
+);
+
+/// Starts the retention thread for directory `dir`. While retention limits are set, it checks the
+/// directory at its start, after each wake, every [`CHECK_EVERY`] if the limits require that, and a
+/// last time when the trigger is dropped; then it ends. The thread returns `None` if no limit was ever
+/// set. `key` opens encrypted files.
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
     times: &FinishTimes,
     key: Option<&SecretKey>,
-) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), ResourceError> {
+) -> Result<Keeper, ResourceError> {
     let (trigger, wakes) = crossbeam_channel::bounded(1);
     let name = &output.name;
     let trigger = RetentionTrigger {
@@ -179,7 +215,8 @@ pub(super) fn start(
         room: Arc::default(),
         own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone(), key.cloned()))),
         counts: output.journal.is_some().then(FrameCounts::default),
-        times: (output.retention.age_ns > 0).then(|| times.clone()),
+        times: times.clone(),
+        limits: RetentionLimits(Arc::new(Mutex::new(output.retention))),
     };
     let delivery = output.journal.clone().zip(trigger.counts.clone());
     let mut keeper = RetentionThread {
@@ -197,17 +234,15 @@ pub(super) fn start(
         clock: StepWatch::new(Moment::now()),
         was_set: false,
     };
-    if let Some(journal) = output.journal.as_ref().filter(|it| !it.is_dir()) {
-        tracing::warn!(
-            "ship.journal = {journal:?} does not exist: no file counts as shipped until the capture's next start; \
-             start `wqcap ship` first, which creates it"
-        );
-    }
     let gauge = keeper.pinned.gauge();
+    gauge.set_on(!output.retention.is_everything());
+    let limits = trigger.limits.clone();
     let asked = Arc::clone(&trigger.room);
     // Bytes to free on a full disk.
     let room = output.buffer;
-    let thread = spawn("wqcap-keeper", move || keeper.run(room, &wakes, &asked))?;
+    let thread = spawn("wqcap-keeper", move || {
+        keeper.run(&limits, room, &wakes, &asked)
+    })?;
     Ok((thread, trigger, gauge))
 }
 
@@ -236,26 +271,24 @@ struct RetentionThread {
 }
 
 impl RetentionThread {
-    fn run(&mut self, room: u64, wakes: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
-        let mut deleted = DeletedFiles::default();
+    fn run(
+        &mut self,
+        limits: &RetentionLimits,
+        room: u64,
+        wakes: &Receiver<()>,
+        asked: &AtomicBool,
+    ) -> Option<DeletedFiles> {
+        let mut deleted = None;
         let mut last = String::new();
         loop {
-            // Limits on number and age do not limit bytes, so a full disk deletes no files with them alone.
-            let measured = self.keep.keep != Keep::default() || self.keep.free != Keep::default();
-            let asked = asked.swap(false, Ordering::AcqRel) && measured;
-            let room = if asked { room } else { 0 };
-            match self.tidy(room, Moment::now(), &mut deleted) {
-                Ok(()) => last.clear(),
-                Err(e) => {
-                    let text = e.to_string();
-                    // Logged once, not at every check.
-                    if text != last {
-                        tracing::warn!(
-                            "output.keep: {text}; no newer capture file is deleted until this succeeds"
-                        );
-                    }
-                    last = text;
+            self.keep = *limits.lock();
+            let is_on = !self.keep.is_everything();
+            self.pinned.gauge().set_on(is_on);
+            if is_on {
+                if deleted.is_none() {
+                    self.warn_without_journal();
                 }
+                self.check(room, asked, deleted.get_or_insert_default(), &mut last);
             }
             let watches = self.keep.age_ns > 0 || self.keep.free != Keep::default();
             let woken = if watches {
@@ -267,9 +300,50 @@ impl RetentionThread {
                 Ok(()) => std::thread::sleep(PAUSE),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    deleted.pinned = self.pinned.gauge().pinned();
+                    if let Some(deleted) = &mut deleted {
+                        deleted.pinned = self.pinned.gauge().pinned();
+                    }
                     return deleted;
                 }
+            }
+        }
+    }
+
+    /// Warns if the journal of `wqcap ship` does not exist.
+    fn warn_without_journal(&self) {
+        let journal = self.delivery.as_ref().map(|it| &it.journal);
+        if let Some(journal) = journal.filter(|it| !it.is_dir()) {
+            tracing::warn!(
+                "ship.journal = {journal:?} does not exist: no file counts as shipped until the capture's next start; \
+                 start `wqcap ship` first, which creates it"
+            );
+        }
+    }
+
+    /// Checks the output directory once. `last` is the text of the last failure, which is logged
+    /// once.
+    fn check(
+        &mut self,
+        room: u64,
+        asked: &AtomicBool,
+        deleted: &mut DeletedFiles,
+        last: &mut String,
+    ) {
+        // Limits on number and age do not limit bytes, so a full disk deletes no files with them alone.
+        let measured = self.keep.keep != Keep::default() || self.keep.free != Keep::default();
+        let asked = asked.swap(false, Ordering::AcqRel) && measured;
+        let room = if asked { room } else { 0 };
+        match self.tidy(room, Moment::now(), deleted) {
+            Ok(()) => last.clear(),
+            Err(e) => {
+                let text = e.to_string();
+                // Logged once, not at every check.
+                if text != *last {
+                    tracing::warn!(
+                        "output.keep: {text}; no newer capture file is deleted until this succeeds"
+                    );
+                }
+                *last = text;
             }
         }
     }

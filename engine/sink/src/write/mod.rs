@@ -23,8 +23,8 @@ pub use finished::{Deleted, WriterReport};
 pub use unclosed::MOST_UNCLOSED;
 
 use crate::{
-    BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, PortsSink,
-    RetentionGauge, Rotation, SinkRequests, WriteLimit,
+    BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputLimits, OutputPlan,
+    PortsSink, RetentionGauge, Rotation, SinkRequests, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SinkSettings},
     compress::{Compressors, PackerChannels},
     least_block,
@@ -342,11 +342,13 @@ impl Writer {
             all: false,
             snaplen: files.longest_record(),
             on_full: files.output.on_full,
-            rotation: files.output.rotation,
             cut,
             held_ns: SHOWN_NS,
         };
-        let requests = Arc::new(SinkRequests::with_sinks(owners.len()));
+        let requests = Arc::new(SinkRequests::with_sinks(
+            owners.len(),
+            files.output.rotation,
+        ));
         let plain = files.output.compress == Compress::None;
         let usual = SMALL_BLOCK..=if plain { BLOCK } else { SMALL_BLOCK };
         let sizes = BlockSizes::new(&usual, files, files.output.buffer, owners.len());
@@ -428,7 +430,7 @@ impl Writer {
             unclosed,
             failed: Arc::clone(&failed),
             requests: Arc::clone(&it.requests),
-            trigger: notifier.trigger(),
+            trigger: Some(notifier.trigger()),
             ahead,
         };
         let naming = Naming::new(
@@ -489,11 +491,10 @@ impl Writer {
         self.backlog.clone()
     }
 
-    /// Returns the gauge of the capture files that retention found; `None`: files are never
-    /// deleted.
+    /// Returns the gauge of the capture files that retention finds; `None` for a stream.
     #[must_use]
     pub fn retention(&self) -> Option<RetentionGauge> {
-        self.post_close.as_ref().and_then(PostClose::gauge)
+        self.post_close.as_ref().map(PostClose::gauge)
     }
 
     /// Returns `true` if capture files or the stream could not be written.
@@ -506,6 +507,22 @@ impl Writer {
     #[must_use]
     pub fn reader_has_left(&self) -> bool {
         self.stream.left.is_raised()
+    }
+
+    /// Returns the present limits of the capture files; those of a stream have no effect.
+    #[must_use]
+    pub fn limits(&self) -> OutputLimits {
+        let retention = self.post_close.as_ref().map(PostClose::retention);
+        OutputLimits::new(self.requests.rotation(), retention.unwrap_or_default())
+    }
+
+    /// Replaces the limits of the capture files. If the conditions for starting files differ, every
+    /// sink begins its next file; retention checks the files at once. Without effect on a stream.
+    pub fn set_limits(&self, limits: OutputLimits) {
+        self.requests.set_rotation(limits.rotation);
+        if let Some(post_close) = &self.post_close {
+            post_close.set_retention(limits.retention);
+        }
     }
 
     /// Requests that every sink begins its next capture file. A sink does so with its next batch,
@@ -702,7 +719,10 @@ impl Relays {
             sinks: Vec::with_capacity(counters.len()),
             untouched: Vec::with_capacity(counters.len()),
             // Files belong to the output sink: only flushes are requested of these sinks.
-            requests: Arc::new(SinkRequests::with_sinks(counters.len())),
+            requests: Arc::new(SinkRequests::with_sinks(
+                counters.len(),
+                Rotation::default(),
+            )),
         };
         for (queue, counters) in (0u16..).zip(counters) {
             let (exchange, empty, blocks) = exchange(&sizes, &full_in, None)?;
@@ -716,7 +736,6 @@ impl Relays {
                     files.longest_record()
                 },
                 on_full: files.output.on_full,
-                rotation: Rotation::default(),
                 cut: Cut::Records { patience: 1 },
                 held_ns: HELD_NS,
             };

@@ -170,7 +170,7 @@ pub(super) struct WriterChannels {
     /// Requests of the capture to its sinks. The writer thread records there which flushes have
     /// reached the disk.
     pub(super) requests: Arc<SinkRequests>,
-    /// Trigger of the retention thread, which deletes old files; `None`: files are never deleted.
+    /// Trigger of the retention thread, which deletes old files; `None`: there is no such thread.
     pub(super) trigger: Option<RetentionTrigger>,
     /// Handle of the thread that opens capture files in advance.
     pub(super) ahead: Preopen,

@@ -1,6 +1,7 @@
 //! Tokens, client certificates, roles, and the audit trail.
 
 use super::{Answer, Service, Stored, serve};
+use rustix::process::Signal;
 use std::{fs, path::PathBuf};
 use wqcap_tests::{Dir, Done, Program, Wqcap, wqcap::wqcap};
 
@@ -386,4 +387,79 @@ fn marks_reach_the_running_capture() {
     let _ = service.stop();
     let _ = run.ctl().run(&["shutdown"]).expect(0);
     let _ = running.wait().expect(0);
+}
+
+/// Waits until the service has reported `count` reloads in the audit trail.
+#[track_caller]
+fn until_reloaded(service: &mut Service, count: usize) {
+    service.run.until("the reload is reported", |run| {
+        run.stderr().matches("what=\"SIGHUP: reload\"").count() == count
+    });
+}
+
+#[test]
+fn a_reload_replaces_tokens_certificates_and_limits() {
+    let stored = Stored::new();
+    let authority = Authority::new();
+    let tokens = stored.dir.join("tokens").display().to_string();
+    let alice = token(&tokens, "alice", "read");
+    let config = |text: &str| stored.dir.write("serve.toml", format!("[serve]\n{text}"));
+    let file = config("max_requests = 4\n");
+    let mut sets = authority.sets();
+    sets.push(format!("serve.tokens={tokens}"));
+    let sets: Vec<_> = sets.iter().map(String::as_str).collect();
+    let program = stored.serve(&sets).args(["-c".as_ref(), file.as_os_str()]);
+    let mut service = Service::start(&program);
+    let ca = authority.file("ca_cert.pem");
+    let (by_address, by_name) = (
+        service.url.clone(),
+        service.url.replace("127.0.0.1", "localhost"),
+    );
+    let ask = |url: &str, token: &str| {
+        let bearer = format!("Authorization: Bearer {token}");
+        let path = format!("{url}/api/v1/packets");
+        Answer::of(&path, &["--cacert", &ca, "-H", &bearer])
+    };
+    let whole = ask(&by_address, &alice);
+    assert_eq!(whole.status, 200);
+    // The new certificate has no address, only a name.
+    let bob = token(&tokens, "bob", "read");
+    assert_eq!(ask(&by_address, &bob).status, 401, "before the reload");
+    authority.issue("server", "subjectAltName=DNS:localhost");
+    let _ = config("max_requests = 4\nmax_bytes = 1048576\n");
+    service.run.signal(Signal::HUP);
+    until_reloaded(&mut service, 1);
+    assert_eq!(
+        ask(&by_address, &bob).status,
+        0,
+        "the certificate is replaced"
+    );
+    let cut = ask(&by_name, &bob);
+    assert_eq!(cut.status, 200);
+    assert!(cut.body.len() < whole.body.len() / 2, "{}", cut.body.len());
+    let audit = service.audit();
+    let line = audit.iter().find(|it| it.contains("SIGHUP: reload"));
+    let line = line.expect("a line of the reload");
+    assert!(line.contains(r#"serve.max_bytes = \"1MiB\""#), "{line}");
+    // A key that needs a restart is named, and nothing is replaced.
+    let _ = config("max_requests = 4\nclient_ca = \"/nonexistent\"\n");
+    service.run.signal(Signal::HUP);
+    until_reloaded(&mut service, 2);
+    assert!(
+        service
+            .run
+            .stderr()
+            .contains("serve.client_ca needs a restart of `wqcap serve`"),
+        "{}",
+        service.run.stderr()
+    );
+    assert_eq!(ask(&by_name, &bob).body.len(), cut.body.len());
+    // Neither is anything replaced if a file is malformed.
+    let _ = config("max_requests = 4\n");
+    fs::write(&tokens, "bob\n").expect("written");
+    service.run.signal(Signal::HUP);
+    until_reloaded(&mut service, 3);
+    assert_eq!(ask(&by_name, &alice).body.len(), cut.body.len());
+    let done = service.stop();
+    done.says(&["SIGHUP: the reload failed", "serve.tokens"]);
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `alerts` | the frames of an alert of Suricata, from another machine |
 //! | `answers` | answers equal `wqcap extract` and tcpdump; open files; what is incomplete |
-//! | `callers` | tokens, certificates, roles, and the audit trail |
+//! | `callers` | tokens, certificates, roles, their reload, and the audit trail |
 //! | `clients` | unmodified `stenoread` and `stenocurl`, `wqcap extract https://`, a browser, schemathesis |
 //! | `load` | clients beside a capture at a high rate, on an idle machine |
 //! | `strangers` | clients that stall, flood, leave early or send nonsense |

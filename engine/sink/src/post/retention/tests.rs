@@ -169,7 +169,7 @@ fn a_full_disk_deletes_the_oldest_files_only_if_their_size_is_limited() {
         .expect("starts");
         trigger.ask_for_room();
         drop(trigger);
-        let deleted = keeper.join().expect("ends");
+        let deleted = keeper.join().expect("ends").expect("limits are set");
         assert_eq!(names(dir.path()).len(), want);
         assert_eq!(deleted.files as usize, 4 - want);
     }
@@ -406,13 +406,44 @@ fn an_invalid_pin_holds_all_files() {
     )
     .expect("starts");
     drop(trigger);
-    let deleted = keeper.join().expect("ends");
+    let deleted = keeper.join().expect("ends").expect("limits are set");
     let found = PinnedFiles {
         files: 4,
         bytes: 400,
     };
     assert_eq!((deleted.files, deleted.pinned), (0, found));
     assert_eq!(gauge.pinned(), found);
+}
+
+#[test]
+fn limits_can_be_set_and_lifted_while_the_thread_runs() {
+    let dir = folder(&FILES);
+    let begin = |keep| {
+        let times = FinishTimes::default();
+        start(dir.path(), &output(keep, 150), &times, None).expect("starts")
+    };
+    // Without limits nothing is deleted, and the gauge has no numbers.
+    let (keeper, trigger, gauge) = begin(Retention::default());
+    trigger.ask_for_room();
+    assert!(!gauge.is_on());
+    drop(trigger);
+    assert!(keeper.join().expect("ends").is_none());
+    assert_eq!(names(dir.path()).len(), 4);
+
+    let (keeper, trigger, gauge) = begin(Retention::default());
+    trigger.set_limits(most(3));
+    assert_eq!(trigger.limits(), most(3));
+    drop(trigger);
+    let deleted = keeper.join().expect("ends").expect("limits are set");
+    assert!(gauge.is_on());
+    assert_eq!((deleted.files, names(dir.path()).len()), (1, 3));
+
+    let (keeper, trigger, gauge) = begin(most(3));
+    trigger.set_limits(Retention::default());
+    drop(trigger);
+    let _ = keeper.join().expect("ends");
+    assert!(!gauge.is_on());
+    assert_eq!(names(dir.path()).len(), 3);
 }
 
 #[test]
@@ -434,7 +465,7 @@ fn the_directory_is_checked_after_each_wake_and_at_the_end() {
         trigger.wake();
     }
     drop(trigger);
-    let deleted = keeper.join().expect("ends");
+    let deleted = keeper.join().expect("ends").expect("limits are set");
     assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
     assert_eq!(deleted.files, 23);
 }
@@ -506,7 +537,8 @@ fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
         room: Arc::default(),
         own: Some(Arc::clone(&own)),
         counts: None,
-        times: None,
+        times: FinishTimes::default(),
+        limits: RetentionLimits(Arc::new(Mutex::new(most(3)))),
     };
     for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
         trigger.record_finished(&at(name), FinishedBy::ThisRun { frames: None });

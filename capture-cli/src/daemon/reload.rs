@@ -1,0 +1,64 @@
+//! Reload of the configuration of a command that has no supervised capture, on SIGHUP.
+
+use crate::{args::ConfigArgs, failure::Failure};
+use wqcap_control::protocol::{Changed, Refusal, RefusalCode};
+use wqcap_engine::config::Config;
+use wqcap_supervisor::{ReloadTable, Signals, report_reload};
+
+/// Configuration of a command that reads it again on SIGHUP.
+pub struct Reloadable<'a> {
+    /// Config file and settings that a reload reads again.
+    given: &'a ConfigArgs,
+    /// Effects of a reload on the keys of the command.
+    table: ReloadTable,
+    /// Configuration that is in force.
+    config: Config,
+    /// Completes a configuration with the defaults of the command, so that an absent section does not
+    /// differ from its defaults.
+    complete: fn(&mut Config),
+}
+
+impl<'a> Reloadable<'a> {
+    /// Creates the state of reloads of the configuration `config`, which `given` names.
+    pub fn new(
+        given: &'a ConfigArgs,
+        table: ReloadTable,
+        mut config: Config,
+        complete: fn(&mut Config),
+    ) -> Self {
+        complete(&mut config);
+        Self {
+            given,
+            table,
+            config,
+            complete,
+        }
+    }
+
+    /// Carries out the reload that a signal has requested, if there is one. `apply` takes the new
+    /// configuration over, and returns what else it has read again. The outcome is reported, and a
+    /// reload that fails changes nothing.
+    pub fn attend(
+        &mut self,
+        signals: &Signals,
+        apply: impl FnOnce(&Config) -> Result<String, Failure>,
+    ) {
+        let Some(who) = signals.take_reload() else {
+            return;
+        };
+        report_reload(&who, &self.reload(apply));
+    }
+
+    fn reload(
+        &mut self,
+        apply: impl FnOnce(&Config) -> Result<String, Failure>,
+    ) -> Result<Changed, Refusal> {
+        let failed = |e: Failure| Refusal::new(RefusalCode::Failed, e.to_string());
+        let mut new = self.given.load().map_err(failed)?;
+        (self.complete)(&mut new);
+        let changes = self.table.compare(&self.config, &new)?;
+        let more = apply(&new).map_err(failed)?;
+        self.config = new;
+        Ok(changes.outcome(&more))
+    }
+}
