@@ -2,8 +2,9 @@
 //!
 //! A file is in the partition of the hour in which it begins, and may be longer than an hour. The
 //! hours of the time range are listed, and the hours before it up to the look back. Of the listed
-//! files, those that ended before the range are excluded by their names: a queue's file ends where
-//! the next one of that queue begins, as in [`wqcap_files::extract`] for the files of a folder.
+//! files, those that ended before the range are excluded by their names and by the time at which the
+//! store wrote them: a queue's file ends where the next one of that queue begins, or when it was
+//! written, if that is later, as in [`wqcap_files::extract`] for the files of a folder.
 //!
 //! Invariant: only files that cannot hold frames of the times are excluded, if no file is longer
 //! than the look back.
@@ -61,23 +62,29 @@ fn day_of(name: &str) -> Option<u64> {
         .map(|it| it / 86_400)
 }
 
-/// Returns the capture files that may have frames of the range `times`, by the files' names.
-pub(super) fn reaching(mut files: Vec<CaptureKey>, times: &Range<u64>) -> Vec<CaptureKey> {
+/// Returns the capture files that may have frames of the range `times`, by the files' names and the
+/// times at which the store wrote them.
+pub(super) fn reaching(
+    mut files: Vec<(CaptureKey, Option<u64>)>,
+    times: &Range<u64>,
+) -> Vec<CaptureKey> {
     fn chain(it: &CaptureKey) -> (&str, Option<u16>, &str) {
         (&it.sensor, it.queue, it.ending())
     }
-    files.sort_by(|a, b| (chain(a), a.start_ns).cmp(&(chain(b), b.start_ns)));
-    files.dedup();
+    files.sort_by(|(a, _), (b, _)| (chain(a), a.start_ns).cmp(&(chain(b), b.start_ns)));
+    files.dedup_by(|(a, _), (b, _)| a == b);
     let may_have = |at: usize| {
-        let it = &files[at];
-        let next = files.get(at + 1).filter(|next| chain(next) == chain(it));
-        let ends = next.map_or(u64::MAX, |next| next.start_ns.saturating_add(SLACK_NS));
+        let (it, written_ns) = &files[at];
+        let next = files.get(at + 1).map(|(next, _)| next);
+        let next = next.filter(|next| chain(next) == chain(it));
+        let ends = next.and_then(|next| Some(next.start_ns.max((*written_ns)?)));
+        let ends = ends.map_or(u64::MAX, |ends| ends.saturating_add(SLACK_NS));
         it.start_ns.saturating_sub(SLACK_NS) < times.end && ends >= times.start
     };
     let wanted: Vec<_> = (0..files.len()).map(may_have).collect();
     let files = files.into_iter().zip(wanted);
     files
-        .filter_map(|(it, wanted)| wanted.then_some(it))
+        .filter_map(|((it, _), wanted)| wanted.then_some(it))
         .collect()
 }
 
@@ -144,11 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_ends_where_the_next_of_its_queue_begins() {
+    fn a_file_ends_where_the_next_of_its_queue_begins_or_when_it_was_written() {
         let file = |sensor: &str, queue: u16, second: u64, ending: &str| {
             let name = format!("wqcap-q{queue:02}-{}.{ending}", second * SLACK_NS);
             let name = FileName::parse(Path::new(&name)).expect("a capture's");
-            CaptureKey::parse(&key::packets(&name, sensor)).expect("ours")
+            let key = CaptureKey::parse(&key::packets(&name, sensor)).expect("ours");
+            (key, Some(second * SLACK_NS))
         };
         let files = vec![
             file("a", 0, 100, "pcap"),
@@ -176,5 +184,13 @@ mod tests {
         assert_eq!(found(205, 250), [120, 150, 200, 250]);
         assert_eq!(found(400, 500), [120, 150, 250, 300]);
         assert_eq!(found(0, u64::MAX / SLACK_NS).len(), 6);
+        // The first file was written while the second one was captured.
+        let mut overlapping = vec![file("a", 0, 100, "pcap"), file("a", 0, 200, "pcap")];
+        let times = 300 * SLACK_NS..400 * SLACK_NS;
+        assert_eq!(reaching(overlapping.clone(), &times).len(), 1);
+        overlapping[0].1 = Some(310 * SLACK_NS);
+        assert_eq!(reaching(overlapping.clone(), &times).len(), 2);
+        overlapping[0].1 = None;
+        assert_eq!(reaching(overlapping, &times).len(), 2);
     }
 }

@@ -263,8 +263,12 @@ async fn of_times(
     while let Some(list) = lists.next().await {
         let list = list?;
         unusable.append(list.unusable);
-        let found = list.keys.iter().filter_map(|it| CaptureKey::parse(it));
-        files.extend(found.filter(|it| sensors.is_empty() || sensors.contains(&it.sensor)));
+        let found = list.keys.iter().filter_map(|it| {
+            let key = CaptureKey::parse(&it.key)?;
+            let wanted = sensors.is_empty() || sensors.contains(&key.sensor);
+            wanted.then_some((key, it.written_ns))
+        });
+        files.extend(found);
         if files.len() > KEYS {
             return Err(PlanError::Limit(KEYS, "files"));
         }

@@ -5,7 +5,7 @@
 
 use super::{
     Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
-    Store, StoreError, UnusableKeys,
+    Store, StoreError, StoredKey, UnusableKeys,
 };
 use crate::{
     limits::{KEY, KEYS, SMALL},
@@ -22,7 +22,7 @@ use std::{
 };
 use wqcap_files::{
     folder::open::{create_or_empty, open_for_update, open_regular, read_regular},
-    folder::sync_folder,
+    folder::{sync_folder, written_ns},
 };
 
 /// Identifier of an object's upload to a folder: there is at most one per object.
@@ -287,7 +287,12 @@ impl ReadStore for Folder {
         let list = move |path: &Path| {
             let mut lister = Lister::new(&root)?;
             let files = lister.files(path)?;
-            let keys = files.iter().filter_map(|it| key_in(&root, it));
+            let keys = files.iter().filter_map(|it| {
+                Some(StoredKey {
+                    key: key_in(&root, it)?,
+                    written_ns: written_ns(it),
+                })
+            });
             Ok(KeyList {
                 keys: keys.collect(),
                 unusable: lister.unusable,
@@ -386,8 +391,10 @@ mod tests {
                 names.sort();
                 names
             };
-            let keys =
-                |listed: Result<KeyList, StoreError>| sorted(listed.map(|listed| listed.keys));
+            let keys = |listed: Result<KeyList, StoreError>| {
+                let names = |it: KeyList| it.keys.into_iter().map(|it| it.key).collect();
+                sorted(listed.map(names))
+            };
             let days = store.list("blocks").await.map(|it| it.folders);
             assert_eq!(sorted(days), ["dt=1", "dt=3"]);
             let listed = Listing {

@@ -112,11 +112,20 @@ pub(crate) struct Listing {
     pub unusable: UnusableKeys,
 }
 
+/// Key of an object in the store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StoredKey {
+    /// Key of the stored object.
+    pub key: String,
+    /// Time at which the store wrote the object, in nanoseconds since 1970; `None`: unknown.
+    pub written_ns: Option<u64>,
+}
+
 /// Keys of all objects below a folder of object keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyList {
     /// Keys of the objects in the store.
-    pub keys: Vec<String>,
+    pub keys: Vec<StoredKey>,
     /// Keys below the folder that cannot be used.
     pub unusable: UnusableKeys,
 }

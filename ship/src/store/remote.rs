@@ -2,7 +2,7 @@
 
 use super::{
     Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
-    Store, StoreError, StoreOpenProblem, UnusableKeys,
+    Store, StoreError, StoreOpenProblem, StoredKey, UnusableKeys,
     client::{Connector, ResponseError},
     lists::listing,
     retries::{Retries, call},
@@ -460,7 +460,13 @@ impl ReadStore for Remote {
         let path = self.path(folder)?;
         let list = || {
             let keys = self.client.list(Some(&path));
-            let keys = keys.map_ok(|it| self.key_of(&it.location));
+            let keys = keys.map_ok(|it| {
+                let written = it.last_modified.timestamp_nanos_opt();
+                Some(StoredKey {
+                    key: self.key_of(&it.location)?,
+                    written_ns: written.and_then(|ns| u64::try_from(ns).ok()),
+                })
+            });
             keys.try_collect::<Vec<_>>().boxed()
         };
         let (listed, unusable) = self.list_retrying(list).await?;

@@ -1,11 +1,14 @@
-//! Time span of a file's frames, derived from its first record and from the first record of the
-//! file after it.
+//! Time span of a file's frames, derived from its first record, from the first record of the file
+//! after it, and from the time of the last write.
 //!
 //! Invariant: a span is narrowed only when that is certain. Two files are consecutive if both are
 //! from a capture of wqcap, with equal headers and names that differ in digits only, or if both
-//! have the default name of one queue.
+//! have the default name of one queue. Even then two captures, two sensors or a clock that was set
+//! back may have files that overlap in time, so a file ends with its last write if that is after
+//! the first record of the next file.
 
 use crate::{
+    folder::written_ns,
     name::FileName,
     read::{Decompressor, FileRanges, ReadError, origin::is_capture_section},
 };
@@ -32,6 +35,8 @@ pub(crate) struct Beginning {
     /// Chain key that the files of one queue of one capture share; `None`: the following file is
     /// unknown.
     chain: Option<u64>,
+    /// Time of the last write to the capture file, in nanoseconds since 1970; `None`: unknown.
+    written_ns: Option<u64>,
 }
 
 impl Beginning {
@@ -48,6 +53,7 @@ impl Beginning {
         Ok(Self {
             first_ns: Some(packet.ns),
             chain: chain(file, packet.offset)?,
+            written_ns: written_ns(&file.path),
         })
     }
 }
@@ -91,7 +97,8 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
             .copied()
     };
     let reach = |it: &Beginning| {
-        let end = next(it).map_or(u64::MAX, |start| start.saturating_add(SLACK_NS));
+        let end = next(it).and_then(|start| Some(start.max(it.written_ns?)));
+        let end = end.map_or(u64::MAX, |end| end.saturating_add(SLACK_NS));
         match it.first_ns {
             Some(first) => first.saturating_sub(SLACK_NS)..=end,
             None => 0..=u64::MAX,
@@ -125,10 +132,11 @@ mod tests {
         let file = |chain: u64, second: u64| Beginning {
             first_ns: Some(second * SECOND),
             chain: Some(chain),
+            written_ns: Some((second + 100) * SECOND),
         };
         let alone = |first_ns| Beginning {
             first_ns,
-            chain: None,
+            ..Beginning::default()
         };
         let files = [
             file(0, 100),
@@ -152,6 +160,24 @@ mod tests {
         // A stamp near the first one may be before or after it.
         assert_eq!(held(201, 202), [true, false, true, true, true, true]);
         assert_eq!(held(0, 100), [true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn files_that_overlap_reach_to_their_last_writes() {
+        let file = |second: u64, written: Option<u64>| Beginning {
+            first_ns: Some(second * SECOND),
+            chain: Some(0),
+            written_ns: written.map(|it| it * SECOND),
+        };
+        // The second file begins while the first one is written.
+        let files = [
+            file(100, Some(700)),
+            file(101, Some(102)),
+            file(300, None),
+            file(900, Some(950)),
+        ];
+        let ends: Vec<_> = reaches(&files).iter().map(|it| *it.end()).collect();
+        assert_eq!(ends, [701 * SECOND, 301 * SECOND, u64::MAX, u64::MAX]);
     }
 
     #[test]

@@ -38,6 +38,14 @@ pub struct CaptureFolder {
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
+/// Returns the time of the last write to a file, in nanoseconds since 1970; `None`: unknown.
+#[must_use]
+pub fn written_ns(path: &Path) -> Option<u64> {
+    let written = path.metadata().ok()?.modified().ok()?;
+    let since = written.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
+}
+
 /// Identity of a file: its length and the time of its last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
