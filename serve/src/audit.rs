@@ -176,3 +176,23 @@ impl Audited {
         log_frequent(&self.peer(), &self.what, "answered", None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_documentation_lists_exactly_these_counters() {
+        let text = Counters::default().text();
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let made: BTreeSet<_> = samples.filter_map(|it| it.split(' ').next()).collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/serve.md");
+        let documentation = std::fs::read_to_string(path).expect("docs/serve.md is readable");
+        let rows = documentation.lines().filter_map(|line| {
+            let name = line.strip_prefix("| `")?.split('`').next()?;
+            name.starts_with("wqcap_serve_").then_some(name)
+        });
+        assert_eq!(made, rows.collect());
+    }
+}

@@ -218,6 +218,9 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
     }
 }
 
+/// Maximum number of ports of one run.
+const MOST_PORTS: usize = 64;
+
 /// Checks that each `[[port]]` names one interface or device, and that no port is named twice.
 fn ports(config: &Config, found: &mut Vec<Problem>) {
     let Config { device, port, .. } = config;
@@ -230,6 +233,10 @@ fn ports(config: &Config, found: &mut Vec<Problem>) {
             "[[port]] names the captured ports; leave the keys of [device] out, except on_loss";
         found
             .push(Problem::new("port 1", "", problem).involving(&["device.name", "device.netdev"]));
+    }
+    if port.len() > MOST_PORTS {
+        let problem = format!("a run captures at most {MOST_PORTS} ports");
+        return found.push(Problem::new("port", port.len().to_string(), problem));
     }
     for (i, it) in port.iter().enumerate() {
         let number = i + 1;

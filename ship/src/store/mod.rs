@@ -252,8 +252,8 @@ pub enum StoreUrlError {
     /// The URL has another scheme than those of stores.
     #[error("the URL is not a store; write {FORMS}")]
     Scheme,
-    /// The URL has no bucket, or an invalid prefix.
-    #[error("the URL names no bucket, or its prefix has . or ..; write {FORMS}")]
+    /// The URL has no valid bucket, or an invalid prefix.
+    #[error("the URL names no valid bucket, or its prefix has . or ..; write {FORMS}")]
     Bucket,
 }
 
@@ -275,6 +275,10 @@ pub(crate) enum StoreOpenProblem {
     Folder(#[source] io::Error),
     #[error("{0} = {1:?}: the value is not a duration; write for example \"60s\"")]
     Timeout(&'static str, String),
+    #[error("{0}: the value is not an address such as https://store.example:9000")]
+    Endpoint(String),
+    #[error("{0}: the value has a control character, such as a line end, or is not ASCII")]
+    Characters(String),
     #[error(transparent)]
     Client(#[from] object_store::Error),
 }
@@ -317,7 +321,9 @@ fn parse(url: &str) -> Result<StoreLocation<'_>, StoreUrlError> {
     };
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.trim_matches('/');
-    if name.is_empty() || prefix.split('/').any(|it| it == "." || it == "..") {
+    // Other characters are in no bucket's name, and `object_store` panics at some of them.
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || b".-_".contains(&it);
+    if name.is_empty() || !name.bytes().all(is_plain) || prefix.split('/').any(|it| it == "." || it == "..") {
         return Err(StoreUrlError::Bucket);
     }
     Ok(StoreLocation::Bucket {

@@ -24,7 +24,7 @@ use object_store::{
     multipart::{MultipartStore, PartId},
     path::Path,
 };
-use std::{env, error::Error as _, fmt::Debug, ops::Range, time::Duration};
+use std::{env, error::Error as _, ffi::OsString, fmt::Debug, ops::Range, time::Duration};
 
 /// Maximum number of retries of a store request. After that the file waits for the next pass.
 const RETRIES: usize = 6;
@@ -112,11 +112,37 @@ pub struct Remote {
     hint: String,
 }
 
+/// Checks the variables of the environment that `object_store` takes into requests: it panics at
+/// values that no request can have.
+fn check_environment(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(), StoreOpenProblem> {
+    for (name, value) in variables {
+        let name = name.to_string_lossy().into_owned();
+        if !name.starts_with("AWS_") {
+            continue;
+        }
+        let text = value.to_str().unwrap_or("\u{fffd}");
+        if !text.chars().all(|it| it.is_ascii_graphic() || it == ' ') {
+            return Err(StoreOpenProblem::Characters(name));
+        }
+        if name.contains("ENDPOINT") && !text.is_empty() {
+            let url = reqwest::Url::parse(text).ok();
+            let usable = url.is_some_and(|it| it.scheme().starts_with("http") && it.has_host());
+            if !usable {
+                return Err(StoreOpenProblem::Endpoint(name));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Opens a bucket as an object store. Region, endpoint and credentials are read from the usual
 /// environment variables of its cloud: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
 pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, StoreOpenProblem> {
     // Selects the TLS provider. For a second store of this process it is selected already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    check_environment(env::vars_os())?;
     let retry = RetryConfig {
         max_retries: RETRIES,
         retry_timeout: RETRY_TIME,

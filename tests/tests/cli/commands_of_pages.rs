@@ -79,6 +79,7 @@ const OTHERS: &[&str] = &[
     "ibv_devinfo",
     "suricata",
     "zeek",
+    "kubectl",
 ];
 
 /// Number of pages that run in parallel.

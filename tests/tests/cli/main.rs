@@ -6,6 +6,7 @@ mod commands;
 mod commands_of_pages;
 mod dependencies;
 mod documents;
+mod kubernetes;
 mod launcher;
 mod logs;
 mod manual;

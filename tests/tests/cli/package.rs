@@ -21,6 +21,7 @@ const INSTALLED: &[&str] = &[
     "usr/share/bash-completion/completions/wqcap",
     "usr/share/doc/wqcap/copyright",
     "usr/share/doc/wqcap/docs/config.md",
+    "usr/share/doc/wqcap/examples/kubernetes/site/kustomization.yaml",
     "usr/share/doc/wqcap/examples/monitoring/alerts.yml",
     "usr/share/man/man1/wqcap-run.1.gz",
     "usr/share/man/man5/wqcap.toml.5.gz",

@@ -14,6 +14,7 @@
 //! | `commands_that_fail_exit_with_a_reason` | exit statuses of refusals and of a missing service |
 //! | `watch_ends_when_its_reader_closes_the_pipe` | a closed pipe ends the command before its next line |
 //! | `groups_decide_access` | mode of the socket, read group and write group |
+//! | `a_client_of_another_pid_namespace_is_served` | a client that runs in another container |
 //! | `misbehaving_clients_are_disconnected_and_others_served` | garbage, oversize, flooding, stalling and vanishing clients |
 
 use rustix::{
@@ -844,6 +845,28 @@ fn groups_decide_access() {
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
     alone.shutdown();
+}
+
+/// The kernel reports the process ID 0 for such a client.
+#[test]
+fn a_client_of_another_pid_namespace_is_served() {
+    if !process::is_root() {
+        skip!("PID namespaces require root");
+    }
+    let dir = Dir::new();
+    let command = Wqcap::run(&dir, "apart")
+        .model(&format!("synth:size=64,pps={PPS}"))
+        .set("output.format=none")
+        .control()
+        .wrapped(&["unshare", "--pid", "--fork", "--kill-child"]);
+    let mut run = command.start();
+    run.until("the capture runs", |run| run.stderr().contains("capturing"));
+    let ctl = command.ctl();
+    let _ = ctl.run(&["status"]).expect(0);
+    assert!(ctl.change(&["filter", "udp"]));
+    let _ = ctl.run(&["shutdown"]).expect(0);
+    let done = run.wait().expect(0);
+    done.says(&["who=\"uid 0 pid 0", "what=\"filter"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod control;
 mod failing_calls;
+mod image;
 mod manager;
 mod metrics;
 mod sandbox;

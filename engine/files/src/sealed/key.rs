@@ -60,15 +60,24 @@ impl fmt::Display for KeySource {
 }
 
 fn printed(command: &str) -> Result<SecretKey, SealKeyError> {
-    let output = Command::new("/bin/sh")
+    let mut child = Command::new("/bin/sh")
         .args(["-c", command])
-        .stdin(Stdio::inherit())
-        .stderr(Stdio::inherit())
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .map_err(SealKeyError::Command)?;
-    let bytes = Zeroizing::new(output.stdout);
-    if !output.status.success() {
-        return Err(SealKeyError::CommandFailed(output.status));
+    let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST + 1));
+    let read = child
+        .stdout
+        .take()
+        .map(|it| it.take(LONGEST as u64 + 1).read_to_end(&mut bytes));
+    if bytes.len() > LONGEST {
+        // The output need not end.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(SealKeyError::Command)?;
+    read.transpose().map_err(SealKeyError::Command)?;
+    if bytes.len() <= LONGEST && !status.success() {
+        return Err(SealKeyError::CommandFailed(status));
     }
     SecretKey::parse(&bytes).map_err(|e| SealKeyError::CommandOutput(Box::new(e)))
 }

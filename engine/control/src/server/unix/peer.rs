@@ -20,7 +20,8 @@ const MAX_GROUPS: usize = 65_536;
 pub struct PeerCredentials {
     /// User ID of the process that connected.
     pub uid: u32,
-    /// Process ID of the process that connected.
+    /// Process ID of the process that connected; 0 if it is in another PID namespace, such as that of
+    /// another container.
     pub pid: i32,
     /// Group IDs of the process that connected, the primary one first.
     pub gids: Vec<u32>,
@@ -82,14 +83,41 @@ impl PeerCredentials {
     /// # Errors
     /// The kernel does not provide the credentials.
     pub fn read(stream: &UnixStream) -> io::Result<Self> {
-        let credentials = rustix::net::sockopt::socket_peercred(stream)?;
-        let mut gids = vec![credentials.gid.as_raw()];
+        let credentials = user_and_process(stream)?;
+        let mut gids = vec![credentials.gid];
         gids.extend(supplementary(stream)?);
         Ok(Self {
-            uid: credentials.uid.as_raw(),
-            pid: credentials.pid.as_raw_pid(),
+            uid: credentials.uid,
+            pid: credentials.pid,
             gids,
         })
+    }
+}
+
+/// Returns the user, group and process that connected. rustix has a function for this, whose result
+/// cannot represent the process ID 0 of a process in another PID namespace.
+fn user_and_process(stream: &UnixStream) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut length = socklen(size_of::<libc::ucred>());
+    // SAFETY: a live socket; `credentials` has the length given, and every value of its fields, which
+    // are integers, is valid.
+    let ret = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if ret == 0 {
+        Ok(credentials)
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 
