@@ -24,7 +24,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -149,7 +149,11 @@ fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
             let table = blocks::write(&index, of).expect("written");
             let path = root.join(key::blocks(&name, &sensor));
             fs::create_dir_all(path.parent().expect("a partition")).expect("made");
-            fs::write(path, table).expect("written");
+            fs::write(&path, table).expect("written");
+            // The sensor sends a file when it is complete.
+            let sent = UNIX_EPOCH + Duration::from_nanos(start_ns + step);
+            let file = fs::File::options().append(true).open(path).expect("there");
+            file.set_modified(sent).expect("the time is set");
         }
     }
     days * (DAY / step) * sensors

@@ -323,7 +323,10 @@ fn parse(url: &str) -> Result<StoreLocation<'_>, StoreUrlError> {
     let prefix = prefix.trim_matches('/');
     // Other characters are in no bucket's name, and `object_store` panics at some of them.
     let is_plain = |it: u8| it.is_ascii_alphanumeric() || b".-_".contains(&it);
-    if name.is_empty() || !name.bytes().all(is_plain) || prefix.split('/').any(|it| it == "." || it == "..") {
+    if name.is_empty()
+        || !name.bytes().all(is_plain)
+        || prefix.split('/').any(|it| it == "." || it == "..")
+    {
         return Err(StoreUrlError::Bucket);
     }
     Ok(StoreLocation::Bucket {

@@ -533,3 +533,37 @@ impl Remote {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_no_request_can_have_are_refused() {
+        let check = |name: &str, value: &str| check_environment([(name.into(), value.into())]);
+        for (name, value) in [
+            ("AWS_REGION", "eu-central-1"),
+            ("AWS_ENDPOINT_URL", "http://[::1]:9000"),
+            ("AWS_ENDPOINT_URL", ""),
+            ("HOME", "a\nb"),
+        ] {
+            check(name, value).expect(value);
+        }
+        for value in [
+            "http://[::1",
+            "file:///etc",
+            "http://127.0.0.1:99999",
+            "store:9000",
+        ] {
+            let problem = check("AWS_ENDPOINT_URL", value).expect_err(value);
+            assert!(matches!(problem, StoreOpenProblem::Endpoint(_)), "{value}");
+        }
+        for (name, value) in [("AWS_SESSION_TOKEN", "a\nb"), ("AWS_REGION", "\u{1b}[31m")] {
+            let problem = check(name, value).expect_err(value);
+            assert!(
+                matches!(problem, StoreOpenProblem::Characters(_)),
+                "{value}"
+            );
+        }
+    }
+}

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
 };
 use wqcap_tests::{
     Dir, Done, Finished, Program, Wqcap,
@@ -57,10 +58,50 @@ fn captures(dir: &Dir) -> PathBuf {
                 .collect();
             let start = START + n * STEP;
             let name = format!("wqcap-q{queue:02}-{start}000000000.pcap");
-            files::write(&out.join(name), start, &frames);
+            files::write(&out.join(&name), start, &frames);
+            // The time of the last write is part of what the end of a file is taken from.
+            let written = UNIX_EPOCH + Duration::from_secs(u64::from(start) + 1);
+            let file = fs::File::options().append(true).open(out.join(name));
+            let file = file.expect("the file exists");
+            file.set_modified(written).expect("the time is set");
         }
     }
     out
+}
+
+/// A file whose successor begins before it ends is read to its end, without an index, with one that
+/// is built first, and by a pin.
+#[test]
+fn files_of_a_queue_that_overlap_are_found() {
+    let dir = Dir::new();
+    let cap = dir.folder("cap");
+    let name = |start: u32| format!("wqcap-q00-{start}000000000.pcap");
+    // The first file has a frame at its start and one 600 s later; the second file has one after 10 s.
+    let one = [frame(1, 1000, 17)];
+    files::write(&cap.join(name(START)), START, &one);
+    let mut bytes = fs::read(cap.join(name(START))).expect("a file");
+    let mut later = bytes[24..].to_vec();
+    later[..4].copy_from_slice(&(START + 600).to_le_bytes());
+    bytes.extend(later);
+    fs::write(cap.join(name(START)), bytes).expect("written");
+    files::write(&cap.join(name(START + 10)), START + 10, &one);
+    let out = dir.join("out.pcap");
+    let from = (START + 300).to_string();
+    let index = dir.join("idx");
+    let index = ["--index", index.to_str().expect("text")];
+    for more in [&[][..], &index] {
+        let args = [&["--from", &from][..], more].concat();
+        assert_eq!(
+            facts(&extract(&cap, &out, &args).run().expect(0))["frames"],
+            1
+        );
+    }
+    let pinned = wqcap([
+        "pin", "--json", "--reason", "x", "--from", &from, "--to", "now", "--dir",
+    ]);
+    let pinned: Value =
+        serde_json::from_str(&pinned.arg(&cap).run().expect(0).stdout).expect("JSON");
+    assert_eq!(pinned["files"], 2, "{pinned}");
 }
 
 fn extract(dir: &Path, out: &Path, args: &[&str]) -> Program {

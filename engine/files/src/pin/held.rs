@@ -180,6 +180,7 @@ mod tests {
         format::{FileFormat, pcap},
         pin::{Pin, PinProblem, UnsoundPin},
     };
+    use std::time::{Duration, SystemTime};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -223,6 +224,10 @@ mod tests {
             }
             let path = dir.join(format!("wqcap-q00-{}.pcap", seconds[0] * SECOND));
             fs::write(&path, bytes).expect("written");
+            let last = seconds.last().expect("records");
+            let written = SystemTime::UNIX_EPOCH + Duration::from_secs(*last);
+            let file = fs::File::options().append(true).open(&path).expect("there");
+            file.set_modified(written).expect("the time is set");
             path
         };
         [&[10, 15][..], &[20], &[30, 35]].map(file).to_vec()
