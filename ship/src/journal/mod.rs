@@ -4,7 +4,7 @@
 //! <journal>/ledger.json                  frames of deleted files; the journal's instance
 //! <journal>/dirs.json                    identities of the directories that hold the files
 //! <journal>/packets/<file>.json          record of a capture file that exists or is being shipped
-//! <journal>/packets/<file>.parquet       table of its blocks, until it is put
+//! <journal>/packets/<file>.parquet       table of its blocks and a checksum, until it is put
 //! <journal>/flows/<file>.json            record of a file of flow records
 //! <journal>/dns/<file>.json              record of a table of DNS
 //! <journal>/dhcp/<file>.json             record of a table of DHCP
@@ -45,10 +45,14 @@ use wqcap_files::{
     },
     pin::FolderLock,
 };
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Suffix of a journal file with the table of blocks of a capture file, after the capture file's
 /// name.
 const BLOCKS: &str = ".parquet";
+
+/// End of a table of blocks in the journal, after its checksum (XXH3, 64 bits, little endian).
+const CHECKED: &[u8] = b"XXH3";
 
 /// Content of the journal's `ledger.json`: sums over deleted files, and the owner of the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -258,16 +262,20 @@ impl Journal {
         })
     }
 
-    /// Writes the table of a capture file's blocks to the journal.
+    /// Writes the table of a capture file's blocks to the journal, with a checksum.
     pub(crate) fn set_blocks(&self, id: &FileId, blocks: &[u8]) -> Result<(), JournalError> {
-        write_synced(&self.blocks_path(id), blocks)
+        let checksum = xxh3_64(blocks).to_le_bytes();
+        write_synced(
+            &self.blocks_path(id),
+            &[blocks, &checksum, CHECKED].concat(),
+        )
     }
 
-    /// Reads the table of a capture file's blocks from the journal.
-    pub(crate) fn blocks(&self, id: &FileId) -> Result<Bytes, JournalError> {
+    /// Reads the table of a capture file's blocks from the journal; `None`: the table is damaged.
+    pub(crate) fn blocks(&self, id: &FileId) -> Result<Option<Bytes>, JournalError> {
         let path = self.blocks_path(id);
         match read_regular(&path, MOST_TABLE) {
-            Ok(blocks) => Ok(blocks.into()),
+            Ok(content) => Ok(unchecked(content.into())),
             Err(source) => Err(JournalError::io(&path, source)),
         }
     }
@@ -348,6 +356,18 @@ impl Journal {
     fn blocks_path(&self, (kind, file): &FileId) -> PathBuf {
         self.dir.join(kind.folder()).join(format!("{file}{BLOCKS}"))
     }
+}
+
+/// Returns the table of blocks without its checksum; `None`: the checksum is wrong or absent. Version
+/// 0.1 wrote tables without one, which end like every Parquet file.
+fn unchecked(content: Bytes) -> Option<Bytes> {
+    const PARQUET: &[u8] = b"PAR1";
+    if content.starts_with(PARQUET) && content.ends_with(PARQUET) {
+        return Some(content);
+    }
+    let (blocks, checksum) = content.strip_suffix(CHECKED)?.split_last_chunk()?;
+    let is_sound = xxh3_64(blocks) == u64::from_le_bytes(*checksum);
+    is_sound.then(|| content.slice(..blocks.len()))
 }
 
 /// Returns a random identifier of 32 hex digits.
@@ -488,6 +508,34 @@ mod tests {
         journal.set(all[2].clone()).expect("written");
         drop(journal);
         assert_eq!(open(dir.path()).ledger().not_selected, 300);
+    }
+
+    #[test]
+    fn a_damaged_table_is_recognised() {
+        let dir = tempfile::tempdir().expect("dir");
+        fs::create_dir(dir.path().join("packets")).expect("made");
+        let journal = open(dir.path());
+        let id = (ContentKind::Packets, "a.pcap".to_owned());
+        let table = b"PAR1 columns PAR1";
+        journal.set_blocks(&id, table).expect("written");
+        assert_eq!(
+            journal.blocks(&id).expect("read").as_deref(),
+            Some(&table[..])
+        );
+        let path = journal.blocks_path(&id);
+        let written = fs::read(&path).expect("written");
+        let mut changed = written.clone();
+        changed[6] ^= 1;
+        for damaged in [&written[..written.len() / 2], &written[..9], &[], &changed] {
+            fs::write(&path, damaged).expect("written");
+            assert_eq!(journal.blocks(&id).expect("read"), None, "{damaged:?}");
+        }
+        // As version 0.1 wrote it.
+        fs::write(&path, table).expect("written");
+        assert_eq!(
+            journal.blocks(&id).expect("read").as_deref(),
+            Some(&table[..])
+        );
     }
 
     #[test]

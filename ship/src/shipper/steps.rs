@@ -247,7 +247,15 @@ impl Shipper {
     /// Puts a file's table of blocks, which makes the file visible to queries.
     async fn publish(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         if let Some(key) = &record.blocks_key {
-            let blocks = self.journal.blocks(&record.id())?;
+            let Some(blocks) = self.journal.blocks(&record.id())? else {
+                tracing::warn!(
+                    "{}: the table of its blocks in the journal is damaged, so that the file is sent again",
+                    record.file
+                );
+                // The next pass finds the file, and makes its table again.
+                self.journal.forget(&record.id())?;
+                return Ok(DeliveryState::Seen);
+            };
             let len = blocks.len() as u64;
             self.store.put(key, blocks).await?;
             self.update_status(|status| status.sent(1, len));

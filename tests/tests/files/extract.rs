@@ -69,6 +69,36 @@ fn captures(dir: &Dir) -> PathBuf {
     out
 }
 
+/// A frame whose time no 64 bits of nanoseconds can express, as of a writer that mistakes the
+/// resolution, is found if no time is given.
+#[test]
+fn a_frame_after_the_last_time_is_found_without_times() {
+    let dir = Dir::new();
+    let cap = dir.folder("cap");
+    let words = |all: &[u32]| {
+        all.iter()
+            .flat_map(|it| it.to_le_bytes())
+            .collect::<Vec<_>>()
+    };
+    let mut file = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
+    file.extend(words(&[1, 20, 1, 0, 20]));
+    // Nanoseconds in units of microseconds: the year 58877.
+    let ns = 1_795_790_000_000_000_000_u64;
+    file.extend(words(&[6, 92, 0, (ns >> 32) as u32, ns as u32, 60, 60]));
+    file.extend([7; 60]);
+    file.extend(words(&[92]));
+    fs::write(cap.join("far.pcapng"), file).expect("written");
+    let out = dir.join("out.pcapng");
+    let index = dir.join("idx");
+    let index = ["--index", index.to_str().expect("text")];
+    for args in [&[][..], &["--filter", "len > 0"], &index] {
+        assert_eq!(
+            facts(&extract(&cap, &out, args).run().expect(0))["frames"],
+            1
+        );
+    }
+}
+
 /// A file whose successor begins before it ends is read to its end, without an index, with one that
 /// is built first, and by a pin.
 #[test]

@@ -35,6 +35,7 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
+use times::is_in;
 use wqcap_frame::{
     Headers,
     filter::{Filter, FilterError},
@@ -178,7 +179,7 @@ impl FrameSelection<'_> {
     #[inline]
     fn matches(&mut self, packet: &Packet<'_>, link: PortLink) -> bool {
         let query = self.query;
-        if !query.times.contains(&packet.ns) {
+        if !is_in(&query.times, packet.ns) {
             return false;
         }
         let (bytes, len) = packet.without_fcs(link.fcs_len);
@@ -193,7 +194,7 @@ impl FrameSelection<'_> {
                     .convert(link.link_type, bytes, len)
                     .is_some_and(|(bytes, len)| {
                         query.alternatives.iter().any(|(times, filter)| {
-                            times.contains(&packet.ns) && filter.accepts(bytes, len)
+                            is_in(times, packet.ns) && filter.accepts(bytes, len)
                         })
                     }))
             && query.community_id.as_ref().is_none_or(|id| {

@@ -107,9 +107,14 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     files.iter().map(reach).collect()
 }
 
+/// Returns `true` if `ns` is in `times`, whose end is exclusive, except that `u64::MAX` is no end.
+pub(crate) fn is_in(times: &Range<u64>, ns: u64) -> bool {
+    times.start <= ns && (ns < times.end || times.end == u64::MAX)
+}
+
 /// Returns `true` if a capture file with the time span `reach` may hold frames of `times`.
 pub(crate) fn may_hold(reach: &RangeInclusive<u64>, times: &Range<u64>) -> bool {
-    *reach.start() < times.end && *reach.end() >= times.start
+    is_in(&(0..times.end), *reach.start()) && *reach.end() >= times.start
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Content of an index, and of the items of its file.
 
 use super::{flow::IndexFlow, packed, terms::FlowTerms};
-use crate::{folder::FileStamp, read::FileEnd};
+use crate::{extract::times::is_in, folder::FileStamp, read::FileEnd};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -172,7 +172,7 @@ impl IndexSummary {
     /// Returns `true` if the capture file may have frames of `times` (end exclusive).
     pub(super) fn reaches(&self, times: &Range<u64>) -> bool {
         let mut parts = self.parts.iter();
-        parts.any(|it| it.first_ns < times.end && it.last_ns >= times.start)
+        parts.any(|it| is_in(&(0..times.end), it.first_ns) && it.last_ns >= times.start)
     }
 }
 
@@ -221,7 +221,7 @@ pub(super) fn select(
     };
     let mut parts: Vec<Range<u64>> = Vec::new();
     for block in blocks {
-        let in_time = block.first_ns < times.end && block.last_ns >= times.start;
+        let in_time = is_in(&(0..times.end), block.first_ns) && block.last_ns >= times.start;
         if !in_time || !has(block) {
             continue;
         }
