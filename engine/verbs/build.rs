@@ -6,6 +6,8 @@ use std::path::PathBuf;
 fn main() {
     let bindings = bindgen_current::Builder::default()
         .header_contents("direct.h", "#include <infiniband/mlx5dv.h>\n")
+        // The compiler of another target has other system directories.
+        .clang_arg("-idirafter/usr/include")
         .allowlist_function("mlx5dv_(init_obj|is_supported|query_device|create_cq|create_qp|create_wq|get_clock_info|set_context_attr)")
         .allowlist_type("mlx5dv_(ctx_allocators|set_ctx_attr_type|obj|cq|rwq|obj_type|clock_info|context|context_flags|context_comp_mask|qp_init_attr|qp_init_attr_mask|qp_create_flags|tunnel_offloads|wq_init_attr|wq_init_attr_mask|cq_init_attr|cq_init_attr_mask|cqe_comp_res_format)|mlx5_(cqe64|err_cqe|wqe_data_seg|wqe_srq_next_seg)")
         // Objects of libibverbs are passed only as pointers.
