@@ -216,7 +216,8 @@ impl CaptureFolder {
                     Ok(_) => {}
                     // Deleted by retention in the meantime.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    Err(e) => return Err(e),
+                    // For example a path that is too long.
+                    Err(e) => it.unread.push((path, e)),
                 }
             }
         }
@@ -239,10 +240,20 @@ impl CaptureFolder {
         unfinished.into_iter().chain(self.unread_notes()).collect()
     }
 
-    /// Returns a note for each subfolder that cannot be read.
+    /// Returns a note for each of the first hundred subfolders and files that cannot be read, and one for the others.
     pub fn unread_notes(&self) -> impl Iterator<Item = String> {
-        let unread = self.unread.iter();
-        unread.map(|(folder, e)| format!("{}: this directory is left out: {e}", folder.display()))
+        /// Maximum number of notes.
+        const MOST: usize = 100;
+        let unread = self.unread.iter().take(MOST);
+        let more = self.unread.len().saturating_sub(MOST);
+        unread
+            .map(|(path, e)| {
+                format!(
+                    "{}: left out, because it cannot be read: {e}",
+                    path.display()
+                )
+            })
+            .chain((more > 0).then(|| format!("{more} more directories and files cannot be read")))
     }
 }
 
