@@ -16,10 +16,6 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 ///
 /// # Errors
 /// Those of the serializer.
-#[expect(
-    clippy::ref_option,
-    reason = "the signature that serde's attribute needs"
-)]
 pub fn serialize_optional<S: Serializer>(
     path: &Option<PathBuf>,
     serializer: S,
