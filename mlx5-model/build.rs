@@ -61,6 +61,8 @@ fn main() {
         // plainly packed, and every offset is right. Nothing else in these headers uses this
         // spelling of the attribute.
         .clang_arg("-D__aligned__(n)=__unused__")
+        // The compiler of another target has other system directories.
+        .clang_arg("-idirafter/usr/include")
         // The compiler asserts the offset of each field.
         .layout_tests(true)
         .merge_extern_blocks(true)

@@ -113,6 +113,7 @@ pub fn catch_within(limits: EndLimits) -> io::Result<Arc<AtomicBool>> {
 
 /// Catches signals as [`catch`] does. With `reloads`, SIGHUP requests a reload, which
 /// [`Signals::take_reload`] returns, unless the process had a terminal that is now gone.
+#[cfg(any(feature = "serve", feature = "ship"))]
 pub fn catch_to_reload(reloads: bool) -> io::Result<Signals> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, reloads)?;
