@@ -151,9 +151,16 @@ fn connect() -> io::Result<Option<UnixDatagram>> {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
     };
+    connected(&address).map(Some)
+}
+
+/// Returns a socket for messages to `address`. It does not block: a manager that has stopped reading
+/// gets no message, and holds nothing up.
+fn connected(address: &SocketAddr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
-    socket.connect_addr(&address)?;
-    Ok(Some(socket))
+    socket.connect_addr(address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// Formats a list of queue indexes, separated by commas.
@@ -234,6 +241,26 @@ mod tests {
         assert!(pulse.stuck().is_empty());
         assert!(pulse.take(&[4, 2], at(13)).is_empty());
         assert_eq!(pulse.take(&[4, 3], at(15)), [0]);
+    }
+
+    #[test]
+    fn a_manager_that_does_not_read_holds_nothing_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let service = Service {
+            manager: Some(connected(&SocketAddr::from_pathname(&path).unwrap()).unwrap()),
+            next: Instant::now(),
+            pulse: Pulse::default(),
+            watched: false,
+        };
+        // The queue of a socket holds some messages (net.unix.max_dgram_qlen).
+        let begun = Instant::now();
+        for _ in 0..10_000 {
+            service.ready("ready");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        drop(manager);
     }
 
     #[test]

@@ -111,7 +111,9 @@ pub fn has_carrier(name: &str) -> bool {
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 pub fn interfaces() -> Vec<DeviceFacts> {
-    let table = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let table = fs::read("/proc/net/dev").unwrap_or_default();
+    // A name that is not UTF-8 is left out: no key can name it.
+    let table = String::from_utf8_lossy(&table);
     let names = table.lines().filter_map(|line| line.split_once(':'));
     let mut names: Vec<_> = names.map(|(name, _)| name.trim()).collect();
     names.sort_unstable();
