@@ -216,8 +216,11 @@ impl CaptureFolder {
                     Ok(_) => {}
                     // Deleted by retention in the meantime.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    // For example a path that is too long.
-                    Err(e) => it.unread.push((path, e)),
+                    // The path is too long, so that no file of a capture is there.
+                    Err(e) if e.kind() == io::ErrorKind::InvalidFilename => {
+                        it.unread.push((path, e));
+                    }
+                    Err(e) => return Err(e),
                 }
             }
         }
