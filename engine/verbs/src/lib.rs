@@ -95,7 +95,7 @@ pub use direct::{
     InspectedStrides, RingAccess, RingCaps,
 };
 pub use error::VerbsError;
-pub use library::LibraryError;
+pub use library::{LibraryError, load_connection_manager};
 pub use message::{
     MessageCompletion, MessageCq, MessageMemory, MessageSlot, OWN_WR_IDS, SRQ_RESIZE, Srq,
     status_text,

@@ -58,11 +58,16 @@ impl Drop for SocketFile {
 }
 
 impl ControlSocket {
-    /// Creates the Unix socket of the control service with its mode and group.
+    /// Creates the Unix socket of the control service with its mode and group. With `control.rdma`,
+    /// also loads librdmacm, which a sandbox would prevent later.
     ///
     /// # Errors
-    /// The socket cannot be created, another process serves it, or a group does not exist.
+    /// The socket cannot be created, another process serves it, a group does not exist, or librdmacm
+    /// is not installed.
     pub fn bind(config: &ControlConfig) -> Result<Self, StartError> {
+        if config.rdma.is_some() {
+            wqcap_verbs::load_connection_manager()?;
+        }
         let policy = AccessPolicy::new(config)?;
         let listener = socket::listen(&config.unix, config, &policy)
             .map_err(|e| socket_error(&config.unix, e))?;
