@@ -59,7 +59,7 @@ Exit status:
   2 the command line, the config or the device does not allow it";
 
 /// Commit that a release or a package was built from; `None` in other builds.
-pub const COMMIT: Option<&str> = option_env!("WQCAP_COMMIT");
+const COMMIT: Option<&str> = option_env!("WQCAP_COMMIT");
 
 /// Returns the text of `--version`: version, commit and features.
 fn long_version() -> String {

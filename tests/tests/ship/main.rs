@@ -10,7 +10,12 @@ mod twins;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 use wqcap_tests::{
     Dir, Done, Program, Running, Summary, Wqcap, files, frames,
     ledger::number,
@@ -392,11 +397,8 @@ fn parts_sent_before_a_kill_are_not_sent_again() {
     let status = sensor.ship_once(&url, &[]);
     assert_ledger(&status, captured, "shipped");
     assert_whole(&tree(&folder), &sensor);
-    let objects = tree(&folder);
-    let is_of_file = |key: &str| key.starts_with("packets/") || key.starts_with("blocks/");
-    let all = objects.iter().filter(|(key, _)| is_of_file(key));
-    let all: usize = all.map(|(_, bytes)| bytes.len()).sum();
-    assert!(number(&status["bytes"]) + PART <= all as u64, "{status}");
+    let all = bytes_of_files(&folder);
+    assert!(number(&status["bytes"]) + PART <= all, "{status}");
 }
 
 /// Prometheus metrics of a running `wqcap ship`.
@@ -454,6 +456,14 @@ fn ship_follows_a_capture_until_a_signal() {
     assert_whole(&tree(&folder), &sensor);
 }
 
+/// Returns the number of bytes of the objects of capture files in a store: packets and blocks.
+fn bytes_of_files(folder: &Path) -> u64 {
+    let objects = tree(folder);
+    let is_of_file = |key: &str| key.starts_with("packets/") || key.starts_with("blocks/");
+    let all = objects.iter().filter(|(key, _)| is_of_file(key));
+    all.map(|(_, bytes)| bytes.len() as u64).sum()
+}
+
 #[test]
 fn a_reload_changes_the_limits_of_shipping() {
     let dir = Dir::new();
@@ -492,11 +502,8 @@ fn a_reload_changes_the_limits_of_shipping() {
     assert_ledger(&status, captured, "shipped");
     assert_whole(&tree(&folder), &sensor);
     // The counts include those before the reload.
-    let objects = tree(&folder);
-    let is_of_file = |key: &str| key.starts_with("packets/") || key.starts_with("blocks/");
-    let all = objects.iter().filter(|(key, _)| is_of_file(key));
-    let all: usize = all.map(|(_, bytes)| bytes.len()).sum();
-    assert!(number(&status["bytes"]) >= all as u64, "{status}");
+    let all = bytes_of_files(&folder);
+    assert!(number(&status["bytes"]) >= all, "{status}");
 }
 
 #[test]
