@@ -24,7 +24,7 @@ use crate::{
 };
 use kernel::KernelFacts;
 use serde::Serialize;
-use std::{fs, path::Path, str::FromStr};
+use std::{fs, io::Read as _, path::Path, str::FromStr};
 
 /// Value of `IBV_LINK_LAYER_ETHERNET`, the link layer of ports that can be captured.
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -199,10 +199,14 @@ pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
     Ok(interfaces)
 }
 
-/// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read.
+/// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read or has 4 KiB or more.
+/// One read returns a whole attribute, which has at most a page (Documentation/filesystems/sysfs.rst).
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn read(path: impl AsRef<Path>) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+    let mut text = [0; 4096];
+    let count = fs::File::open(path).ok()?.read(&mut text).ok()?;
+    let text = text.get(..count).filter(|it| it.len() < text.len())?;
+    Some(str::from_utf8(text).ok()?.trim().to_owned())
 }
 
 /// Reads a file of sysfs or debugfs as a number; `None` if it cannot be read or parsed.

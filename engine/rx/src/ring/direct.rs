@@ -2,7 +2,7 @@
 //! verbs.
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, RingAttr, RingError, places::SpareCapacity};
+use super::{Account, Queue, RingAttr, RingError, Wake, places::SpareCapacity};
 use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
@@ -169,7 +169,7 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
         self.cq.event_fd()
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         self.cq.arm();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Fake queue without a device: a test scripts its completions.
 #![allow(unsafe_code)]
 
-use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError};
+use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError, Wake};
 use crate::pool::{FrameFacts, Slot, SlotMemory};
 use std::{
     collections::VecDeque,
@@ -175,7 +175,7 @@ unsafe impl Queue for FakeQueue {
         None
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Account, Queue, RingAttr, RingError, direct::NOTHING, queue_pair, tokens::BufferTokens,
+    Account, Queue, RingAttr, RingError, Wake, direct::NOTHING, queue_pair, tokens::BufferTokens,
 };
 use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
@@ -169,7 +169,7 @@ unsafe impl Queue for PieceQueue {
         self.cq.event_fd()
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         self.cq.arm();
         Ok(())
     }

@@ -34,7 +34,7 @@ mod xdp;
 
 pub use fallback::{FallbackAttr, FallbackParents};
 pub use packet::PacketQueue;
-pub use queue::{DeviceQueue, Queue, QueueHandle};
+pub use queue::{DeviceQueue, Queue, QueueHandle, Wake};
 pub use xdp::XdpQueue;
 
 use super::pool::{Filled, FrameFacts, Slot, SlotLayout, SlotMemory};
@@ -298,12 +298,13 @@ impl<Q: Queue> Ring<Q> {
     }
 
     /// Requests a completion channel event at the next completion. If a completion is already
-    /// present, mlx5 raises the event at once, so no completion is missed.
+    /// present, mlx5 raises the event at once, so no completion is missed. A queue that can gather
+    /// frames raises it as `wake` says.
     ///
     /// # Errors
     /// The verb failed.
-    pub fn arm(&mut self) -> Result<(), ibv::VerbsError> {
-        self.queue.arm()
+    pub fn arm(&mut self, wake: Wake) -> Result<(), ibv::VerbsError> {
+        self.queue.arm(wake)
     }
 
     /// Takes and acknowledges one event of the completion channel. Returns `false` if there was

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Account, Failed, Queue, Ring, RingAttr, RingError, TOO_LONG, places::SpareCapacity,
+    Account, Failed, Queue, Ring, RingAttr, RingError, TOO_LONG, Wake, places::SpareCapacity,
     tokens::BufferTokens,
 };
 use crate::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
@@ -162,7 +162,7 @@ unsafe impl Queue for PacketQueue {
     }
 
     /// Does nothing: the socket is readable whenever the kernel has passed on a block.
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         Ok(())
     }
 

@@ -13,6 +13,15 @@ use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{RawQpHandle, VerbsError, WqHandle, WqState};
 
+/// Arrival that ends the sleep of a receive loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The next frame.
+    AtFirst,
+    /// Many frames, if the queue can gather them; otherwise the next frame.
+    AtMany,
+}
+
 /// Receive queue as a ring uses it: a WQ and its CQ.
 ///
 /// # Safety
@@ -66,11 +75,12 @@ pub unsafe trait Queue {
     /// Returns the descriptor of the queue's completion channel, if the queue has one.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Requests a completion channel event at the next completion (`ibv_req_notify_cq`).
+    /// Requests a completion channel event at the next completion (`ibv_req_notify_cq`). A queue that
+    /// can gather frames raises it as `wake` says.
     ///
     /// # Errors
     /// The verb failed.
-    fn arm(&mut self) -> Result<(), VerbsError>;
+    fn arm(&mut self, wake: Wake) -> Result<(), VerbsError>;
 
     /// Takes and acknowledges one event of the completion channel. Returns `false` if there was
     /// none.
@@ -198,8 +208,8 @@ unsafe impl Queue for DeviceQueue {
         either!(self, queue => queue.event_fd())
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
-        either!(self, queue => queue.arm())
+    fn arm(&mut self, wake: Wake) -> Result<(), VerbsError> {
+        either!(self, queue => queue.arm(wake))
     }
 
     fn take_event(&mut self) -> bool {

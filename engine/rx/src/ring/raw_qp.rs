@@ -2,7 +2,7 @@
 //! `ibv_poll_cq`.
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, RingAttr, RingError, verbs::SlotWrs};
+use super::{Account, Queue, RingAttr, RingError, Wake, verbs::SlotWrs};
 use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Channel, Context, Mr, Pd, PlainCq, RawQp, RawQpAttr, VerbsError, WqState};
@@ -89,7 +89,7 @@ unsafe impl Queue for RawQpQueue {
         self.cq.event_fd()
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         self.cq.arm()
     }
 

@@ -2,7 +2,7 @@
 //! supports.
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, RingAttr, RingError};
+use super::{Account, Queue, RingAttr, RingError, Wake};
 use crate::pool::{Slot, SlotMemory};
 use std::{os::fd::BorrowedFd, ptr};
 use wqcap_verbs::{Cq, VerbsError, Wq, WqState, sys as ffi};
@@ -153,7 +153,7 @@ unsafe impl Queue for VerbsQueue {
         self.cq.event_fd()
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         self.cq.arm()
     }
 

@@ -4,7 +4,7 @@
 //! The time stamps of frames are in nanoseconds since 1970 ([`crate::StampSource::Kernel`]).
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, Ring, RingAttr, RingError, places::SpareCapacity};
+use super::{Account, Queue, Ring, RingAttr, RingError, Wake, places::SpareCapacity};
 use crate::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -124,8 +124,8 @@ unsafe impl Queue for XdpQueue {
     /// Lets the next sleep last until many frames have arrived, or until its time limit: a loop that
     /// wakes for each frame of a slow link needs several times the CPU time. The sleep lasts until
     /// the next frame if few chunks are free.
-    fn arm(&mut self) -> Result<(), VerbsError> {
-        self.gathers = self.ring.begin_gathering();
+    fn arm(&mut self, wake: Wake) -> Result<(), VerbsError> {
+        self.gathers = wake == Wake::AtMany && self.ring.begin_gathering();
         self.wake_driver();
         Ok(())
     }
@@ -286,19 +286,24 @@ mod tests {
             let wakes = |ring: &mut Ring<XdpQueue>, patience| {
                 wait_readable(ring.event_fd().expect("a descriptor"), patience)
             };
+            ring.arm(Wake::AtFirst).expect("arms");
+            send(0..1);
+            assert!(wakes(&mut ring, PATIENCE));
+            let first = receive(&mut ring, 0..1);
+            give_back(&mut ring, first);
             // A third of the 48 chunks is the largest power of two below their half.
-            ring.arm().expect("arms");
+            ring.arm(Wake::AtMany).expect("arms");
             send(0..15);
             let frames = receive(&mut ring, 0..15);
             assert!(!wakes(&mut ring, Duration::ZERO));
             send(0..1);
             assert!(wakes(&mut ring, PATIENCE));
-            ring.arm().expect("arms");
+            ring.arm(Wake::AtMany).expect("arms");
             assert!(!wakes(&mut ring, Duration::ZERO));
             let held = (frames, receive(&mut ring, 0..1));
             send(0..9);
             let more = receive(&mut ring, 0..9);
-            ring.arm().expect("arms");
+            ring.arm(Wake::AtMany).expect("arms");
             assert!(!wakes(&mut ring, Duration::ZERO));
             send(0..1);
             assert!(wakes(&mut ring, PATIENCE));

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     clock::{Conversion, SharedConversion},
     error::{LoopError, RingError, StrideMismatch, WqErrorCause},
+    ring::Wake,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use first_frames::FirstFrames;
@@ -208,8 +209,24 @@ const EMPTY_POLLS: u32 = 1024;
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Longest delay of a WQ's error event after the loop has recovered the WQ.
 const LATE: Duration = Duration::from_secs(1);
-/// Longest sleep of a receive loop, so that it checks its requests.
-const SLEEP: Duration = Duration::from_millis(50);
+/// Longest sleep of a receive loop that has had frames a moment ago: its consumers still return slots,
+/// which it reposts.
+const SLEEP: Duration = Duration::from_millis(100);
+/// Number of successive sleeps of [`SLEEP`] before a receive loop sleeps longer.
+const SHORT_SLEEPS: u32 = 4;
+/// Longest sleep of a receive loop without frames, so that it checks its requests. A wake-up costs as
+/// much as the reception of hundreds of frames.
+const LONG_SLEEP: Duration = IDLE_AFTER;
+
+/// Returns the longest sleep of a receive loop after `sleeps` successive sleeps without frames, and what
+/// ends it. A long sleep ends with the first frame, which may be the only one for a long time.
+const fn sleep_after(sleeps: u32) -> (Duration, Wake) {
+    if sleeps < SHORT_SLEEPS {
+        (SLEEP, Wake::AtMany)
+    } else {
+        (LONG_SLEEP, Wake::AtFirst)
+    }
+}
 
 /// Receive loop of one queue, ready to run on its thread.
 pub struct Worker<O, Q = DeviceQueue> {
@@ -707,13 +724,14 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     }
 
     /// Lets the receive loop sleep on the completion channel until a completion arrives, for at
-    /// most [`SLEEP`].
+    /// most [`LONG_SLEEP`].
     fn sleep(&mut self, quiet: &mut IdleMeter) {
-        if self.ring.event_fd().is_none() || self.ring.arm().is_err() {
+        let (longest, wake) = sleep_after(quiet.polls.saturating_sub(POLLS_BEFORE_SLEEP));
+        if self.ring.event_fd().is_none() || self.ring.arm(wake).is_err() {
             return std::thread::yield_now();
         }
         let fd = self.ring.event_fd();
-        if fd.is_some_and(|fd| self.control.stopping.wait_readable(fd, SLEEP)) {
+        if fd.is_some_and(|fd| self.control.stopping.wait_readable(fd, longest)) {
             self.ring.take_event();
             quiet.polls = 0;
         } else {
@@ -722,7 +740,6 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 self.outlet.idle();
                 self.counters.idle(since);
             }
-            quiet.polls = POLLS_BEFORE_SLEEP;
         }
     }
 }

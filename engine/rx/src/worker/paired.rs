@@ -12,8 +12,9 @@
 
 use super::{
     Ended, IDLE_AFTER, Idle, LoopState, Outlet, SLEEP, StampSource, Stamper, Taken, Turn, Worker,
+    sleep_after,
 };
-use crate::{Batch, Control, Filled, Queue, Slot, SlotMemory};
+use crate::{Batch, Control, Filled, Queue, Slot, SlotMemory, ring::Wake};
 use crossbeam_channel::TryRecvError;
 use std::{
     os::fd::BorrowedFd,
@@ -198,7 +199,7 @@ trait PortLane: Send {
     /// Returns `true` if most of the ring's memory is in use.
     fn is_short_of_memory(&self) -> bool;
     /// Requests a wake-up by the queue's descriptor. Returns `false` if the loop cannot sleep on it.
-    fn arm(&mut self) -> bool;
+    fn arm(&mut self, wake: Wake) -> bool;
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
     fn take_event(&mut self);
     /// Returns the behaviour that the queue's loop would have while it is empty.
@@ -327,10 +328,10 @@ impl<Q: Queue + Send + 'static> PortLane for WorkerLane<Q> {
         self.worker.ring.is_short_of_memory()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, wake: Wake) -> bool {
         match self.phase {
             LanePhase::Receiving => {
-                self.worker.ring.event_fd().is_some() && self.worker.ring.arm().is_ok()
+                self.worker.ring.event_fd().is_some() && self.worker.ring.arm(wake).is_ok()
             }
             _ => true,
         }
@@ -597,12 +598,12 @@ impl<O: MergedOutlet> PairedWorker<O> {
     fn sleep(&mut self, progress: &mut Progress, retry: Option<Duration>) {
         progress.unclocked = TURNS;
         let is_dry = |it: &PairedQueue| it.hold.is_dry();
-        let timeout = match self.queues.iter().all(is_dry) {
-            true => SLEEP,
-            false => retry.unwrap_or(SLEEP),
+        let (timeout, wake) = match self.queues.iter().all(is_dry) {
+            true => sleep_after(progress.quiet.saturating_sub(POLLS)),
+            false => (retry.unwrap_or(SLEEP), Wake::AtMany),
         };
         let mut empty = self.queues.iter_mut().filter(|it| is_dry(it));
-        if !empty.all(|it| it.lane.arm()) {
+        if !empty.all(|it| it.lane.arm(wake)) {
             return std::thread::yield_now();
         }
         let empty = self.queues.iter().filter(|it| is_dry(it));
