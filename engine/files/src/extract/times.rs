@@ -1,11 +1,12 @@
-//! Time span of a file's frames, derived from its first record, from the first record of the file
+//! Time span of a file's frames, derived from its first records, from the first records of the file
 //! after it, and from the time of the last write.
 //!
 //! Invariant: a span is narrowed only when that is certain. Two files are consecutive if both are
 //! from a capture of wqcap, with equal headers and names that differ in digits only, or if both
 //! have the default name of one queue. Even then two captures, two sensors or a clock that was set
 //! back may have files that overlap in time, so a file ends with its last write if that is after
-//! the first record of the next file.
+//! the first records of the next file. A file that was written before one of its first records was
+//! received has no known span: its stamps or its time of writing are wrong.
 
 use crate::{
     folder::written_ns,
@@ -25,13 +26,17 @@ use std::{
 const SLACK_NS: u64 = 1_000_000_000;
 /// Maximum number of bytes in front of the records of a capture file.
 const MOST_HEAD: u64 = 64 << 10;
+/// First records are read up to the first one that begins this number of bytes after the first, and
+/// at least two: a single timestamp may be wrong. They fit into the window of a reader that peeks, so
+/// that most files are read once.
+const FIRST_RECORDS: u64 = 1 << 10;
 
-/// First timestamp of a capture file, and a chain key shared by consecutive files.
+/// Timestamps of a capture file's first records, and a chain key shared by consecutive files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beginning {
-    /// Timestamp of the capture file's first record; `None`: the file has no record, or cannot be
-    /// read up to it.
-    first_ns: Option<u64>,
+    /// Earliest and latest timestamp of the first records; `None`: the file has no record, or cannot
+    /// be read up to it.
+    first_ns: Option<(u64, u64)>,
     /// Chain key that the files of one queue of one capture share; `None`: the following file is
     /// unknown.
     chain: Option<u64>,
@@ -40,7 +45,7 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    /// Reads header and first record of a capture file.
+    /// Reads the header and the first records of a capture file.
     pub(crate) fn read(file: &FileRanges) -> Result<Self, ReadError> {
         let mut reader = file.peek()?;
         // Damage is reported by the code that reads the whole file.
@@ -50,9 +55,20 @@ impl Beginning {
         let Some(packet) = reader.packet() else {
             return Ok(Self::default());
         };
+        let head = packet.offset;
+        let (mut earliest, mut latest) = (packet.ns, packet.ns);
+        while reader.advance().unwrap_or(false)
+            && let Some(packet) = reader.packet()
+        {
+            earliest = earliest.min(packet.ns);
+            latest = latest.max(packet.ns);
+            if packet.offset.saturating_sub(head) >= FIRST_RECORDS {
+                break;
+            }
+        }
         Ok(Self {
-            first_ns: Some(packet.ns),
-            chain: chain(file, packet.offset)?,
+            first_ns: Some((earliest, latest)),
+            chain: chain(file, head)?,
             written_ns: written_ns(&file.path),
         })
     }
@@ -86,23 +102,27 @@ fn shape(path: &Path) -> Vec<u8> {
 pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
     for it in files {
-        if let (Some(chain), Some(first)) = (it.chain, it.first_ns) {
-            starts.entry(chain).or_default().push(first);
+        if let (Some(chain), Some((earliest, _))) = (it.chain, it.first_ns) {
+            starts.entry(chain).or_default().push(earliest);
         }
     }
     starts.values_mut().for_each(|all| all.sort_unstable());
-    let next = |it: &Beginning| {
+    let next = |it: &Beginning, latest: u64| {
         let all = starts.get(&it.chain?)?;
-        all.get(all.partition_point(|start| Some(*start) <= it.first_ns))
+        all.get(all.partition_point(|start| *start <= latest))
             .copied()
     };
     let reach = |it: &Beginning| {
-        let end = next(it).and_then(|start| Some(start.max(it.written_ns?)));
-        let end = end.map_or(u64::MAX, |end| end.saturating_add(SLACK_NS));
-        match it.first_ns {
-            Some(first) => first.saturating_sub(SLACK_NS)..=end,
-            None => 0..=u64::MAX,
+        let Some((earliest, latest)) = it.first_ns else {
+            return 0..=u64::MAX;
+        };
+        let is_before = |written: u64| written.saturating_add(SLACK_NS) < latest;
+        if it.written_ns.is_some_and(is_before) {
+            return 0..=u64::MAX;
         }
+        let end = next(it, latest).and_then(|start| Some(start.max(it.written_ns?)));
+        let end = end.map_or(u64::MAX, |end| end.saturating_add(SLACK_NS));
+        earliest.saturating_sub(SLACK_NS)..=end
     };
     files.iter().map(reach).collect()
 }
@@ -135,12 +155,12 @@ mod tests {
     #[test]
     fn first_stamps_exclude_files_outside_the_times() {
         let file = |chain: u64, second: u64| Beginning {
-            first_ns: Some(second * SECOND),
+            first_ns: Some((second * SECOND, second * SECOND)),
             chain: Some(chain),
             written_ns: Some((second + 100) * SECOND),
         };
-        let alone = |first_ns| Beginning {
-            first_ns,
+        let alone = |first_ns: Option<u64>| Beginning {
+            first_ns: first_ns.map(|it| (it, it)),
             ..Beginning::default()
         };
         let files = [
@@ -170,7 +190,7 @@ mod tests {
     #[test]
     fn files_that_overlap_reach_to_their_last_writes() {
         let file = |second: u64, written: Option<u64>| Beginning {
-            first_ns: Some(second * SECOND),
+            first_ns: Some((second * SECOND, second * SECOND)),
             chain: Some(0),
             written_ns: written.map(|it| it * SECOND),
         };
@@ -183,6 +203,34 @@ mod tests {
         ];
         let ends: Vec<_> = reaches(&files).iter().map(|it| *it.end()).collect();
         assert_eq!(ends, [701 * SECOND, 301 * SECOND, u64::MAX, u64::MAX]);
+    }
+
+    #[test]
+    fn a_wrong_stamp_among_the_first_records_hides_no_frame() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("a.pcapng");
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970")
+            .as_secs();
+        let reach = |seconds: &[u64]| {
+            let mut bytes = Vec::new();
+            section_header(&mut bytes, |_| {});
+            interface_description(&mut bytes, 1, 0, None, |_| {});
+            for second in seconds {
+                enhanced_packet(&mut bytes, 0, second * SECOND, &[7; 60], 60, |_| {});
+            }
+            fs::write(&path, bytes).expect("written");
+            let it = Beginning::read(&FileRanges::whole(path.clone())).expect("reads");
+            reaches(&[it]).remove(0)
+        };
+        let past = now - 1_000_000;
+        assert_eq!(*reach(&[past, past + 1]).start(), (past - 1) * SECOND);
+        // The clock was ahead at the beginning, and was set back.
+        assert_eq!(*reach(&[past + 10, past]).start(), (past - 1) * SECOND);
+        // A stamp after the last write: nothing is known.
+        assert_eq!(reach(&[now + 100_000_000, past]), 0..=u64::MAX);
+        assert_eq!(reach(&[past, now + 100_000_000]), 0..=u64::MAX);
     }
 
     #[test]
@@ -205,7 +253,7 @@ mod tests {
             let path = dir.path().join(name);
             fs::write(&path, bytes).expect("written");
             let it = Beginning::read(&FileRanges::whole(path)).expect("reads");
-            assert_eq!(it.first_ns, Some(5));
+            assert_eq!(it.first_ns, Some((5, 5)));
             it.chain
         };
         let q0 = pcapng(PROGRAM, "eth0 queue 0");
