@@ -136,6 +136,10 @@ fn message(it: &SurveyFinding, url: &str) -> String {
             "{sensor}: the sensor has stored no status for {} (--stale); check that `wqcap ship` runs there and reaches the store",
             rough(*age_s)
         ),
+        SurveyFinding::Ahead { sensor, ahead_s } => format!(
+            "{sensor}: the time of the sensor's status is {} ahead of this machine's clock, so its age is unknown; correct the clock that is wrong",
+            rough(*ahead_s)
+        ),
         SurveyFinding::Expired {
             sensor,
             frames,

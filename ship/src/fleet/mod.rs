@@ -35,6 +35,8 @@ const HOURS: usize = 3;
 
 /// Time for which a changed owner of a sensor name is reported.
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Time in seconds by which the clocks of a sensor and of the survey may differ.
+const CLOCKS_S: f64 = 300.0;
 
 /// Reason why an object store cannot be surveyed for its sensors.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +101,13 @@ pub enum SurveyFinding {
         sensor: String,
         /// Age of the sensor's status in seconds.
         age_s: f64,
+    },
+    /// The status of a sensor is from the future, so that its age is unknown.
+    Ahead {
+        /// Name of the sensor.
+        sensor: String,
+        /// Time in seconds by which the status is ahead of the clock of the survey.
+        ahead_s: f64,
     },
     /// Files of a sensor were deleted before they were shipped.
     Expired {
@@ -391,6 +400,13 @@ fn findings(it: &SensorFacts, now: Timestamp) -> Vec<SurveyFinding> {
             age_s: *age_s,
         });
     }
+    let ahead_s = status.by.time.duration_since(now).as_secs_f64();
+    if ahead_s > CLOCKS_S {
+        found.push(SurveyFinding::Ahead {
+            sensor: sensor(),
+            ahead_s,
+        });
+    }
     if let Some(by) = status.refused_by.clone() {
         found.push(SurveyFinding::Refused {
             sensor: sensor(),
@@ -506,6 +522,12 @@ mod tests {
         troubled.problems.push("the disk is gone".into());
         let mut taken = status("e");
         taken.taken_over = Some(ago(status("e"), 400).by);
+        let ahead = fleet(&[
+            object(&ago(status("f"), -310)),
+            object(&ago(status("g"), -60)),
+        ]);
+        let expected = |it: &SurveyFinding| matches!(it, SurveyFinding::Ahead { sensor, ahead_s } if sensor == "f" && *ahead_s > 300.0);
+        assert!(matches!(&ahead.findings[..], [it] if expected(it) && it.is_missing()));
         let found = fleet(&[&stale, &expired, &wrong, &troubled, &taken].map(object)).findings;
         let kinds: Vec<_> = found.iter().map(|it| it.is_missing()).collect();
         assert_eq!(kinds, [true, true, true, true, false], "{found:?}");

@@ -277,6 +277,8 @@ pub(crate) enum StoreOpenProblem {
     Timeout(&'static str, String),
     #[error("{0}: the value is not an address such as https://store.example:9000")]
     Endpoint(String),
+    #[error("{0}: the value is not a path, which begins with /")]
+    Path(String),
     #[error("{0}: the value has a control character, such as a line end, or is not ASCII")]
     Characters(String),
     #[error(transparent)]

@@ -62,6 +62,15 @@ impl Cloud {
         }
     }
 
+    /// Returns the beginning of the names of the cloud's environment variables.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_",
+            Self::Google => "GOOGLE_",
+            Self::Azure => "AZURE_",
+        }
+    }
+
     /// Returns the environment variables that select credentials for the cloud. If none is set,
     /// credentials of the machine's cloud are used.
     const fn credentials(self) -> &'static [&'static str] {
@@ -112,21 +121,30 @@ pub struct Remote {
     hint: String,
 }
 
-/// Checks the variables of the environment that `object_store` takes into requests: it panics at
-/// values that no request can have.
+/// Checks the variables of the environment that `object_store` takes into requests to a cloud: it
+/// panics at values that no request can have.
 fn check_environment(
+    cloud: Cloud,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<(), StoreOpenProblem> {
     for (name, value) in variables {
         let name = name.to_string_lossy().into_owned();
-        if !name.starts_with("AWS_") {
+        // A key of a Google service account is a JSON text with several lines.
+        if !name.starts_with(cloud.prefix()) || name == "GOOGLE_SERVICE_ACCOUNT_KEY" {
             continue;
         }
         let text = value.to_str().unwrap_or("\u{fffd}");
         if !text.chars().all(|it| it.is_ascii_graphic() || it == ' ') {
             return Err(StoreOpenProblem::Characters(name));
         }
-        if name.contains("ENDPOINT") && !text.is_empty() {
+        if name.ends_with("RELATIVE_URI") && !text.starts_with('/') {
+            return Err(StoreOpenProblem::Path(name));
+        }
+        let is_address = name.contains("ENDPOINT")
+            || ["BASE_URL", "FULL_URI", "AUTHORITY_HOST"]
+                .iter()
+                .any(|it| name.ends_with(it));
+        if is_address && !text.is_empty() {
             let url = reqwest::Url::parse(text).ok();
             let usable = url.is_some_and(|it| it.scheme().starts_with("http") && it.has_host());
             if !usable {
@@ -142,7 +160,7 @@ fn check_environment(
 pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, StoreOpenProblem> {
     // Selects the TLS provider. For a second store of this process it is selected already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    check_environment(env::vars_os())?;
+    check_environment(cloud, env::vars_os())?;
     let retry = RetryConfig {
         max_retries: RETRIES,
         retry_timeout: RETRY_TIME,
@@ -540,11 +558,21 @@ mod tests {
 
     #[test]
     fn values_that_no_request_can_have_are_refused() {
-        let check = |name: &str, value: &str| check_environment([(name.into(), value.into())]);
+        let check = |name: &str, value: &str| {
+            let variable = || [(name.into(), value.into())];
+            check_environment(Cloud::S3, variable())?;
+            check_environment(Cloud::Google, variable())?;
+            check_environment(Cloud::Azure, variable())
+        };
         for (name, value) in [
             ("AWS_REGION", "eu-central-1"),
             ("AWS_ENDPOINT_URL", "http://[::1]:9000"),
             ("AWS_ENDPOINT_URL", ""),
+            (
+                "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                "/v2/credentials/1",
+            ),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", "{\n}"),
             ("HOME", "a\nb"),
         ] {
             check(name, value).expect(value);
@@ -555,10 +583,26 @@ mod tests {
             "http://127.0.0.1:99999",
             "store:9000",
         ] {
-            let problem = check("AWS_ENDPOINT_URL", value).expect_err(value);
-            assert!(matches!(problem, StoreOpenProblem::Endpoint(_)), "{value}");
+            for name in [
+                "AWS_ENDPOINT_URL",
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                "GOOGLE_BASE_URL",
+                "AZURE_STORAGE_ENDPOINT",
+                "AZURE_AUTHORITY_HOST",
+            ] {
+                let problem = check(name, value).expect_err(value);
+                assert!(
+                    matches!(problem, StoreOpenProblem::Endpoint(_)),
+                    "{name} = {value}"
+                );
+            }
         }
-        for (name, value) in [("AWS_SESSION_TOKEN", "a\nb"), ("AWS_REGION", "\u{1b}[31m")] {
+        for (name, value) in [
+            ("AWS_SESSION_TOKEN", "a\nb"),
+            ("AWS_REGION", "\u{1b}[31m"),
+            ("GOOGLE_BUCKET", "\u{202e}"),
+            ("AZURE_CLIENT_ID", "a\nb"),
+        ] {
             let problem = check(name, value).expect_err(value);
             assert!(
                 matches!(problem, StoreOpenProblem::Characters(_)),
