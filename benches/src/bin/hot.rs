@@ -21,7 +21,7 @@ use wqcap_engine::{
     rx::{
         Account, Control, Filled, FrameFacts, Hashing, Idle, LoadSampler, LoopRequests, Outlet,
         Queue, QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, StampSource,
-        Stamper, Taken, Worker,
+        Stamper, Taken, Wake, Worker,
     },
     sink::{Count, Encoder, OutputPlan, PcapEncoder, PcapngEncoder, Writer, WriterConfig},
     verbs::{VerbsError, WqState},
@@ -305,7 +305,7 @@ unsafe impl Queue for Endless {
         None
     }
 
-    fn arm(&mut self) -> Result<(), VerbsError> {
+    fn arm(&mut self, _wake: Wake) -> Result<(), VerbsError> {
         Ok(())
     }
 

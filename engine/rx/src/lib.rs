@@ -23,7 +23,7 @@ pub use order::LoopRequests;
 pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use ring::{
     Account, Batch, DeviceQueue, Failed, FallbackAttr, PacketQueue, Queue, QueueHandle, Recovered,
-    Ring, RingAttr, XdpQueue,
+    Ring, RingAttr, Wake, XdpQueue,
 };
 pub use worker::{
     Control, Ended, Hold, Idle, LoopEnd, MergedBatch, MergedOutlet, MergedRun, Outlet, PairedQueue,

@@ -14,7 +14,7 @@ use super::{
     Ended, IDLE_AFTER, Idle, LoopState, Outlet, SLEEP, StampSource, Stamper, Taken, Turn, Worker,
     sleep_after,
 };
-use crate::{Batch, Control, Filled, Queue, Slot, SlotMemory, ring::Wake};
+use crate::{Batch, Control, Filled, Queue, Slot, SlotMemory, Wake};
 use crossbeam_channel::TryRecvError;
 use std::{
     os::fd::BorrowedFd,
