@@ -94,8 +94,7 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
     } else if !quiet {
         terminal::print_block(&text(args, &report, &summary, frames, &notes));
     }
-    let inputs = summary.inputs.iter();
-    let losses = inputs.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
+    let losses = summary.losses.into_iter();
     Failure::from_messages(losses.chain(report.failures).collect())
 }
 

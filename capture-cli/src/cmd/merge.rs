@@ -68,12 +68,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     } else if !quiet {
         terminal::print_block(&text(&summary));
     }
-    let messages = summary
-        .inputs
-        .iter()
-        .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
-        .collect();
-    Failure::from_messages(messages)
+    Failure::from_messages(summary.losses)
 }
 
 /// Reads the secrets of a TLS key log.

@@ -8,7 +8,6 @@ use crate::{
     term::{
         output,
         table::{counted, thousands},
-        terminal,
         text::Text,
     },
 };
@@ -50,9 +49,6 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let folder = CaptureFolder::list(&args.dir);
     let folder = folder.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
-    for note in folder.unread_notes() {
-        terminal::print_note(format_args!("{note}"));
-    }
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));
     if args.json {
@@ -71,8 +67,8 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
         .map(|file| {
             let problem = file.problem.as_deref().unwrap_or("cannot finish the file");
             format!("{}: {problem}", file.part.display())
-        })
-        .collect();
+        });
+    let messages = folder.losses().chain(messages).collect();
     Failure::from_messages(messages)
 }
 

@@ -20,7 +20,7 @@ use wqcap_engine::{
         sealed::SecretKey,
     },
     format::ETHERNET,
-    merge::in_folder,
+    merge::{FolderRemarks, in_folder},
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
     read::{FileEnd, FileRanges, ReadError, ReadMeter},
 };
@@ -57,12 +57,12 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let key = key::of_args(&args.key)?;
     let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
-    let mut notes = Vec::new();
-    let inputs = expanded(&args.files, key.as_ref(), &mut notes)?;
+    let mut remarks = FolderRemarks::default();
+    let inputs = expanded(&args.files, key.as_ref(), &mut remarks)?;
+    let FolderRemarks { notes, mut losses } = remarks;
     let paths: Vec<_> = inputs.iter().map(|it| it.path().to_owned()).collect();
     let mut reading = ReadProgress::new(quiet, &paths);
     let mut files = Vec::new();
-    let mut losses = Vec::new();
     for file in &inputs {
         files.extend(read(file, &mut simulation, &mut reading, &mut losses)?);
     }
@@ -228,7 +228,7 @@ impl Canvas {
 fn expanded(
     inputs: &[PathBuf],
     key: Option<&SecretKey>,
-    notes: &mut Vec<String>,
+    remarks: &mut FolderRemarks,
 ) -> Result<Vec<FileRanges>, Failure> {
     let mut files = Vec::new();
     for path in inputs {
@@ -236,7 +236,7 @@ fn expanded(
             files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
             continue;
         }
-        let found = in_folder(path, key, None, &ReadMeter::default(), notes)?;
+        let found = in_folder(path, key, None, &ReadMeter::default(), remarks)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(Failure::refused(format!(

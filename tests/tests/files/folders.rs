@@ -3,10 +3,19 @@
 
 use serde_json::Value;
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
-use wqcap_tests::{Dir, Done, Program, Wqcap, compare::assert_same, files, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Done, Program, Wqcap,
+    compare::assert_same,
+    files, frames,
+    machine::privileges::{self, ForAll, as_nobody},
+    process::is_root,
+    skip,
+    wqcap::wqcap,
+};
 
 const FRAMES: u64 = 6000;
 
@@ -210,4 +219,33 @@ fn files_of_a_crash_are_finished_and_emptied_folders_are_deleted() {
         "{facts}"
     );
     assert!(!cap.join("2001").exists(), "the emptied folder is deleted");
+}
+
+/// A subfolder that cannot be read may have capture files: the others are read, and the status is 1.
+#[test]
+fn an_unreadable_folder_is_an_error() {
+    if !is_root() {
+        skip!("changing the user requires root");
+    }
+    let place = ForAll::new();
+    let rights = |path: &Path, mode| {
+        fs::set_permissions(path, Permissions::from_mode(mode)).expect("rights");
+    };
+    let cap = place.dir().folder("cap");
+    files::write(&cap.join("a.pcap"), 1_600_000_000, &frames::assortment());
+    let [own, hidden] = ["cap/lost+found", "cap/hidden"].map(|it| place.dir().folder(it));
+    rights(&own, 0);
+    for (mode, status) in [(0o755, 0), (0, 1)] {
+        rights(&hidden, mode);
+        for (command, out) in [("merge", "m.pcap"), ("extract", "e.pcap"), ("flows", "f")] {
+            let out = place.dir().join(format!("{status}-{out}"));
+            let program = Program::new(place.wqcap()).args([command, "-o"]);
+            let done = as_nobody(program.arg(&out).arg(&cap), privileges::NONE)
+                .run()
+                .expect(status);
+            let problem = "hidden: left out, because it cannot be read";
+            assert_eq!(done.stderr.contains(problem), status == 1, "{done}");
+            assert!(out.exists(), "{done}");
+        }
+    }
 }

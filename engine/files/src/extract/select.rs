@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     index::{self, CaptureIndex, FlowTerms, IndexFolder, IndexSelection},
-    merge::{MergeError, in_folder_or_file},
+    merge::{FolderRemarks, MergeError, in_folder_or_file},
     read::{FileEnd, FileRanges, ReadMeter},
     sealed::SecretKey,
 };
@@ -136,7 +136,14 @@ impl FileSelection {
     ) -> Result<Vec<FoundFile>, MergeError> {
         let files = match wanted.files {
             Some(files) => searched(files, wanted, meter),
-            None => in_folder_or_file(wanted.dir, wanted.key, wanted.out, meter, &mut self.notes)?,
+            None => {
+                let mut remarks = FolderRemarks::default();
+                let files =
+                    in_folder_or_file(wanted.dir, wanted.key, wanted.out, meter, &mut remarks)?;
+                self.notes.extend(remarks.notes);
+                self.losses.extend(remarks.losses);
+                files
+            }
         };
         let found: Vec<_> = files
             .into_iter()

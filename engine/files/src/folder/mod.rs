@@ -240,16 +240,32 @@ impl CaptureFolder {
                 dir.display()
             )
         });
-        unfinished.into_iter().chain(self.unread_notes()).collect()
+        unfinished
+            .into_iter()
+            .chain(self.unread_lines(false))
+            .collect()
     }
 
-    /// Returns a note for each of the first hundred subfolders and files that cannot be read, and one for the others.
-    pub fn unread_notes(&self) -> impl Iterator<Item = String> {
-        /// Maximum number of notes.
+    /// Returns a line for each of the first hundred subfolders that may have capture files and cannot
+    /// be read, and one for the others.
+    pub fn losses(&self) -> impl Iterator<Item = String> {
+        self.unread_lines(true)
+    }
+
+    /// Returns lines on subfolders and files that cannot be read. `is_loss` selects those that may
+    /// have capture files: not the folder of fsck, which is root's, and no path that is too long for a
+    /// capture.
+    fn unread_lines(&self, is_loss: bool) -> impl Iterator<Item = String> {
+        /// Maximum number of lines.
         const MOST: usize = 100;
-        let unread = self.unread.iter().take(MOST);
-        let more = self.unread.len().saturating_sub(MOST);
+        let may_have_captures = |path: &Path, e: &io::Error| {
+            e.kind() != io::ErrorKind::InvalidFilename && !path.ends_with("lost+found")
+        };
+        let unread = self.unread.iter();
+        let unread = unread.filter(move |(path, e)| may_have_captures(path, e) == is_loss);
+        let more = unread.clone().count().saturating_sub(MOST);
         unread
+            .take(MOST)
             .map(|(path, e)| {
                 format!(
                     "{}: left out, because it cannot be read: {e}",

@@ -15,6 +15,15 @@ use std::{os::unix::fs::MetadataExt, path::Path};
 /// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
 
+/// What is left out of a folder's capture files.
+#[derive(Debug, Default)]
+pub struct FolderRemarks {
+    /// Notes for the user on files that are no input.
+    pub notes: Vec<String>,
+    /// A line for each subfolder that may have capture files and cannot be read.
+    pub losses: Vec<String>,
+}
+
 /// Returns the capture files that a user names: those of a folder and its subfolders with
 /// [`in_folder`], or the file itself.
 ///
@@ -25,7 +34,7 @@ pub fn in_folder_or_file(
     key: Option<&SecretKey>,
     out: Option<&Path>,
     meter: &ReadMeter,
-    notes: &mut Vec<String>,
+    remarks: &mut FolderRemarks,
 ) -> Result<Vec<(FileRanges, u64)>, MergeError> {
     match path.metadata() {
         Ok(file) if !file.is_dir() => {
@@ -36,7 +45,7 @@ pub fn in_folder_or_file(
             };
             Ok(vec![(ranges, file.len())])
         }
-        _ => in_folder(path, key, out, meter, notes),
+        _ => in_folder(path, key, out, meter, remarks),
     }
 }
 
@@ -54,12 +63,14 @@ pub fn in_folder(
     key: Option<&SecretKey>,
     out: Option<&Path>,
     meter: &ReadMeter,
-    notes: &mut Vec<String>,
+    remarks: &mut FolderRemarks,
 ) -> Result<Vec<(FileRanges, u64)>, MergeError> {
     let shown = dir.display();
     let folder = CaptureFolder::search(dir);
     let folder = folder.map_err(|e| MergeError::Refused(format!("{shown}: {e}")))?;
+    let FolderRemarks { notes, losses } = remarks;
     notes.extend(folder.notes(dir));
+    losses.extend(folder.losses());
     let (mut merged, mut captured, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
     let identity = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
     let replaced = out.and_then(identity);

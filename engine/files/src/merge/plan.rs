@@ -4,7 +4,7 @@
 //! closed again.
 
 use super::{
-    inputs::in_folder,
+    inputs::{FolderRemarks, in_folder},
     ports::{self, Ports},
     summary::{InputFacts, MergeError},
 };
@@ -26,13 +26,16 @@ use wqcap_frame::dedup::{DedupWindow, IgnoredFields};
 /// Maximum number of unreadable inputs in the error for a merge without any readable input.
 const MOST_LOSSES: usize = 3;
 
-/// Limits of a merged file. A merge ends with the record that reaches one of them.
+/// Limits of a merge, which ends when it reaches one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputLimits {
     /// Maximum number of records.
     pub frames: u64,
     /// Number of output bytes after which no further record is written.
     pub bytes: u64,
+    /// Maximum number of input files that are open at a time, because they overlap in time. Each needs
+    /// about 256 KiB of memory.
+    pub open: usize,
 }
 
 impl Default for OutputLimits {
@@ -41,6 +44,7 @@ impl Default for OutputLimits {
         Self {
             frames: u64::MAX,
             bytes: u64::MAX,
+            open: usize::MAX,
         }
     }
 }
@@ -155,9 +159,13 @@ impl MergePlan {
         key: Option<&SecretKey>,
         out: &Path,
     ) -> Result<Self, MergeError> {
-        let mut notes = Vec::new();
-        let files = expanded(inputs, key, out, &mut notes)?;
-        Self::from_ranges(files, notes, out, true)
+        let mut remarks = FolderRemarks::default();
+        let files = expanded(inputs, key, out, &mut remarks)?;
+        let plan = Self::from_ranges(files, remarks.notes, out, true)?;
+        Ok(Self {
+            known_losses: remarks.losses,
+            ..plan
+        })
     }
 
     /// Plans the reading of capture files in time order for [`super::visit`], without an output. A
@@ -562,7 +570,7 @@ fn expanded(
     inputs: &[PathBuf],
     key: Option<&SecretKey>,
     out: &Path,
-    notes: &mut Vec<String>,
+    remarks: &mut FolderRemarks,
 ) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
     for path in inputs {
@@ -570,7 +578,7 @@ fn expanded(
             files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
             continue;
         }
-        let found = in_folder(path, key, Some(out), &ReadMeter::default(), notes)?;
+        let found = in_folder(path, key, Some(out), &ReadMeter::default(), remarks)?;
         if found.is_empty() {
             let shown = path.display();
             return Err(MergeError::Refused(format!(

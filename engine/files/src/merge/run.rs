@@ -138,10 +138,11 @@ pub(crate) fn run_selected(
         notes: plan.notes,
         unread: 0,
         secrets: plan.secrets,
+        open: 0,
     };
     let (limits, has_closing_comment) = (plan.limits, plan.has_closing_comment);
     let mut losses = plan.known_losses;
-    let mut limited = false;
+    let mut reached = None;
     let mut repetitions = plan.repetitions;
     let planned = plan.streams.len();
     let streams = plan.streams.into_iter().enumerate();
@@ -169,6 +170,10 @@ pub(crate) fn run_selected(
         let Reverse((ns, i)) = *next;
         let stream = &mut streams[i];
         match stream.packet() {
+            None if ledger.open >= limits.open => {
+                reached = Some(ReachedLimit::Open);
+                break;
+            }
             None => stream.open(&mut ledger),
             Some((packet, port)) => {
                 if let Some(port) = port
@@ -184,7 +189,9 @@ pub(crate) fn run_selected(
                     }
                     output.record(&packet, port, stream.queue)?;
                     state.count(ns, stream.number, port);
-                    limited = state.frames >= limits.frames || output.len() >= limits.bytes;
+                    if state.frames >= limits.frames || output.len() >= limits.bytes {
+                        reached = Some(ReachedLimit::Length);
+                    }
                 }
                 stream.advance(&mut ledger);
             }
@@ -206,7 +213,7 @@ pub(crate) fn run_selected(
             due.push(Reverse((overtaken.next_ns, streams.len())));
             streams.push(overtaken);
         }
-        if limited {
+        if reached.is_some() {
             break;
         }
         steps += 1;
@@ -265,12 +272,16 @@ pub(crate) fn run_selected(
             losses.push(loss);
         }
     }
-    if limited {
-        losses.push(format!(
-            "the answer ends at a limit, after {} frames and {} bytes",
-            state.frames,
-            output.len()
-        ));
+    let (frames, bytes) = (state.frames, output.len());
+    match reached {
+        None => {}
+        Some(ReachedLimit::Length) => losses.push(format!(
+            "the answer ends at a limit, after {frames} frames and {bytes} bytes"
+        )),
+        Some(ReachedLimit::Open) => losses.push(format!(
+            "the answer ends after {frames} frames, because more than {} files overlap in time, which is the limit",
+            limits.open
+        )),
     }
     if has_closing_comment && !losses.is_empty() {
         let frames = state.frames;
@@ -314,6 +325,15 @@ pub(crate) fn run_selected(
         notes,
         losses,
     })
+}
+
+/// Limit that ends a merge.
+#[derive(Clone, Copy)]
+enum ReachedLimit {
+    /// Number of records or bytes.
+    Length,
+    /// Number of open input files.
+    Open,
 }
 
 /// Progress of a merge: counts and times of the records written so far.

@@ -57,6 +57,8 @@ pub(super) struct MergeLedger {
     pub(super) unread: u64,
     /// Decryption secrets of the inputs that were read before the current records, not written yet.
     pub(super) secrets: Vec<Secrets>,
+    /// Number of open input files.
+    pub(super) open: usize,
 }
 
 impl MergeLedger {
@@ -160,6 +162,7 @@ impl MergeStream {
         };
         match opened {
             Ok(reader) => {
+                ledger.open += 1;
                 self.open = Some(OpenInput {
                     reader,
                     input: file.input,
@@ -229,6 +232,7 @@ impl MergeStream {
         let Some(mut open) = self.open.take() else {
             return;
         };
+        ledger.open -= 1;
         for (i, interface) in open.reader.interfaces().iter().enumerate() {
             let port = match open.ports.get(i) {
                 Some(port) => *port,

@@ -618,6 +618,24 @@ fn overlapping_files_of_one_queue_are_merged() {
     assert_eq!(ns_of(&out), [10, 20, 30, 40, 50, 60, 90, 95, 100, 110]);
     assert_eq!((summary.streams, summary.late), (1, Lateness::default()));
     assert_eq!(summary.gaps.count, 0, "all of one queue");
+
+    for (open, frames) in [(3, 10), (2, 2)] {
+        let mut plan = MergePlan::new(&[dir.path().to_owned()], None, &out).expect("plan");
+        let limits = OutputLimits {
+            open,
+            ..OutputLimits::default()
+        };
+        plan.limit(limits, Vec::new());
+        let target = MergeTarget::new(&out, &plan).expect("target");
+        let summary = run(plan, target, |_| true).expect("merge");
+        assert_eq!(summary.frames, frames);
+        let said = summary.losses.join("; ");
+        assert_eq!(
+            said.contains("more than 2 files overlap in time"),
+            open == 2,
+            "{said}"
+        );
+    }
 }
 
 #[test]
