@@ -1,7 +1,7 @@
 //! Connections: TLS, client certificates, and their limits.
 //!
-//! Invariants: at most [`MOST_CONNECTIONS`] connections are open, further ones are closed at once. A
-//! client has [`PATIENCE`] for a TLS handshake, for each head of a request, and between requests.
+//! Invariants: at most [`MOST_CONNECTIONS`] connections are open, and [`MOST_OF_ADDRESS`] of one
+//! address; further ones are closed at once. A client has [`PATIENCE`] for a TLS handshake, for each head of a request, and between requests.
 //! The kernel ends a connection whose client does not take bytes for [`STALLED`](crate::packets::STALLED).
 
 use crate::{
@@ -23,8 +23,9 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 use std::{
+    collections::HashMap,
     io,
-    net::{SocketAddr, TcpListener as StdListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdListener},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -44,6 +45,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// Maximum number of open connections.
 const MOST_CONNECTIONS: usize = 256;
+/// Maximum number of open connections of one address, so that no client takes all places. An IPv6
+/// network of 64 bits counts as one address.
+const MOST_OF_ADDRESS: usize = 192;
 /// Maximum number of headers of a request.
 const MOST_HEADERS: usize = 64;
 /// Length in bytes up to which the head of a request is buffered. A head that is not complete by
@@ -334,6 +338,7 @@ async fn accept(
     stopped: &watch::Receiver<bool>,
     threads: &mut NetThreads,
 ) {
+    let shares = Arc::default();
     loop {
         // A stream belongs to the scheduler that handles it.
         let accepted = listener.accept().await;
@@ -348,7 +353,9 @@ async fn accept(
         };
         let counters = &service.counters;
         counters.connections.fetch_add(1, Ordering::Relaxed);
-        let Ok(permit) = Arc::clone(connections).try_acquire_owned() else {
+        let share = AddressShare::take(&shares, address.ip());
+        let permit = Arc::clone(connections).try_acquire_owned().ok();
+        let (Some(share), Some(permit)) = (share, permit) else {
             counters.turned_away.fetch_add(1, Ordering::Relaxed);
             continue;
         };
@@ -357,6 +364,7 @@ async fn accept(
             service: Arc::clone(service),
             address,
             stopped: stopped.clone(),
+            _share: share,
             _permit: permit,
         };
         let tls = tls.as_ref().map(|it| {
@@ -377,7 +385,49 @@ struct Task {
     service: Arc<ServeState>,
     address: SocketAddr,
     stopped: watch::Receiver<bool>,
+    _share: AddressShare,
     _permit: OwnedSemaphorePermit,
+}
+
+/// Numbers of open connections by address.
+type AddressShares = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+/// Open connection that counts for its address until it is dropped.
+struct AddressShare {
+    shares: AddressShares,
+    address: IpAddr,
+}
+
+impl AddressShare {
+    /// Counts a connection. `None`: the address has as many as it may have.
+    fn take(shares: &AddressShares, address: IpAddr) -> Option<Self> {
+        let address = match address.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::from((ip.to_bits() >> 64 << 64).to_be_bytes()),
+            v4 @ IpAddr::V4(_) => v4,
+        };
+        let mut counts = shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= MOST_OF_ADDRESS {
+            return None;
+        }
+        *count += 1;
+        Some(Self {
+            shares: Arc::clone(shares),
+            address,
+        })
+    }
+}
+
+impl Drop for AddressShare {
+    fn drop(&mut self) {
+        let mut counts = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
 }
 
 impl Task {

@@ -42,6 +42,9 @@ use wqcap_frame::filter::Filter;
 const MOST_BODY: usize = 64 << 10;
 /// Maximum length of a filter expression in bytes. The time to compile one grows with its square.
 const LONGEST_FILTER: usize = 8 << 10;
+/// Maximum number of files that an answer reads at a time, because they overlap in time. A capture has
+/// one for each queue.
+const MOST_FILES: usize = 256;
 /// Number of intervals of a timeline by default, and at most.
 const BUCKETS: u64 = 300;
 const MOST_BUCKETS: u64 = 2000;
@@ -621,6 +624,7 @@ fn frames_of(
             u64::MAX,
         )?
         .min(service.limits().max_bytes),
+        open: MOST_FILES,
     };
     Ok(FrameQuery {
         community_id: params.community_id.clone().filter(|it| !it.is_empty()),
@@ -704,6 +708,7 @@ fn steno_frames(
     let limits = OutputLimits {
         frames: limit("steno-limit-packets")?,
         bytes: limit("steno-limit-bytes")?.min(service.limits().max_bytes),
+        open: MOST_FILES,
     };
     let parsed = steno::parse(text, times::now());
     let alternatives = parsed.map_err(|e| ApiError::value("query", text, e))?;
