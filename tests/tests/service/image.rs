@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -36,8 +36,12 @@ while True:
     time.sleep(0.0005)
 ";
 
-/// Builds a package of the binaries under test, without cargo-deb.
+/// Returns the package of a release that the variable WQCAP_PACKAGE names, or builds one of the
+/// binaries under test, without cargo-deb.
 fn package(dir: &Dir) -> PathBuf {
+    if let Some(release) = env::var_os("WQCAP_PACKAGE") {
+        return release.into();
+    }
     let root = dir.folder("package");
     for folder in ["DEBIAN", "usr/bin", "usr/lib/wqcap", "etc/wqcap"] {
         fs::create_dir_all(root.join(folder)).expect("a new folder");
@@ -47,14 +51,14 @@ fn package(dir: &Dir) -> PathBuf {
         let strip = strip.arg(root.join(folder).join(name));
         let _ = strip.arg(binaries::dir().join(name)).run().expect(0);
     }
-    fs::copy(
-        binaries::root().join("configs/kubernetes/capture/wqcap.toml"),
-        root.join("etc/wqcap/wqcap.toml"),
-    )
-    .expect("the configuration is copied");
-    let control = "Package: wqcap\nVersion: 0.1.0-1\nArchitecture: amd64\nMaintainer: tests\n\
-        Depends: ibverbs-providers (>= 39), libc6, libgcc-s1, libibverbs1, libpcap0.8, librdmacm1, systemd | systemd-sysusers\n\
-        Description: binaries under test\n";
+    let control = concat!(
+        "Package: wqcap\nVersion: ",
+        env!("CARGO_PKG_VERSION"),
+        "-1\nArchitecture: amd64\nMaintainer: tests\n\
+        Depends: libc6, libgcc-s1, libpcap0.8, systemd | systemd-sysusers\n\
+        Recommends: ca-certificates, ibverbs-providers, librdmacm1\n\
+        Description: binaries under test\n"
+    );
     fs::write(root.join("DEBIAN/control"), control).expect("the control file is written");
     let deb = dir.join("wqcap.deb");
     let build = Program::new("dpkg-deb").args(["--root-owner-group", "-Znone", "--build"]);
@@ -84,7 +88,11 @@ fn unpack(dir: &Dir, archive: &Path) -> (PathBuf, Value) {
     let bundle = dir.join("bundle");
     let _ = Program::new("umoci")
         .args(["unpack", "--image"])
-        .arg(format!("{}:0.1.0", layout.display()))
+        .arg(format!(
+            "{}:{}",
+            layout.display(),
+            env!("CARGO_PKG_VERSION")
+        ))
         .arg(&bundle)
         .run()
         .expect(0);
@@ -135,6 +143,12 @@ impl Node<'_> {
                 "options": ["bind", "rw", "nosuid", "nodev"],
             }));
         }
+        // The ConfigMap of the manifests.
+        let manifests = binaries::root().join("configs/kubernetes/capture");
+        mounts.push(json!({
+            "destination": "/etc/wqcap", "source": manifests, "type": "bind",
+            "options": ["bind", "ro", "nosuid", "nodev"],
+        }));
         let bundle = self.dir.folder(name);
         let config = serde_json::to_vec(&config).expect("JSON");
         fs::write(bundle.join("config.json"), config).expect("the configuration is written");
