@@ -193,7 +193,7 @@ fn names_in_manifests_refer_to_something() {
             assert!(path.is_null() || path == "/data/wqcap", "{name}: {path}");
         }
         for container in it.all_containers() {
-            assert_eq!(container["image"], "registry.example.net/wqcap:0.1.0");
+            assert_eq!(container["image"], "registry.example.net/wqcap:0.2.0");
         }
     }
     let service = named("Service")[0];
