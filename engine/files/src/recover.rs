@@ -4,8 +4,8 @@
 //!
 //! Invariants: a file that a running capture writes is never changed. Its writer holds an advisory
 //! lock (flock) on it until it has its final name, and recovery holds the same lock while it works.
-//! Nothing is overwritten. A file is truncated only at the end of its last complete record. An
-//! unreadable file keeps its name and its content.
+//! Nothing is overwritten. A file is truncated only at the end of its last complete record, and only
+//! where a crash explains what follows. Any other damaged file keeps its name and its content.
 
 use crate::folder::path_text;
 use crate::{
@@ -19,7 +19,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File, TryLockError},
     io::{self, Read, Seek},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -81,6 +81,16 @@ enum RecoveryError {
         "recovery cannot read the file: the last complete compressed frame ends within a record; the .part file keeps its name"
     )]
     TornRecord,
+    /// Records may follow a damaged one.
+    #[error(
+        "{problem}; {rest} bytes follow, which no crash explains, so nothing is cut off: `wqcap merge -o OUT FILE` reads what is before the damage; the .part file keeps its name"
+    )]
+    Damaged {
+        /// Description of the damaged record.
+        problem: String,
+        /// Number of bytes from the damaged record on.
+        rest: u64,
+    },
     /// Another file has the final name.
     #[error(
         "the file {} exists already and is not overwritten; move this file or the .part file elsewhere",
@@ -215,6 +225,16 @@ fn attempt(
         it,
     )?;
     it.cut = len.saturating_sub(sound);
+    if let Some(problem) = &it.problem
+        && it.records > 0
+        && it.cut > TRACE
+        && !has_hole(&file, sound).map_err(failed(READING))?
+    {
+        return Err(RecoveryError::Damaged {
+            problem: problem.clone(),
+            rest: std::mem::take(&mut it.cut),
+        });
+    }
     if it.records == 0 {
         it.cut = len;
         fs::remove_file(part).map_err(failed("remove the file, which has no record"))?;
@@ -227,6 +247,22 @@ fn attempt(
     file.sync_all().map_err(failed("sync the file"))?;
     rename_new(part, path).map_err(failed("rename the file"))?;
     Ok(RecoveryOutcome::Finished)
+}
+
+/// Length in bytes of what a crash may leave behind the last complete record: a torn record, and a
+/// hole for each page that was not written. It has more than the longest record.
+const TRACE: u64 = 2 << 20;
+
+/// Returns `true` if a sector of zeros is within [`TRACE`] bytes from `sound` on: the file system did not
+/// write it before a crash.
+fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
+    /// Length of a sector in bytes.
+    const SECTOR: usize = 512;
+    let from = sound.next_multiple_of(SECTOR as u64);
+    let mut bytes = vec![0; TRACE as usize - SECTOR];
+    file.read_exact_at(&mut bytes, from)?;
+    let mut sectors = bytes.chunks_exact(SECTOR);
+    Ok(sectors.any(|it| it.iter().all(|byte| *byte == 0)))
 }
 
 /// Counts the complete records of a `.part` file and returns the end of the last one. A file that
@@ -383,6 +419,36 @@ mod tests {
                 assert!(recover(dir.path()).expect("reads").len() <= 1);
             }
         }
+    }
+
+    #[test]
+    fn a_damaged_record_in_the_middle_cuts_nothing_off() {
+        let dir = scratch();
+        let (mut bytes, starts) = written(FileFormat::Pcapng, 3);
+        let records = bytes[starts[0]..].to_vec();
+        let end = bytes.len();
+        while bytes.len() < end + 2 * TRACE as usize {
+            bytes.extend(&records);
+        }
+        let at = dir.path().join("a.pcapng.part");
+        let with = |from: usize, value: u8, count: usize| {
+            let mut damaged = bytes.clone();
+            damaged[from..from + count].fill(value);
+            fs::write(&at, &damaged).expect("written");
+            (only(dir.path()), damaged)
+        };
+        // A wrong length.
+        let (it, damaged) = with(end + 4, 0xff, 2);
+        assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Failed, 0), "{it:?}");
+        let problem = it.problem.expect("a problem");
+        assert!(problem.contains("bytes follow"), "{problem}");
+        assert_eq!(fs::read(&at).expect("kept"), damaged);
+        // A page that was not written, and a wrong length near the end.
+        let (it, _) = with(end.next_multiple_of(4096), 0, 4096);
+        assert_eq!(it.outcome, RecoveryOutcome::Finished, "{it:?}");
+        fs::remove_file(it.path.expect("finished")).expect("removed");
+        let (it, _) = with(bytes.len() - records.len() + 4, 0xff, 2);
+        assert_eq!(it.outcome, RecoveryOutcome::Finished, "{it:?}");
     }
 
     #[test]
