@@ -430,7 +430,7 @@ mod tests {
         while bytes.len() < end + 2 * TRACE as usize {
             bytes.extend(&records);
         }
-        let at = dir.path().join("a.pcapng.part");
+        let at = dir.path().join("wqcap-q00-5.pcapng.part");
         let with = |from: usize, value: u8, count: usize| {
             let mut damaged = bytes.clone();
             damaged[from..from + count].fill(value);
