@@ -15,7 +15,7 @@ use std::{os::unix::fs::MetadataExt, path::Path};
 /// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
 
-/// What is left out of a folder's capture files.
+/// Notes and losses of the listing of a folder: what is left out of its capture files.
 #[derive(Debug, Default)]
 pub struct FolderRemarks {
     /// Notes for the user on files that are no input.
