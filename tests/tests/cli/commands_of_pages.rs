@@ -27,9 +27,9 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "sudo dnf install",
-        "no RPM system is at hand; rpm checks the package in scripts/release",
+        "no RPM system is available; scripts/portable installs it with rpm",
     ),
-    ("sudo tar xf wqcap-", "scripts/release makes the archive"),
+    ("sudo tar xf wqcap-", "scripts/portable runs its program in other systems"),
     (
         "sudo systemctl start",
         "scripts/newcomer runs it under systemd",
