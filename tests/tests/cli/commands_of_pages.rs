@@ -29,7 +29,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "sudo dnf install",
         "no RPM system is available; scripts/portable installs it with rpm",
     ),
-    ("sudo tar xf wqcap-", "scripts/portable runs its program in other systems"),
+    (
+        "sudo tar xf wqcap-",
+        "scripts/portable runs its program in other systems",
+    ),
     (
         "sudo systemctl start",
         "scripts/newcomer runs it under systemd",
