@@ -30,8 +30,18 @@ pub mod raw {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is a C string; the dynamic linker resolves RTLD_NEXT at any time.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        let mut found = std::ptr::null_mut();
+        // Before glibc 2.36, RTLD_NEXT finds the oldest version of a symbol
+        // (https://sourceware.org/bugzilla/show_bug.cgi?id=14932). Of these functions only realpath has
+        // two, and the older one refuses a null pointer for the result.
+        if name == c"realpath" {
+            // SAFETY: as below; a version that the C library lacks is not found.
+            found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), c"GLIBC_2.3".as_ptr()) };
+        }
+        if found.is_null() {
+            // SAFETY: the name is a C string; the dynamic linker resolves RTLD_NEXT at any time.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        }
         cache.store(found, Ordering::Relaxed);
         found
     }
