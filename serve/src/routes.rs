@@ -24,6 +24,7 @@ use axum::{
 };
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicUsize},
@@ -36,7 +37,7 @@ use wqcap_files::{
     index::FlowTerms,
     merge::OutputLimits,
 };
-use wqcap_frame::filter::Filter;
+use wqcap_frame::filter::{Filter, FilterError};
 
 /// Maximum length of the body of a request in bytes.
 const MOST_BODY: usize = 64 << 10;
@@ -483,7 +484,10 @@ fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
             format!("has more than {LONGEST_FILTER} bytes; name networks instead of hosts");
         return Err(ApiError::value(name, text, problem));
     }
-    Filter::compile(text).map_err(|e| ApiError::value(name, text, e))
+    Filter::compile(text).map_err(|e| match e {
+        FilterError::Busy | FilterError::NoThread(_) => ApiError::NoThread(io::Error::other(e)),
+        e => ApiError::value(name, text, e),
+    })
 }
 
 /// Parameters of a query for packets.

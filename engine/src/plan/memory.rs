@@ -98,7 +98,11 @@ pub(super) fn fits(
         keys.push("capture.queues");
         return Err(Error::config("capture.ring", config.capture.ring, problem).involving(&keys));
     }
-    let problem = describe(format!("set at most {}", mebibytes(left_for(part))));
+    let left = left_for(part);
+    let problem = describe(match left >> 20 {
+        0 => "no value fits: give the run more memory".into(),
+        _ => format!("set at most {}", mebibytes(left)),
+    });
     Err(Error::config(key, format!("\"{}\"", Size(part)), problem).involving(&keys))
 }
 

@@ -405,6 +405,11 @@ fn too_much_memory_is_refused_with_a_size_that_fits() {
             ],
         ),
         (
+            "",
+            60 << 20,
+            ["output.buffer = \"256MiB\"", "60 MiB", "no value fits"],
+        ),
+        (
             "[flows]\nmemory = \"1GiB\"\nnames = true",
             1 << 30,
             [

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::device::counters;
+use crate::process::print_line;
 use crate::process::real::{self, errno, raw, set_errno};
 use crate::settings::{self, ModelSettingsError, Settings};
 use crate::sysfs::run_dir::{self, RunDirError};
@@ -38,7 +39,7 @@ extern "C" fn load() {
     let settings = Settings::from_env().map_err(LoadError::from);
     let start = |settings| real::without_size_signal(|| start(settings::set(settings)));
     if let Err(error) = settings.and_then(start) {
-        eprintln!("mlx5-model: {error}");
+        print_line(error);
         // Exit instead of running on another device than was asked for. The exit handlers are
         // skipped, because the program has not started yet.
         // SAFETY: no preconditions.

@@ -12,6 +12,10 @@ pub mod thread;
 pub use real::{Errno, MapRequest};
 
 use rustix::thread::{CapabilitySet, capabilities};
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+};
 
 /// Returns `true` if the calling thread has a Linux capability now; programs can drop capabilities
 /// at any time.
@@ -23,4 +27,11 @@ pub fn has_capability(capability: CapabilitySet) -> bool {
 #[inline]
 pub fn refuse_if(refused: bool, errno: Errno) -> Result<(), Errno> {
     if refused { Err(errno) } else { Ok(()) }
+}
+
+/// Writes a line to standard error, after the name of the model. Settings may have any text, so
+/// characters that a terminal obeys are replaced. A closed standard error does not end the program.
+pub fn print_line(what: impl Display) {
+    let line = format!("mlx5-model: {what}").replace(char::is_control, "\u{fffd}");
+    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -3,10 +3,9 @@
 //! Reads the same bytes as the command's own code, and changes nothing.
 
 use std::fmt::Arguments;
-use std::io::Write;
 
 use crate::abi::*;
-use crate::process::Errno;
+use crate::process::{Errno, print_line};
 
 use super::file::UverbsFile;
 use super::request::UverbsRequest;
@@ -17,13 +16,11 @@ pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno
         Ok(()) => "ok".to_owned(),
         Err(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
     };
-    // A closed standard error must not end the program.
-    let _ = writeln!(
-        std::io::stderr(),
-        "mlx5-model: {} context {}: {command} -> {result}",
+    print_line(format_args!(
+        "{} context {}: {command} -> {result}",
         file.settings().name,
         file.context(),
-    );
+    ));
 }
 
 /// Returns the sizes of the object that a verbs command creates, as ` key=value`; `None` if the

@@ -8,9 +8,9 @@ mod burst;
 mod faults;
 
 use std::fmt::Display;
-use std::io::Write;
 use std::path::Path;
 
+use crate::process::print_line;
 use crate::settings::{DeviceSettings, PortSettings, fault::FaultEnd};
 use crate::steering::{NicSteering, Targets};
 use crate::wire::{Delivery, Receiver, Wire, WireDirection, WireDrops, WireState};
@@ -217,13 +217,10 @@ impl NicPort {
     }
 
     fn log(&self, what: impl Display) {
-        // A closed standard error must not end the program.
-        let _ = writeln!(
-            std::io::stderr(),
-            "mlx5-model: mlx5_{} port {}: {what}",
-            self.device,
-            self.number
-        );
+        print_line(format_args!(
+            "mlx5_{} port {}: {what}",
+            self.device, self.number
+        ));
     }
 
     fn set_up(&mut self, up: bool) {
