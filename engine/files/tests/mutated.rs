@@ -362,14 +362,7 @@ fn frames_by_libpcap(path: &Path) -> u64 {
 fn holds(path: &Path, records: u64) -> bool {
     let mut reader = read::open(path).expect("opens");
     while reader.advance().expect("reads") {}
-    match reader.end() {
-        // Empty frames of the year 1970 at the end of a pcap file are zeros, which readers of this
-        // crate take for padding.
-        Some(FileEnd::Padding { .. }) if reader.format() == FileFormat::Pcap => {
-            reader.packets() < records
-        }
-        end => end == Some(FileEnd::Clean) && reader.packets() == records,
-    }
+    reader.end() == Some(FileEnd::Clean) && reader.packets() == records
 }
 
 /// Limits the address space of the process to its present size plus `more` bytes.

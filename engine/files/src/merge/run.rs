@@ -150,6 +150,7 @@ pub(crate) fn run_selected(
     let mut state = MergeProgress {
         frames: 0,
         deduplicated: 0,
+        void: 0,
         by_port: Vec::new(),
         gaps: Gaps::new(),
         late: Lateness::default(),
@@ -180,6 +181,7 @@ pub(crate) fn run_selected(
                     && let Some(link) = ledger.ports.list.get(port).map(|it| it.link)
                     && let Some(packet) = selection.select(packet, link, port)
                     && !state.repeats(&mut repetitions, &packet, link)
+                    && !state.is_void(&packet, format)
                 {
                     while format == FileFormat::Pcapng && output.interfaces <= port {
                         let Some(port) = ledger.ports.list.get(output.interfaces) else {
@@ -272,6 +274,12 @@ pub(crate) fn run_selected(
             losses.push(loss);
         }
     }
+    if state.void > 0 {
+        losses.push(format!(
+            "{} frames are left out: they have no byte and the time 0, which is a hole in a pcap file; write pcapng",
+            state.void
+        ));
+    }
     let (frames, bytes) = (state.frames, output.len());
     match reached {
         None => {}
@@ -340,6 +348,8 @@ enum ReachedLimit {
 struct MergeProgress {
     frames: u64,
     deduplicated: u64,
+    /// Number of records that a pcap file cannot hold.
+    void: u64,
     by_port: Vec<u64>,
     gaps: Gaps,
     late: Lateness,
@@ -363,6 +373,15 @@ impl MergeProgress {
             window.is_some_and(|it| it.check_and_record(packet.bytes, packet.len, packet.ns));
         self.deduplicated += u64::from(repeats);
         repeats
+    }
+
+    /// Returns `true` if a record would be zeros in a pcap file, which readers take for a hole or for
+    /// padding, and counts it: it has the time 0 and no byte of its frame.
+    #[inline]
+    fn is_void(&mut self, packet: &Packet<'_>, format: FileFormat) -> bool {
+        let is_void = packet.bytes.is_empty() && packet.ns == 0 && format == FileFormat::Pcap;
+        self.void += u64::from(is_void);
+        is_void
     }
 
     #[inline]

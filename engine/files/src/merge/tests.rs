@@ -5,7 +5,7 @@ use crate::{
     fixtures::{Blocks, pcap_file},
     format::{
         ByteOrder,
-        pcapng::{MOST_TEXTS, Options},
+        pcapng::{MOST_TEXTS, Options, enhanced_packet, interface_description, section_header},
         secrets::Secrets,
     },
     read::{self, MOST_INTERFACES},
@@ -735,5 +735,27 @@ fn repetitions_are_left_out_and_counted() {
         assert_eq!(ns_of(&out), wanted);
         assert_eq!(summary.frames, wanted.len() as u64);
         assert_eq!(summary.frames + summary.deduplicated, 6);
+    }
+}
+
+#[test]
+fn a_frame_that_a_pcap_file_cannot_hold_is_a_loss() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut file = Vec::new();
+    section_header(&mut file, |_| {});
+    interface_description(&mut file, 1, 0, None, |_| {});
+    for (ns, bytes) in [(0, &[][..]), (0, &[7; 20]), (5, &[])] {
+        enhanced_packet(&mut file, 0, ns, bytes, bytes.len() as u32, |_| {});
+    }
+    let file = write(dir.path(), "a.pcapng", &file);
+    for (name, frames) in [("out.pcap", 2), ("out.pcapng", 3)] {
+        let summary = merge(std::slice::from_ref(&file), &dir.path().join(name));
+        assert_eq!(summary.frames, frames, "{name}");
+        let said = summary.losses.join("; ");
+        assert_eq!(
+            said.contains("a hole in a pcap file"),
+            frames == 2,
+            "{said}"
+        );
     }
 }
