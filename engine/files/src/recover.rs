@@ -222,19 +222,10 @@ fn attempt(
             file: &file,
             may_continue,
         },
+        len,
         it,
     )?;
     it.cut = len.saturating_sub(sound);
-    if let Some(problem) = &it.problem
-        && it.records > 0
-        && it.cut > TRACE
-        && !has_hole(&file, sound).map_err(failed(READING))?
-    {
-        return Err(RecoveryError::Damaged {
-            problem: problem.clone(),
-            rest: std::mem::take(&mut it.cut),
-        });
-    }
     if it.records == 0 {
         it.cut = len;
         fs::remove_file(part).map_err(failed("remove the file, which has no record"))?;
@@ -266,8 +257,9 @@ fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
 }
 
 /// Counts the complete records of a `.part` file and returns the end of the last one. A file that
-/// is damaged before its first complete record is an error, so that it is not removed.
-fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, RecoveryError> {
+/// is damaged before its first complete record is an error, so that it is not removed. So is damage
+/// that no crash explains, in a file of `len` bytes that is not compressed.
+fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, RecoveryError> {
     let mut source = Decompressor::new(file).map_err(failed(READING))?;
     if source.is_compressed() {
         return measure_compressed(file, &mut source, it);
@@ -292,7 +284,17 @@ fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, RecoveryErr
         Some(end) if end != FileEnd::Clean => Some(end.to_string()),
         _ => broken,
     };
-    Ok(reader.sound_end())
+    let sound = reader.sound_end();
+    let rest = len.saturating_sub(sound);
+    if let Some(problem) = &it.problem
+        && it.records > 0
+        && rest > TRACE
+        && !has_hole(file.file, sound).map_err(failed(READING))?
+    {
+        let problem = problem.clone();
+        return Err(RecoveryError::Damaged { problem, rest });
+    }
+    Ok(sound)
 }
 
 /// Counts the complete records of a compressed `.part` file and returns the end of the last
