@@ -1,8 +1,9 @@
 //! Connections: TLS, client certificates, and their limits.
 //!
 //! Invariants: at most [`MOST_CONNECTIONS`] connections are open, and [`MOST_OF_ADDRESS`] of one
-//! address; further ones are closed at once. A client has [`PATIENCE`] for a TLS handshake, for each head of a request, and between requests.
-//! The kernel ends a connection whose client does not take bytes for [`STALLED`](crate::packets::STALLED).
+//! address; further ones are closed at once. A client has [`PATIENCE`] for a TLS handshake, for each
+//! head of a request, and between requests. The kernel ends a connection whose client does not take
+//! bytes for [`STALLED`](crate::packets::STALLED).
 
 use crate::{
     PATIENCE, ServeLimits, ServePlan, TlsFiles,
@@ -379,16 +380,6 @@ async fn accept(
     }
 }
 
-/// Connection of a client.
-struct Task {
-    routes: Router,
-    service: Arc<ServeState>,
-    address: SocketAddr,
-    stopped: watch::Receiver<bool>,
-    _share: AddressShare,
-    _permit: OwnedSemaphorePermit,
-}
-
 /// Numbers of open connections by address.
 type AddressShares = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
@@ -428,6 +419,16 @@ impl Drop for AddressShare {
             }
         }
     }
+}
+
+/// Connection of a client.
+struct Task {
+    routes: Router,
+    service: Arc<ServeState>,
+    address: SocketAddr,
+    stopped: watch::Receiver<bool>,
+    _share: AddressShare,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Task {

@@ -82,7 +82,7 @@ impl CaptureSet {
                 "{shown}: {e}; name the directory of the capture files with -c CONFIG or --dir DIR"
             ))
         })?;
-        for note in folder.losses() {
+        for note in folder.unread_notes().chain(folder.losses()) {
             terminal::print_note(format_args!("{note}"));
         }
         let is_capture = |(path, _): &(PathBuf, u64)| {

@@ -8,6 +8,7 @@ use crate::{
     term::{
         output,
         table::{counted, thousands},
+        terminal,
         text::Text,
     },
 };
@@ -49,6 +50,9 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let folder = CaptureFolder::list(&args.dir);
     let folder = folder.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    for note in folder.unread_notes() {
+        terminal::print_note(format_args!("{note}"));
+    }
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));
     if args.json {

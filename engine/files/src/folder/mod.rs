@@ -240,10 +240,13 @@ impl CaptureFolder {
                 dir.display()
             )
         });
-        unfinished
-            .into_iter()
-            .chain(self.unread_lines(false))
-            .collect()
+        unfinished.into_iter().chain(self.unread_notes()).collect()
+    }
+
+    /// Returns a note for each of the first hundred subfolders and files that cannot be read and have no
+    /// capture files, and one for the others.
+    pub fn unread_notes(&self) -> impl Iterator<Item = String> {
+        self.unread_lines(false)
     }
 
     /// Returns a line for each of the first hundred subfolders that may have capture files and cannot
