@@ -60,7 +60,7 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
     let flows = flows_plan(args, &config);
     let writer = FlowWriter::start(&flows, 1).map_err(Failure::refused)?;
     let writer = writer.with_waiting_meters();
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals::catch()?;
     let mut reading = ReadProgress::with_size(quiet, plan.bytes().unwrap_or(0));
     let counted = count(plan, &writer, |bytes| {
         reading.tick(&args.out, bytes);

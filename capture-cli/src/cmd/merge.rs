@@ -55,7 +55,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         )?;
     }
     let target = MergeTarget::new(&args.out, &plan)?;
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals::catch()?;
     let mut reading = ReadProgress::with_size(quiet, plan.bytes().unwrap_or(0));
     let summary = merge::run(plan, target, |bytes| {
         reading.tick(Path::new(&args.out), bytes);

@@ -53,7 +53,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     for note in folder.unread_notes() {
         terminal::print_note(format_args!("{note}"));
     }
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals::catch()?;
     let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));
     if args.json {
         output::print_json(&RecoveryReport {

@@ -55,18 +55,13 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
-/// Returns the failure for signals that cannot be caught.
-fn uncaught(e: io::Error) -> Failure {
-    Failure::of_setup(format_args!("cannot catch signals: {e}"), &e)
-}
-
 /// Captures frames until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if args.list_interfaces {
         enter_model(&args.model, &args.config.model())?;
         return devices::devices(&DevicesArgs { json: args.json });
     }
-    signals::outlive_early_requests().map_err(uncaught)?;
+    signals::outlive_early_requests().map_err(signals::uncaught)?;
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, &args.model)?;
     given.resolve_devices(true)?;
@@ -100,9 +95,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     stderr::detach();
     // Signals are caught before anything is created, so that a signal during the start has a
     // handler.
-    let signals = Signals::new().map_err(uncaught)?;
+    let signals = Signals::new().map_err(signals::uncaught)?;
     // Without a config file SIGHUP has nothing to reload.
-    let requests = signals::catch_into(&signals, file.is_some()).map_err(uncaught)?;
+    let requests = signals::catch_into(&signals, file.is_some()).map_err(signals::uncaught)?;
     let limits = limits(&given.limits);
     let mut resources = Resources {
         hook_process: hooks::start(&plan.output)?.map(Arc::new),
@@ -138,15 +133,12 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         args.summary.as_deref().filter(|_| replaced.is_none()),
         plan.ports().find_map(model_wire),
     )?;
-    stderr::start_writer().map_err(|e| {
-        let message = format!("cannot start the thread that writes to stderr: {e}");
-        Failure::of_setup(message, &e)
-    })?;
+    stderr::start_writer()?;
     let reported = Arc::<OnceLock<Arc<CaptureBackend>>>::default();
     let report = Arc::clone(&reported);
     requests
         .escalate(EndLimits::RUN, move || print_counters(report.get()))
-        .map_err(uncaught)?;
+        .map_err(signals::uncaught)?;
     let levels = plan.output.name.folder_depth();
     let dir = plan.output.dir.as_deref();
     let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, resources.encryption_key.clone()));

@@ -88,13 +88,8 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
     )?;
     // Answers must not wait for a log collector.
     stderr::detach();
-    stderr::start_writer().map_err(|e| {
-        Failure::failed(format!(
-            "cannot start the thread that writes to stderr: {e}"
-        ))
-    })?;
-    let signals = signals::catch_to_reload(true);
-    let signals = signals.map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    stderr::start_writer()?;
+    let signals = signals::catch_to_reload(true)?;
     let scheme = match plan.tls {
         Some(_) => "https",
         None => "http",

@@ -108,14 +108,9 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     Sandbox::enter_to_ship(&config, &plan, file.filter(|it| it.as_os_str() != "-"))?;
     // Shipping must not wait for a log collector.
     stderr::detach();
-    stderr::start_writer().map_err(|e| {
-        Failure::failed(format!(
-            "cannot start the thread that writes to stderr: {e}"
-        ))
-    })?;
+    stderr::start_writer()?;
     // Without a config file SIGHUP has nothing to reload.
-    let signals = signals::catch_to_reload(file.is_some());
-    let signals = signals.map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let signals = signals::catch_to_reload(file.is_some())?;
     let stop = signals.stop_flag();
     let source = DeliverySource::new(&plan.sensor);
     let metrics = endpoint.map(|it| {

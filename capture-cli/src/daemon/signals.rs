@@ -15,7 +15,10 @@
 //! `kill -INT` must still reach them.
 
 use super::end::{EndGuard, EndLimits};
-use crate::term::{output, terminal};
+use crate::{
+    failure::Failure,
+    term::{output, terminal},
+};
 use signal_hook::{
     consts::{
         SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
@@ -98,28 +101,38 @@ pub fn ignore_in_helper() -> io::Result<()> {
 /// process ends within [`EndLimits::COMMAND`]. A SIGINT or SIGTERM more than a second later ends the
 /// process as if it had never been caught, so that a shell sees the signal. SIGUSR1 and SIGUSR2 have
 /// no effect.
-pub fn catch() -> io::Result<Arc<AtomicBool>> {
+///
+/// # Errors
+/// The signals cannot be caught, or the system has no thread for them.
+pub fn catch() -> Result<Arc<AtomicBool>, Failure> {
     catch_within(EndLimits::COMMAND)
 }
 
 /// Catches signals as [`catch`] does, with other limits for the end.
-pub fn catch_within(limits: EndLimits) -> io::Result<Arc<AtomicBool>> {
-    let signals = Signals::new()?;
-    let mut requests = catch_into(&signals, false)?;
-    requests.reaction.audited = false;
-    requests.escalate(limits, || {})?;
+pub fn catch_within(limits: EndLimits) -> Result<Arc<AtomicBool>, Failure> {
+    let signals = catch_unaudited(false, limits).map_err(uncaught)?;
     Ok(Arc::clone(signals.stop_flag()))
 }
 
 /// Catches signals as [`catch`] does. With `reloads`, SIGHUP requests a reload, which
 /// [`Signals::take_reload`] returns, unless the process had a terminal that is now gone.
 #[cfg(any(feature = "serve", feature = "ship"))]
-pub fn catch_to_reload(reloads: bool) -> io::Result<Signals> {
+pub fn catch_to_reload(reloads: bool) -> Result<Signals, Failure> {
+    catch_unaudited(reloads, EndLimits::COMMAND).map_err(uncaught)
+}
+
+/// Catches signals without a line of the audit trail for each.
+fn catch_unaudited(reloads: bool, limits: EndLimits) -> io::Result<Signals> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, reloads)?;
     requests.reaction.audited = false;
-    requests.escalate(EndLimits::COMMAND, || {})?;
+    requests.escalate(limits, || {})?;
     Ok(signals)
+}
+
+/// Returns the failure for signals that cannot be caught.
+pub fn uncaught(e: io::Error) -> Failure {
+    Failure::of_setup(format_args!("cannot catch signals: {e}"), &e)
 }
 
 /// Catches the signals of [`catch`], without an effect until [`SignalRequests::escalate`]. With

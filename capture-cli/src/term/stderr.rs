@@ -15,9 +15,9 @@ use super::{
     painter::{self, Painter},
     text::{Text, escaped},
 };
+use crate::failure::Failure;
 use std::{
     collections::VecDeque,
-    io,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -222,7 +222,10 @@ pub fn catch_panics() {
 
 /// Starts the thread that writes the queued texts to stderr. The thread inherits the sandbox of the
 /// calling thread.
-pub fn start_writer() -> io::Result<()> {
+///
+/// # Errors
+/// The system has no thread for it.
+pub fn start_writer() -> Result<(), Failure> {
     let mut state = state();
     let StderrState::Detached { writer, .. } = &mut *state else {
         return Ok(());
@@ -232,7 +235,10 @@ pub fn start_writer() -> io::Result<()> {
     };
     let painter = std::mem::take(painter);
     let builder = thread::Builder::new().name("wqcap-stderr".into());
-    builder.spawn(move || write_queued(painter))?;
+    builder.spawn(move || write_queued(painter)).map_err(|e| {
+        let message = format!("cannot start the thread that writes to stderr: {e}");
+        Failure::of_setup(message, &e)
+    })?;
     *writer = StderrWriter::Idle;
     Ok(())
 }

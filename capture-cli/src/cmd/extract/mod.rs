@@ -61,7 +61,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
         )));
     }
     let query = query(args, key)?;
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals::catch()?;
     let reading: RefCell<Option<ReadProgress>> = RefCell::default();
     let extracted = extract::extract(&query, |bytes, of| {
         if of > 0 {

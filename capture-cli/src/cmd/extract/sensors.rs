@@ -106,7 +106,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
         cert: args.sensor.cert.clone(),
         key: args.sensor.cert_key.clone(),
     })?;
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals::catch()?;
     let params = params(args);
     let mut reading = ReadProgress::with_size(quiet, 0);
     let mut answers = Vec::new();

@@ -82,7 +82,7 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
         choice: choice(args)?,
         frames: frames(args)?,
     };
-    let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
+    let stop = signals::catch()?;
     let reading: RefCell<Option<ReadProgress>> = RefCell::default();
     let extracted = query::extract(&query, &stop, |it| {
         let objects = format!("{} of {} objects", it.objects, it.of_objects);

@@ -122,8 +122,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
         )));
     }
     enter_model(args.model.as_slice(), &settings)?;
-    let stop = signals::catch_within(EndLimits::SELFTEST)
-        .map_err(|e| Failure::refused(format!("cannot catch signals: {e}")))?;
+    let stop = signals::catch_within(EndLimits::SELFTEST)?;
     let device = chosen(args)?;
     let context = Context::open(&device.name)?;
     let port = args.tx_port;

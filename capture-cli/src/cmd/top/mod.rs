@@ -43,7 +43,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     }
     let failed =
         |e: io::Error| Failure::failed(format!("`wqcap top` cannot use the terminal: {e}"));
-    let stop = signals::catch().map_err(failed)?;
+    let stop = signals::catch()?;
     let (sender, answers) = sync_channel(1);
     let request = args.clone();
     start(move || poll_service(&request, &sender))?;

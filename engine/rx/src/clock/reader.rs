@@ -104,12 +104,12 @@ impl<'a> ClockReader<'a> {
             let ticks = self.context.query_clock()?;
             let answered = monotonic_ns();
             if ticks != before {
-                return Ok(reading(ticks, info, still, answered));
+                return Ok(reading(ticks, info, (still, answered), host()));
             }
             if is_still {
                 return Ok(ClockReading {
                     uncertainty_ns: UNKNOWN_NS,
-                    ..reading(ticks, info, asked, answered)
+                    ..reading(ticks, info, (asked, answered), host())
                 });
             }
             still = asked;
@@ -164,17 +164,22 @@ impl<'a> ClockReader<'a> {
 }
 
 /// Returns the clock reading of a device counter that showed `ticks` between the times `from` and
-/// `to` of the host's monotonic clock.
-fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> ClockReading {
+/// `to` of the host's monotonic clock. `system` and `mono` are the host's system time and monotonic
+/// clock at one later moment. A reading before 1970 has the system time 0.
+fn reading(
+    ticks: u64,
+    info: Option<ClockInfo>,
+    (from, to): (u64, u64),
+    (system, mono): (u64, u64),
+) -> ClockReading {
     let mono_ns = from + (to - from) / 2;
-    let (system, mono) = host();
     ClockReading {
         ticks,
         nic: info.map(|info| NicTime {
             ns: info.ns(ticks),
             ns_per_tick: info.ns_per_tick(),
         }),
-        system_ns: system - (mono - mono_ns),
+        system_ns: system.saturating_sub(mono - mono_ns),
         mono_ns,
         uncertainty_ns: (to - from).div_ceil(2),
     }
@@ -218,10 +223,16 @@ mod tests {
     #[test]
     fn a_reading_has_the_middle_of_its_time_span() {
         let now = monotonic_ns();
-        let it = reading(7, None, now - 301, now);
+        let it = reading(7, None, (now - 301, now), (1_000_000, now + 49));
         assert_eq!(
-            (it.ticks, it.mono_ns, it.uncertainty_ns),
-            (7, now - 301 + 150, 151)
+            (it.ticks, it.mono_ns, it.uncertainty_ns, it.system_ns),
+            (7, now - 301 + 150, 151, 1_000_000 - 200)
         );
+    }
+
+    #[test]
+    fn a_system_clock_at_1970_is_the_time_zero() {
+        let now = monotonic_ns();
+        assert_eq!(reading(7, None, (now - 301, now), (0, now)).system_ns, 0);
     }
 }
