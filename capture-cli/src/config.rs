@@ -5,11 +5,14 @@ use crate::{
     failure::Failure,
 };
 use std::{
-    fs, io,
+    io,
     path::Path,
     sync::{Mutex, PoisonError},
 };
-use wqcap_engine::config::{Config, ParsedConfig, Problem, TextPosition};
+use wqcap_engine::{
+    config::{Config, ParsedConfig, Problem, TextPosition},
+    files::folder::open::{MOST_TEXT, read_named},
+};
 
 /// Prefix of the `--set` keys that belong to the software NIC instead of the configuration.
 const MODEL: &str = "model.";
@@ -70,18 +73,21 @@ fn in_file(problem: &Problem, file: Option<&Path>) -> String {
 }
 
 /// Returns the text of the config file. `-` is standard input, which is read once and cached.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the user chose the path, and it may be a pipe"
-)]
+///
+/// # Errors
+/// The file cannot be read, has more than [`MOST_TEXT`] bytes, or is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     static STDIN: Mutex<Option<String>> = Mutex::new(None);
+    let read = || {
+        let text = String::from_utf8(read_named(path, MOST_TEXT)?);
+        text.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    };
     if path.as_os_str() != "-" {
-        return fs::read_to_string(path);
+        return read();
     }
     let mut stdin = STDIN.lock().unwrap_or_else(PoisonError::into_inner);
     if stdin.is_none() {
-        *stdin = Some(io::read_to_string(io::stdin())?);
+        *stdin = Some(read()?);
     }
     Ok(stdin.clone().unwrap_or_default())
 }

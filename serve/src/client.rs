@@ -20,6 +20,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::{Instant, interval, timeout, timeout_at},
 };
+use wqcap_files::folder::open::{MOST_TEXT, read_named};
 
 /// Environment variable with the token, unless a file is named.
 pub const TOKEN_VARIABLE: &str = "WQCAP_TOKEN";
@@ -154,8 +155,7 @@ pub struct SensorClient {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SensorFetchError> {
-    #[expect(clippy::disallowed_methods, reason = "the user named the path")]
-    std::fs::read(path).map_err(|e| SensorFetchError::File {
+    read_named(path, MOST_TEXT).map_err(|e| SensorFetchError::File {
         path: path.to_owned(),
         problem: e.to_string(),
     })

@@ -18,13 +18,13 @@ use crate::{
 };
 use std::{
     fmt::{Display, Write},
-    fs,
     io::{self, IsTerminal},
     path::Path,
     sync::atomic::Ordering,
     time::Duration,
 };
 use wqcap_engine::{
+    files::folder::open::{MOST_LIST, read_named},
     format::secrets::Secrets,
     frame::dedup::IgnoredFields,
     merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget},
@@ -72,13 +72,12 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
 }
 
 /// Reads the secrets of a TLS key log.
-#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
     let refused = |reason: &dyn Display| {
         let shown = path.display();
         Failure::refused(format!("--inject-secrets {shown}: {reason}"))
     };
-    let log = fs::read(path).map_err(|e| refused(&e))?;
+    let log = read_named(path, MOST_LIST).map_err(|e| refused(&e))?;
     Secrets::from_tls_key_log(&log).map_err(|e| refused(&e))
 }
 

@@ -5,6 +5,7 @@ use crate::{
     failure::Failure,
     term::output,
     term::table::{aligned, counted, rate, scaled, thousands},
+    term::text::Text,
 };
 use serde::Serialize;
 use std::{
@@ -272,7 +273,7 @@ pub fn text(report: &Report) -> String {
     let total = QueueLedger::total(&report.queues);
     let mut text = aligned(&rows(&report.queues, &report.ports, &total));
     let mut line = |what: &str, value: &str| {
-        let _ = writeln!(text, "{what:<9}{value}");
+        let _ = writeln!(text, "{what:<9}{}", Text(value));
     };
     if let Some(nic) = nic_in_words(&report.nic) {
         line("nic", &nic);

@@ -79,6 +79,33 @@ fn mistakes_on_the_command_line_exit_with_status_2() {
 }
 
 #[test]
+fn files_without_an_end_are_refused() {
+    let dir = Dir::new();
+    let capture = dir.path().join("empty.pcap");
+    let header = b"\xd4\xc3\xb2\xa1\x02\0\x04\0\0\0\0\0\0\0\0\0\xff\xff\0\0\x01\0\0\0";
+    fs::write(&capture, header).expect("written");
+    let capture = capture.to_str().expect("a path");
+    for args in [
+        &["check", "-c", "/dev/zero"][..],
+        &["run", "--model", SHORT, "-F", "/dev/zero"],
+        &["merge", capture, "--inject-secrets", "/dev/zero", "-o", "-"],
+        &["extract", "file:///tmp", "--ranges", "/dev/zero", "-o", "-"],
+        &[
+            "extract",
+            "https://192.0.2.1",
+            "--ca",
+            "/dev/zero",
+            "-o",
+            "-",
+        ],
+    ] {
+        let done = wqcap(args).run();
+        done.says(&["/dev/zero", "which is the limit for files of this kind"]);
+        assert_eq!(done.stdout, "");
+    }
+}
+
+#[test]
 fn mistakes_in_the_config_name_the_key_the_value_and_the_limit() {
     let dir = Dir::new();
     for (name, config, parts) in [

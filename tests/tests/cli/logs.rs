@@ -167,3 +167,23 @@ fn foreign_text_is_no_line_of_its_own_and_directs_no_terminal() {
     assert!(!done.stderr.contains(['\u{202e}', '\u{1b}']), "{done}");
     assert!(errors.iter().any(|it| it.contains("[31m.toml")), "{done}");
 }
+
+#[test]
+fn a_line_end_in_a_name_begins_no_line_of_a_table() {
+    let dir = Dir::new();
+    let output = dir.path().join("a\nforged");
+    fs::create_dir(&output).expect("made");
+    let config = dir.path().join("c.toml");
+    fs::write(&config, format!("[output]\ndir = {output:?}\n")).expect("written");
+    let config = config.to_str().expect("a path");
+    let [run, check] = ["run", "check"].map(|command| {
+        let args = [command, "-c", config, "--model", "synth:count=10"];
+        wqcap(args).run().expect(0)
+    });
+    assert!(!run.stderr.contains("\nforged"), "{run}");
+    // The configuration above the plan is TOML, whose strings may have several lines.
+    let plan = check.stdout.split("# The plan").nth(1).expect("a plan");
+    for text in [&run.stderr, plan] {
+        assert!(text.contains("a\\nforged"), "{run}{check}");
+    }
+}

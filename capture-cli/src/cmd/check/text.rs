@@ -2,7 +2,10 @@
 
 use crate::{
     aliases::Alias,
-    term::table::{bytes, counted, thousands},
+    term::{
+        table::{bytes, counted, thousands},
+        text::Text,
+    },
 };
 use std::{fmt::Write, time::Duration};
 use wqcap_engine::{
@@ -42,12 +45,14 @@ fn holds_line(port: &PortPlan) -> String {
 
 /// Formats the keys that options of tcpdump and dumpcap set, as comments.
 pub fn aliases(aliases: &[Alias]) -> String {
-    let Some(width) = aliases.iter().map(|it| it.option.chars().count()).max() else {
+    let row = |it: &Alias| (Text(&it.option).to_string(), it.sets.clone());
+    let rows: Vec<_> = aliases.iter().map(row).collect();
+    let Some(width) = rows.iter().map(|(option, _)| option.chars().count()).max() else {
         return String::new();
     };
     let mut text = String::from("# The command line\n");
-    for Alias { option, sets } in aliases {
-        let _ = writeln!(text, "#   {option:<width$}  {sets}");
+    for (option, sets) in rows {
+        let _ = writeln!(text, "#   {option:<width$}  {}", Text(sets));
     }
     text + "\n"
 }
@@ -56,7 +61,7 @@ pub fn aliases(aliases: &[Alias]) -> String {
 pub fn describe(plan: &Plan, config: &Config) -> String {
     let mut text = String::from("\n# The plan\n");
     let mut line = |what: &str, value: String| {
-        let _ = writeln!(text, "#   {what:<9} {value}");
+        let _ = writeln!(text, "#   {what:<9} {}", Text(value));
     };
     for (index, port) in plan.ports().enumerate() {
         if plan.has_several_ports() {

@@ -1,7 +1,10 @@
 //! Answers of the control service as text.
 
 use super::traffic;
-use crate::term::table::{aligned, bytes, cells, counted, rate, scaled, thousands, valid_seconds};
+use crate::term::{
+    table::{aligned, bytes, cells, counted, rate, scaled, thousands, valid_seconds},
+    text::Text,
+};
 use serde_json::Value;
 use std::fmt::Write;
 use wqcap_control::protocol::{
@@ -31,7 +34,7 @@ pub fn state(it: CaptureState) -> &'static str {
 pub fn status(it: &Status) -> String {
     let capture = &it.capture;
     let mut text = String::new();
-    let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<10}{value}");
+    let mut line = |what: &str, value: String| _ = writeln!(text, "{what:<10}{}", Text(value));
     line(
         "state",
         format!(

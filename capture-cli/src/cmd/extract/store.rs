@@ -14,11 +14,10 @@ use crate::{
 use std::{
     cell::RefCell,
     fmt::{Display, Write},
-    fs,
-    io::{self, Read},
     path::Path,
     time::Duration,
 };
+use wqcap_engine::files::folder::open::{MOST_LIST, read_named};
 use wqcap_ship::{
     query::{
         self, ObjectChoice, PlanError, RangeList, StoreExtracted, StoreQuery, StoreQueryError,
@@ -105,7 +104,7 @@ fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
     if let Some(path) = &of.ranges {
         let refused =
             |e: &dyn Display| Failure::refused(format!("--ranges {}: {e}", path.display()));
-        let list = read(path).map_err(|e| refused(&e))?;
+        let list = read_named(path, MOST_LIST).map_err(|e| refused(&e))?;
         let list = RangeList::read(list).map_err(|e| refused(&e))?;
         return Ok(ObjectChoice::Of(list));
     }
@@ -114,17 +113,6 @@ fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
         sensors: of.sensors.iter().map(ToString::to_string).collect(),
         lookback_ns: u64::try_from(lookback.as_nanos()).unwrap_or(u64::MAX),
     })
-}
-
-/// Reads the file that `--ranges` names; `-` is standard input.
-#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    if path.as_os_str() != "-" {
-        return fs::read(path);
-    }
-    let mut list = Vec::new();
-    io::stdin().lock().read_to_end(&mut list)?;
-    Ok(list)
 }
 
 /// Formats the result of an extraction from a store as text.

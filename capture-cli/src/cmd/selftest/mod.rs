@@ -50,6 +50,7 @@ mod verdict;
 use crate::{
     args::{ConfigArgs, SelftestArgs},
     cmd::check::enter_model,
+    config::read_text,
     daemon::{end::EndLimits, signals},
     failure::Failure,
     term::{
@@ -200,11 +201,9 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
 }
 
 /// Reads a selftest report from a file.
-#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn read(path: &Path) -> Result<SelftestReport, Failure> {
     let shown = path.display();
-    let text = fs::read_to_string(path);
-    let text = text.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
+    let text = read_text(path).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
     SelftestReport::parse(&text).map_err(|e| {
         Failure::refused(format!(
             "{shown}: the file is not a report of a selftest: {e}"

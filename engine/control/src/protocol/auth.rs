@@ -16,7 +16,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::Deserialize;
 use sha2::Sha256;
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
     net::{IpAddr, SocketAddr},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -28,6 +29,8 @@ use zeroize::Zeroizing;
 const NONCE: usize = 32;
 /// Minimum length in bytes of a key in a key file.
 const SHORTEST: usize = 16;
+/// Maximum length in bytes of a key file.
+const LONGEST: usize = 64 << 10;
 
 /// Side of the connection that signs: the proof of one side is not valid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +110,14 @@ impl Keys {
                 mode & 0o777
             )));
         }
-        let text = Zeroizing::new(fs::read_to_string(path).map_err(failed)?);
+        let mut text = Zeroizing::new(String::with_capacity(LONGEST));
+        let file = File::open(path).map_err(failed)?;
+        let read = file.take(LONGEST as u64 + 1).read_to_string(&mut text);
+        if read.map_err(failed)? > LONGEST {
+            return Err(refused(format!(
+                "the file has more than {LONGEST} bytes; a key file has two keys"
+            )));
+        }
         // The parser's message would quote the key.
         let file: KeyFile = toml::from_str(&text).map_err(|_| {
             refused("not a key file; write read_only = \"HEX\" and read_write = \"HEX\"".into())

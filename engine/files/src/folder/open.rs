@@ -7,6 +7,8 @@
 //! Invariants: a symbolic link at the last component of a path is not followed; opening a pipe does
 //! not wait for its other end; a file that is not regular is not opened. Functions that read a
 //! whole file take a length limit.
+//!
+//! [`read_named`] is the exception: the user names the file, and it may be a link or a pipe.
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -25,6 +27,10 @@ pub const MOST_RECORD: u64 = 64 << 10;
 pub const MOST_TABLE: u64 = 256 << 20;
 /// Maximum length in bytes of the index of a capture file.
 pub const MOST_INDEX: u64 = 256 << 20;
+/// Maximum length in bytes of a text that the user names: a configuration, a filter, a certificate.
+pub const MOST_TEXT: u64 = 16 << 20;
+/// Maximum length in bytes of a list that the user names: ranges of frames, a TLS key log.
+pub const MOST_LIST: u64 = 256 << 20;
 
 /// Opens a regular file for reading; a link, pipe or device is an error.
 ///
@@ -77,20 +83,42 @@ pub fn open_folder(path: &Path) -> io::Result<File> {
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let len = file.metadata()?.len();
-    let mut bytes = Vec::new();
-    if len <= most {
-        bytes.reserve_exact(usize::try_from(len).unwrap_or(0));
-        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if len > most {
+        return Err(too_long(most));
     }
-    if len > most || bytes.len() as u64 > most {
-        return Err(io::Error::new(
-            ErrorKind::FileTooLarge,
-            format!(
-                "the file has more than {most} bytes, which is the limit for files of this kind; remove the file"
-            ),
-        ));
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+    read_within(file, most, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a whole file of at most `most` bytes that the user named. It may be a link, a pipe, or `-`
+/// for standard input.
+///
+/// # Errors
+/// Errors of open(2) and read(2). `FileTooLarge`: the file has more than `most` bytes.
+#[expect(clippy::disallowed_methods, reason = "the user named the path")]
+pub fn read_named(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match path.as_os_str() == "-" {
+        true => read_within(io::stdin().lock(), most, &mut bytes)?,
+        false => read_within(File::open(path)?, most, &mut bytes)?,
     }
     Ok(bytes)
+}
+
+/// Reads `source` to its end into `bytes`, if it has at most `most` bytes.
+fn read_within(source: impl Read, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let read = source.take(most.saturating_add(1)).read_to_end(bytes)?;
+    match read as u64 > most {
+        true => Err(too_long(most)),
+        false => Ok(()),
+    }
+}
+
+fn too_long(most: u64) -> io::Error {
+    let problem =
+        format!("the file has more than {most} bytes, which is the limit for files of this kind");
+    io::Error::new(ErrorKind::FileTooLarge, problem)
 }
 
 fn with(path: &Path, flags: OFlags) -> io::Result<File> {
@@ -163,5 +191,18 @@ mod tests {
         file.set_len(1 << 36).expect("sparse");
         let refused = read_regular(&path, 10).expect_err("too long");
         assert_eq!(refused.kind(), ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn a_named_file_may_be_a_link_and_has_a_limit() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "0123456789").expect("written");
+        symlink(at("file"), at("link")).expect("linked");
+        assert_eq!(read_named(&at("link"), 10).expect("read"), b"0123456789");
+        for endless in [&at("link"), Path::new("/dev/zero")] {
+            let refused = read_named(endless, 9).expect_err("too long");
+            assert_eq!(refused.kind(), ErrorKind::FileTooLarge);
+        }
     }
 }
