@@ -386,6 +386,7 @@ fn closing_comment(file: &mut File) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{net::TcpListener, thread};
 
     #[test]
     fn the_last_block_says_what_is_missing() {
@@ -411,5 +412,74 @@ mod tests {
         assert_eq!(of("a comment"), None);
         let mut empty = tempfile::tempfile().expect("file");
         assert_eq!(closing_comment(&mut empty).expect("read"), None);
+    }
+
+    /// Fetches from a sensor that answers one request with these bytes and closes the connection.
+    fn fetched(answer: &'static str) -> Result<FetchedAnswer, SensorFetchError> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let sensor = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                let mut piece = [0; 1024];
+                let len = stream.read(&mut piece).expect("a request");
+                request.extend_from_slice(&piece[..len]);
+            }
+            stream.write_all(answer.as_bytes()).expect("answered");
+        });
+        let client = SensorClient::new(&ClientFiles::default()).expect("a client");
+        let mut file = tempfile::tempfile().expect("a file");
+        let it = client.fetch(&url, &[], &mut file, &AtomicBool::new(false), |_| ());
+        sensor.join().expect("the sensor");
+        it
+    }
+
+    #[test]
+    fn only_an_answer_that_states_it_is_complete() {
+        for (head, body, lacks) in [
+            ("Wqcap-Complete: true\r\nWqcap-Frames: 5\r\n", "", None),
+            ("", "", Some("does not state")),
+            ("Wqcap-Complete: false\r\n", "", Some("without a reason")),
+            (
+                "Wqcap-Complete: false\r\nWqcap-Lacks: a file\r\n",
+                "",
+                Some("a file"),
+            ),
+            // A proxy removed the trailers.
+            (
+                "Wqcap-Complete: trailer\r\nTransfer-Encoding: chunked\r\n",
+                "0\r\n\r\n",
+                Some("without its trailers"),
+            ),
+            (
+                "Wqcap-Complete: trailer\r\nTrailer: Wqcap-Complete\r\nTransfer-Encoding: chunked\r\n",
+                "0\r\nWqcap-Complete: true\r\nWqcap-Frames: 5\r\n\r\n",
+                None,
+            ),
+        ] {
+            let answer = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{head}\r\n{body}");
+            let it = fetched(answer.leak()).expect("an answer");
+            match lacks {
+                None => assert_eq!((it.lacks, it.frames), (None, Some(5)), "{head}"),
+                Some(part) => assert!(it.lacks.is_some_and(|it| it.contains(part)), "{head}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_breaks_off_is_an_error() {
+        for head in [
+            "Content-Length: 100\r\n\r\n0123",
+            "Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n",
+        ] {
+            let answer = format!("HTTP/1.1 200 OK\r\nWqcap-Complete: true\r\n{head}");
+            let lost = fetched(answer.leak()).expect_err("broken off");
+            let text = lost.to_string();
+            assert!(
+                text.contains("ended before it was complete, after 4 bytes"),
+                "{text}"
+            );
+        }
     }
 }

@@ -77,3 +77,50 @@ fn start(most: usize) -> Result<SyncSender<Change>, Refusal> {
         .map(|_| sender)
         .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc::channel, time::Duration};
+
+    #[test]
+    fn changes_of_others_delay_no_change_of_the_owner() {
+        let compilations = Compilations::default();
+        let (release, held) = channel::<()>();
+        let of_others = |change: Change| compilations.carry_out(Requester::Other, change);
+        of_others(Box::new(move |_| _ = held.recv())).expect("taken");
+        // The thread has at most one change in its hands.
+        let waiting = (0..=MOST_OF_OTHERS).find_map(|_| of_others(Box::new(|_| ())).err());
+        let refusal = waiting.expect("too many wait");
+        assert_eq!(refusal.code, RefusalCode::TooMany);
+        let (done, finished) = channel();
+        compilations
+            .carry_out(Requester::Owner, move |_| _ = done.send(()))
+            .expect("taken");
+        finished
+            .recv_timeout(Duration::from_secs(60))
+            .expect("done");
+        drop(release);
+    }
+
+    #[test]
+    fn a_change_that_panics_is_reported_and_the_next_one_works() {
+        let compilations = Compilations::default();
+        compilations
+            .carry_out(Requester::Owner, |_| panic!("a test's panic"))
+            .expect("taken");
+        let (done, finished) = channel();
+        let after = || {
+            let done = done.clone();
+            compilations.carry_out(Requester::Owner, move |_| _ = done.send(()))
+        };
+        // Until the thread has ended, its queue takes changes.
+        while !after().is_err_and(|it| it.code == RefusalCode::Failed) {
+            std::thread::yield_now();
+        }
+        after().expect("a new thread takes it");
+        finished
+            .recv_timeout(Duration::from_secs(60))
+            .expect("done");
+    }
+}
