@@ -53,36 +53,91 @@ impl FoundCapture {
     }
 }
 
+/// Finished files of a folder.
+#[derive(Debug, Default)]
+pub(crate) struct FoundFiles {
+    /// Files whose stamps were read, in the order of shipping.
+    pub(crate) files: Vec<FoundCapture>,
+    /// Files that exist, and whose stamps cannot be read, with the reason.
+    pub(crate) unread: Vec<UnreadFile>,
+}
+
+/// Finished file whose stamp cannot be read.
+#[derive(Debug)]
+pub(crate) struct UnreadFile {
+    /// Key of the file's delivery record in the journal.
+    pub(crate) id: FileId,
+    pub(crate) path: PathBuf,
+    pub(crate) error: io::Error,
+}
+
+impl FoundFiles {
+    /// Adds a file by its path, unless the file was deleted or is not a regular file.
+    fn add(&mut self, kind: ContentKind, path: PathBuf, ns: u64) {
+        let Some(name) = path.file_name().and_then(|it| it.to_str()) else {
+            return;
+        };
+        let name = name.to_owned();
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => self.files.push(FoundCapture {
+                kind,
+                name,
+                stamp: FileStamp::from_metadata(&metadata),
+                path,
+                ns,
+            }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let id = (kind, name);
+                self.unread.push(UnreadFile { id, path, error });
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds the files of another folder behind the files of this one.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.files.append(&mut other.files);
+        self.unread.append(&mut other.unread);
+    }
+
+    fn sort(mut self) -> Self {
+        let order = |a: &FoundCapture, b: &FoundCapture| (a.ns, &a.name).cmp(&(b.ns, &b.name));
+        self.files.sort_by(order);
+        self
+    }
+}
+
 /// Lists the finished capture files of a folder, oldest first. Files whose names have another form
 /// are left out, and so are encrypted files, because encryption and `[ship]` exclude each other.
-pub(crate) fn packets(dir: &Path) -> io::Result<Vec<FoundCapture>> {
-    let folder = CaptureFolder::list_to(dir, 0)?;
-    let files = folder.finished.into_iter().filter_map(|(path, _)| {
-        let name = FileName::parse(&path).filter(|it| !it.sealed)?;
-        let ns = name.start_ns;
-        found(ContentKind::Packets, path, ns)
-    });
-    Ok(sorted(files.collect()))
+pub(crate) fn packets(dir: &Path) -> io::Result<FoundFiles> {
+    let mut found = FoundFiles::default();
+    for (path, _) in CaptureFolder::list_to(dir, 0)?.finished {
+        if let Some(name) = FileName::parse(&path).filter(|it| !it.sealed) {
+            let ns = name.start_ns;
+            found.add(ContentKind::Packets, path, ns);
+        }
+    }
+    Ok(found.sort())
 }
 
 /// Lists the finished files of flow records, of DNS and of DHCP below the folder of flow records,
 /// each kind oldest first.
-pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<FoundCapture>> {
-    let mut all = Vec::new();
+pub(crate) fn tables(flows_dir: &Path) -> io::Result<FoundFiles> {
+    let mut all = FoundFiles::default();
     for kind in [ContentKind::Flows, ContentKind::Dns, ContentKind::Dhcp] {
         let entries = match fs::read_dir(table_dir(kind, flows_dir)) {
             // Tables of DNS and DHCP are optional.
             Err(e) if kind != ContentKind::Flows && e.kind() == io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
-        let mut files = Vec::new();
+        let mut files = FoundFiles::default();
         for entry in entries {
             let path = entry?.path();
             if let Some(ns) = key::table_ns(kind, &path) {
-                files.extend(found(kind, path, ns));
+                files.add(kind, path, ns);
             }
         }
-        all.extend(sorted(files));
+        all.append(files.sort());
     }
     Ok(all)
 }
@@ -93,23 +148,6 @@ pub(crate) fn table_dir(kind: ContentKind, flows_dir: &Path) -> PathBuf {
         ContentKind::Dns | ContentKind::Dhcp => flows_dir.join(kind.folder()),
         ContentKind::Flows | ContentKind::Packets => flows_dir.to_owned(),
     }
-}
-
-/// Reads the stamp of a listed finished file. `None`: it was deleted, or is not a regular file.
-fn found(kind: ContentKind, path: PathBuf, ns: u64) -> Option<FoundCapture> {
-    let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-    Some(FoundCapture {
-        kind,
-        name: path.file_name()?.to_str()?.to_owned(),
-        stamp: FileStamp::from_metadata(&metadata),
-        path,
-        ns,
-    })
-}
-
-fn sorted(mut files: Vec<FoundCapture>) -> Vec<FoundCapture> {
-    files.sort_by(|a, b| (a.ns, &a.name).cmp(&(b.ns, &b.name)));
-    files
 }
 
 #[cfg(test)]
@@ -133,8 +171,10 @@ mod tests {
             fs::write(dir.path().join(name), name).expect("written");
         }
         fs::create_dir(dir.path().join("wqcap-q02-1.pcap")).expect("made");
-        let names =
-            |found: Vec<FoundCapture>| found.into_iter().map(|it| it.name).collect::<Vec<_>>();
+        let names = |found: FoundFiles| {
+            let names = found.files.into_iter().map(|it| it.name);
+            names.collect::<Vec<_>>()
+        };
         assert_eq!(
             names(packets(dir.path()).expect("lists")),
             [
@@ -149,8 +189,33 @@ mod tests {
         );
         fs::create_dir(dir.path().join("dns")).expect("made");
         fs::write(dir.path().join("dns/wqcap-dns-3.parquet"), "").expect("written");
-        let last = tables(dir.path()).expect("lists").pop().expect("some");
+        let last = tables(dir.path())
+            .expect("lists")
+            .files
+            .pop()
+            .expect("some");
         assert_eq!((last.kind, last.ns), (ContentKind::Dns, 3));
         assert!(packets(&dir.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn a_file_whose_stamp_cannot_be_read_is_no_deleted_file() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("wqcap-q00-5.pcap"), "").expect("written");
+        // Links to themselves: stat(2) fails with ELOOP, also for root.
+        std::os::unix::fs::symlink("wqcap-q01-5.pcap", path("wqcap-q01-5.pcap")).expect("linked");
+        std::os::unix::fs::symlink("absent", path("wqcap-q02-5.pcap")).expect("linked");
+        let mut found = FoundFiles::default();
+        for (i, ns) in [(0, 5), (1, 5), (2, 5), (3, 5)] {
+            found.add(
+                ContentKind::Packets,
+                path(&format!("wqcap-q0{i}-{ns}.pcap")),
+                ns,
+            );
+        }
+        assert_eq!(found.files.len(), 1);
+        let unread: Vec<_> = found.unread.iter().map(|it| it.id.1.as_str()).collect();
+        assert_eq!(unread, ["wqcap-q01-5.pcap"]);
     }
 }

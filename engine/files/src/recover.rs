@@ -9,7 +9,7 @@
 
 use crate::folder::path_text;
 use crate::{
-    folder::open::open_for_update,
+    folder::open::{open_for_update, try_lock},
     folder::{CaptureFolder, rename_new, sync_folder},
     name::{FileName, PART},
     read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
@@ -183,7 +183,7 @@ fn attempt(
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("open the file")(e)),
     };
-    match file.try_lock() {
+    match try_lock(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(RecoveryOutcome::InUse),
         Err(TryLockError::Error(e)) => {

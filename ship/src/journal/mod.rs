@@ -115,6 +115,7 @@ impl Journal {
         {
             it.remove_files(&id)?;
         }
+        it.remove_leftovers()?;
         if it.sums.instance.is_empty() {
             it.sums.instance = random_name()?;
         }
@@ -349,6 +350,24 @@ impl Journal {
         Ok(())
     }
 
+    /// Removes tables of blocks that stayed because of a crash or a failed removal: those of shipped
+    /// files, and those without a record.
+    fn remove_leftovers(&self) -> Result<(), JournalError> {
+        let folder = self.dir.join(ContentKind::Packets.folder());
+        let failed = |e| JournalError::io(&folder, e);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(file) = name.to_str().and_then(|it| it.strip_suffix(BLOCKS)) else {
+                continue;
+            };
+            let record = self.get(&(ContentKind::Packets, file.to_owned()));
+            if record.is_none_or(|it| it.state == DeliveryState::Shipped) {
+                remove(&folder.join(&name))?;
+            }
+        }
+        Ok(())
+    }
+
     fn record_path(&self, (kind, file): &FileId) -> PathBuf {
         kind.record(&self.dir, file)
     }
@@ -443,6 +462,29 @@ mod tests {
         assert_eq!(journal.instance(), instance);
         let other = tempfile::tempdir().expect("dir");
         assert_ne!(open(other.path()).instance(), instance);
+    }
+
+    #[test]
+    fn tables_that_no_file_needs_are_removed() {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut journal = open(dir.path());
+        let all = [
+            record("a.pcap", 1, DeliveryState::Shipped),
+            record("b.pcap", 10, DeliveryState::Verified),
+        ];
+        for record in all {
+            journal.set_blocks(&record.id(), b"table").expect("written");
+            journal.set(record).expect("written");
+        }
+        let without = (ContentKind::Packets, "c.pcap".to_owned());
+        journal.set_blocks(&without, b"table").expect("written");
+        drop(journal);
+        let journal = open(dir.path());
+        let kept = ["a.pcap", "b.pcap", "c.pcap"].map(|name| {
+            let path = journal.blocks_path(&(ContentKind::Packets, name.into()));
+            path.exists()
+        });
+        assert_eq!(kept, [false, true, false]);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Dry run: list of the files that would be shipped now.
 
-use super::{FolderProblem, ShipError, copies::object_name, load_index};
+use super::{
+    FolderProblem, PassError, ShipError, UnshippedReason, copies::object_name, load_index,
+};
 use crate::{
     ShipPlan, ShipSelection,
     journal::{ContentKind, DeliveryState, Journal},
     key,
-    source::{self, FoundCapture},
+    source::{self, FoundCapture, FoundFiles},
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -32,19 +34,22 @@ pub struct Planned {
 /// A folder or the journal cannot be read.
 pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
-    let mut found = Vec::new();
+    let mut found = FoundFiles::default();
     if let Some(dir) = &plan.flows_dir {
         let tables = source::tables(dir);
-        found.extend(tables.map_err(|e| FolderProblem::Io(e).of("flows.dir", dir))?);
+        found.append(tables.map_err(|e| FolderProblem::Io(e).of("flows.dir", dir))?);
     }
     let dir = &plan.dir;
     let packets = source::packets(dir);
-    found.extend(packets.map_err(|e| FolderProblem::Io(e).of("output.dir", dir))?);
+    found.append(packets.map_err(|e| FolderProblem::Io(e).of("output.dir", dir))?);
+    if let Some(it) = found.unread.pop() {
+        return Err(PassError::from(UnshippedReason::Io(it.error).of(&it.path)).into());
+    }
     let is_open = |file: &FoundCapture| {
         let record = journal.get(&file.id());
         !record.is_some_and(|it| it.state == DeliveryState::Shipped && it.stamp == file.stamp)
     };
-    let open = found.into_iter().filter(is_open);
+    let open = found.files.into_iter().filter(is_open);
     Ok(open.filter_map(|file| planned(plan, file)).collect())
 }
 

@@ -44,7 +44,7 @@ use crate::{
     blocks::{self, ObjectInfo},
     journal::{ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal},
     key,
-    source::{self, FoundCapture},
+    source::{self, FoundCapture, FoundFiles, UnreadFile},
     store::Store,
     threads,
 };
@@ -160,15 +160,20 @@ impl Shipper {
 
     /// Updates the journal to the present files in the capture's folders.
     async fn update_journal(&mut self) -> Result<(), PassError> {
-        let mut found = Vec::new();
+        let mut found = FoundFiles::default();
         if let Some(dir) = &self.plan.flows_dir {
-            found.extend(self.listed("flows.dir", dir, source::tables)?);
+            found.append(self.listed("flows.dir", dir, source::tables)?);
         }
-        found.extend(self.listed("output.dir", &self.plan.dir, source::packets)?);
-        self.count_expired(&mut found)?;
+        found.append(self.listed("output.dir", &self.plan.dir, source::packets)?);
+        self.count_expired(&mut found.files)?;
         self.end_records(&found).await?;
         self.uncounted.clear();
-        for file in found {
+        for UnreadFile { id, path, error } in found.unread {
+            if !self.later.contains_key(&id) {
+                self.defer(id, &UnshippedReason::Io(error).of(&path));
+            }
+        }
+        for file in found.files {
             if self.later.contains_key(&file.id()) || self.is_known(&file) {
                 continue;
             }
@@ -201,8 +206,9 @@ impl Shipper {
         };
         // A file that still exists is about to be deleted, or the capture was killed: it gets a
         // record first.
-        let is_there = |it: &ExpiredFile| {
-            FileStamp::read(&self.plan.dir.join(&it.file)).is_ok_and(|now| now == it.stamp)
+        let is_there = |it: &ExpiredFile| match FileStamp::read(&self.plan.dir.join(&it.file)) {
+            Ok(now) => now == it.stamp,
+            Err(e) => e.kind() != io::ErrorKind::NotFound,
         };
         let waits = lines
             .iter()
@@ -230,8 +236,8 @@ impl Shipper {
         &self,
         key: &'static str,
         dir: &Path,
-        list: fn(&Path) -> io::Result<Vec<FoundCapture>>,
-    ) -> Result<Vec<FoundCapture>, PassError> {
+        list: fn(&Path) -> io::Result<FoundFiles>,
+    ) -> Result<FoundFiles, PassError> {
         let listed = || {
             let before = DirStamp::read(dir)?;
             Ok((before, list(dir)?, DirStamp::read(dir)?))
@@ -252,7 +258,7 @@ impl Shipper {
                 .get(&it.id())
                 .is_some_and(|was| was.stamp == it.stamp)
         };
-        if was.is_some() && has_files && !found.iter().any(is_there) {
+        if was.is_some() && has_files && !found.files.iter().any(is_there) {
             let problem = FolderProblem::Other(self.journal.dirs_path());
             return Err(problem.of(key, dir).into());
         }
@@ -302,8 +308,10 @@ impl Shipper {
 
     /// Ends the delivery records of deleted files. Objects that are complete in the store are still
     /// verified and listed.
-    async fn end_records(&mut self, found: &[FoundCapture]) -> Result<(), PassError> {
-        let here: BTreeSet<_> = found.iter().map(FoundCapture::id).collect();
+    async fn end_records(&mut self, found: &FoundFiles) -> Result<(), PassError> {
+        let read = found.files.iter().map(FoundCapture::id);
+        let unread = found.unread.iter().map(|it| it.id.clone());
+        let here: BTreeSet<_> = read.chain(unread).collect();
         let gone = self.journal.records().map(DeliveryRecord::id);
         let gone: Vec<_> = gone.filter(|it| !here.contains(it)).collect();
         let mut begun = Vec::new();

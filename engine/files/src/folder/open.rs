@@ -15,7 +15,7 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io::{self, ErrorKind, Read},
     path::Path,
 };
@@ -74,6 +74,20 @@ pub fn create_or_empty(path: &Path) -> io::Result<File> {
 pub fn open_folder(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// Locks a file, or a folder, for this process alone (flock(2)), without waiting for the lock.
+///
+/// # Errors
+/// `WouldBlock`: another process has locked it. Errors of flock(2).
+pub fn try_lock(file: &File) -> Result<(), TryLockError> {
+    loop {
+        match file.try_lock() {
+            // Network and FUSE file systems may be interrupted.
+            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Reads a whole regular file of at most `most` bytes.

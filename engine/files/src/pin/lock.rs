@@ -1,13 +1,9 @@
 //! Lock of a capture folder, taken to create pins and to delete files. While a pin is created, no
 //! file of the folder is deleted.
 
-use crate::folder::open::open_folder;
-use rustix::{
-    fs::{FlockOperation, flock},
-    io::Errno,
-};
+use crate::folder::open::{open_folder, try_lock};
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -33,9 +29,9 @@ impl FolderLock {
         let folder = open_folder(dir).ok()?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            match try_lock(&folder) {
                 Ok(()) => return Some(Self { _folder: folder }),
-                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(TICK),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(TICK),
                 Err(_) => return None,
             }
         }

@@ -23,7 +23,11 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use wqcap_files::{folder::sync_folder, name::PART, sealed::sealed_name};
+use wqcap_files::{
+    folder::{open::try_lock, sync_folder},
+    name::PART,
+    sealed::sealed_name,
+};
 
 /// Open capture file, with or without a name.
 pub(super) struct OutputFile {
@@ -107,7 +111,7 @@ fn refuses_direct(e: &io::Error) -> bool {
 
 /// Locks a new capture file. Returns `false` if another process has locked it.
 fn lock(file: &File) -> bool {
-    match file.try_lock() {
+    match try_lock(file) {
         Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(e)) => {
