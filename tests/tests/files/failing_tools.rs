@@ -568,14 +568,16 @@ fn number<T: FromStr>(name: &str) -> Option<T> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// Makes calls of each tool fail: `most` of them, or all.
+/// Makes calls of each tool, or of the one in `WQCAP_TOOL`, fail: `most` of them, or all.
 #[track_caller]
 fn campaign(most: Option<usize>) {
     let seed: u64 = number("WQCAP_SEED").unwrap_or(1);
     say(&format!("failing calls of tools: WQCAP_SEED={seed}"));
     let campaign = Campaign::new();
     let mut findings: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for tool in &TOOLS {
+    let only = env::var("WQCAP_TOOL").ok();
+    let is_chosen = |it: &&Tool| only.as_ref().is_none_or(|only| only == it.name);
+    for tool in TOOLS.iter().filter(is_chosen) {
         let want = match campaign.reference(tool) {
             Ok(it) => it,
             Err(finding) => {
