@@ -4,7 +4,10 @@
 //! The layout is fixed, and only a few options are needed, so no DHCP crate is used: such crates
 //! depend on a whole resolver.
 
-use crate::{PayloadError, dhcpv6, text::text};
+use crate::{
+    PayloadError,
+    text::{self, text},
+};
 use std::net::IpAddr;
 
 /// Length of a DHCP message's fixed part in bytes.
@@ -107,7 +110,7 @@ impl DhcpMessage {
             .filter(|it| !it.is_empty())
             .or_else(|| match options.fqdn.as_slice() {
                 // Flags and two result codes precede the name: RFC 4702 section 2.
-                [flags, _, _, wire @ ..] if flags & WIRE_FORMAT != 0 => dhcpv6::host(wire),
+                [flags, _, _, wire @ ..] if flags & WIRE_FORMAT != 0 => text::host(wire),
                 [_, _, _, ascii @ ..] => Some(name(ascii)).filter(|it| !it.is_empty()),
                 _ => None,
             });

@@ -5,8 +5,7 @@
 //! may do so again. The innermost message is parsed. Only the first address of a client is
 //! recorded, and no prefix.
 
-use crate::{DhcpMessage, PayloadError, text::text};
-use domain::base::name::UncertainName;
+use crate::{DhcpMessage, PayloadError, text::host};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Length in bytes of a DHCPv6 relay message before its options: type, hop count, two addresses.
@@ -158,17 +157,6 @@ fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
         }
         _ => None,
     }
-}
-
-/// Decodes a client's fully qualified or partial domain name: RFC 4704 section 4.2, for IPv4 RFC 4702
-/// section 2.3.1. Returns `None` for an invalid name, such as that of Windows Vista.
-pub(crate) fn host(bytes: &[u8]) -> Option<String> {
-    let name = match UncertainName::from_octets(bytes).ok()? {
-        UncertainName::Absolute(name) if name.is_root() => return None,
-        UncertainName::Absolute(name) => name.to_string(),
-        UncertainName::Relative(name) => name.to_string(),
-    };
-    Some(text(name.as_bytes()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,8 @@
 //! Classification of payloads for the hot path. For most payloads only the first byte is read.
 
-use crate::{PayloadError, dns, http, quic, tls};
+use crate::{MAX_PAYLOAD, PayloadError, dns, http, quic, tls};
 use std::ops::Range;
 
-/// Maximum number of payload bytes that are parsed for names. A TLS hello with post-quantum keys
-/// has about 2000 bytes.
-pub const MAX_PAYLOAD: usize = 4096;
 /// Maximum number of bytes of an HTTP response that are parsed; the status is in the first line.
 const MOST_RESPONSE: usize = 1024;
 /// Maximum length of an SSH identification line in bytes: RFC 4253 section 4.2.

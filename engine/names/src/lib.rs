@@ -41,7 +41,11 @@ mod tls;
 pub use dhcp::DhcpMessage;
 pub use dns::{DnsMessage, Question};
 pub use flow::{FlowNames, Names};
-pub use kind::{MAX_PAYLOAD, PayloadKind, Protocol};
+pub use kind::{PayloadKind, Protocol};
+
+/// Maximum number of payload bytes that are parsed for names. A TLS hello with post-quantum keys
+/// has about 2000 bytes.
+pub const MAX_PAYLOAD: usize = 4096;
 
 /// Error: a payload is not of the kind that its first bytes or ports indicate, or it is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

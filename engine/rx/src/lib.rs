@@ -13,17 +13,15 @@ pub mod clock;
 mod error;
 mod load;
 mod order;
-mod pool;
 mod ring;
 mod worker;
 
 pub use error::{LoopError, RingError, RxError, StrideMismatch, WqErrorCause};
 pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
-pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use ring::{
-    Account, Batch, DeviceQueue, Failed, FallbackAttr, PacketQueue, Queue, QueueHandle, Recovered,
-    Ring, RingAttr, Wake, XdpQueue,
+    Account, Batch, DeviceQueue, Failed, FallbackAttr, Filled, FrameFacts, PacketQueue, Queue,
+    QueueHandle, Recovered, Ring, RingAttr, Slot, SlotMemory, Wake, XdpQueue,
 };
 pub use worker::{
     Control, Ended, Hold, Idle, LoopEnd, MergedBatch, MergedOutlet, MergedRun, Outlet, PairedQueue,

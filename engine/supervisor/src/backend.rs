@@ -2,14 +2,12 @@
 //! snapshots, and the queue of commands for its owner.
 
 use super::{
-    CurrentPlan, HostError,
+    answers::{failed, replaced, same},
     compilations::Compilations,
-    failed,
+    host::HostError,
     mark::{Mark, mark},
     order::Occurrence,
-    present::SupervisorState,
-    reload::copy_limits,
-    replaced, same,
+    present::{CurrentPlan, SupervisorState, copy_limits},
     transitions::{self, Event},
 };
 use serde_json::{Value, json};

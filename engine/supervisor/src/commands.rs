@@ -3,11 +3,10 @@
 
 use super::{
     Supervisor,
+    answers::{changed, failed, replaced, same},
     backend::CaptureBackend,
-    changed, failed,
     mark::Mark,
     order::{Occurrence, Outcome},
-    replaced, same,
     transitions::Event,
 };
 use serde_json::Value;

@@ -1,7 +1,10 @@
 //! Recovery of a lost device with `device.on_loss = "retry"`: delays between attempts, and the new
 //! capture.
 
-use super::{Host, HostError, run::Run};
+use super::{
+    host::{Host, HostError},
+    run::Run,
+};
 use std::time::{Duration, Instant};
 use wqcap_core::sync::wakeup::Wakeup;
 use wqcap_engine::{

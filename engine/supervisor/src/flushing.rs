@@ -1,7 +1,7 @@
 //! Flush of received frames to the capture files, which SIGUSR2 requests, and its lines in the audit
 //! trail.
 
-use super::changed;
+use super::answers::changed;
 use std::time::{Duration, Instant};
 use wqcap_control::{
     audit::{self, Peer},

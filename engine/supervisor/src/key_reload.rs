@@ -1,7 +1,10 @@
 //! Effects of a reload on the keys of the configuration: a table for each process that reads its
 //! configuration again.
 
-use super::{ValueChange, changed, present::differences, replaced, same};
+use super::{
+    answers::{changed, replaced, same},
+    present::{ValueChange, differences},
+};
 use serde_json::json;
 use std::{collections::BTreeMap, fmt};
 use wqcap_control::{

@@ -12,11 +12,13 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod answers;
 mod backend;
 mod commands;
 mod compilations;
 mod device_recovery;
 mod flushing;
+mod host;
 mod key_reload;
 mod machine;
 mod mark;
@@ -30,6 +32,7 @@ mod snapshot_timer;
 mod transitions;
 
 pub use backend::{CaptureBackend, Presenter, StatusSnapshot};
+pub use host::{Host, HostError};
 pub use key_reload::{KeyReload, ReloadChanges, ReloadRefusal, ReloadTable, report_reload};
 pub use present::{CurrentPlan, ValueChange};
 pub use signals::Signals;
@@ -38,14 +41,11 @@ pub use transitions::Event;
 
 use machine::Phase;
 use order::Occurrence;
-use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, sync_channel},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    mpsc::{Receiver, sync_channel},
 };
-use wqcap_control::protocol::{CaptureState, Changed, Refusal, RefusalCode};
+use wqcap_control::protocol::CaptureState;
 use wqcap_engine::{
     Error,
     capture::{Capture, Limits, Report, Resources},
@@ -56,44 +56,6 @@ use wqcap_engine::{
 /// Capacity of the queue of orders to the capture's owner. Far above the number that all clients
 /// may have outstanding.
 const ORDERS: usize = 4096;
-/// Error of the program around a supervisor; its text is logged, or is the reason of a refusal.
-pub type HostError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Functions that the program around a supervisor provides to it. Only the first two are required.
-pub trait Host {
-    /// Reads the configuration again, for the command `reload` and SIGHUP.
-    ///
-    /// # Errors
-    /// Reason why the configuration cannot be read.
-    fn load_config(&mut self) -> Result<Config, HostError>;
-
-    /// Makes a new plan for the RDMA device in its present state. Called repeatedly while the
-    /// device is lost, until it succeeds.
-    ///
-    /// # Errors
-    /// The device is not present, or does not support the configuration.
-    fn find_device(&mut self) -> Result<Plan, HostError>;
-
-    /// Called by the supervisor when a capture of this plan starts to run.
-    fn running(&mut self, _plan: &Plan) {}
-
-    /// Called by the supervisor once per second while a capture runs.
-    fn snapshot(&mut self, _interval: &Interval) {}
-
-    /// Called by the supervisor before queues are drained and files closed; `why` is the event that
-    /// ends the capture.
-    fn finishing(&mut self, _why: Event) {}
-
-    /// Called by the supervisor before it ends.
-    fn ending(&mut self) {}
-
-    /// Called repeatedly by the supervisor while the capture is stopped.
-    fn stopped(&mut self) {}
-
-    /// Called repeatedly by the supervisor while the device is lost, after `tries` attempts to find
-    /// it; the next one follows after `wait`.
-    fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
-}
 
 /// Owner of a capture and of its restarts: handles orders, signals and the loss of the device.
 pub struct Supervisor {
@@ -185,38 +147,4 @@ impl Supervised {
             phase = supervisor.handle(phase, event, host);
         }
     }
-}
-
-/// Returns the answer to a control command that was executed; `now` describes the new state.
-fn changed(now: &str) -> Changed {
-    Changed {
-        changed: true,
-        was: None,
-        now: now.into(),
-        id: None,
-    }
-}
-
-/// Returns the answer to a control command that was executed; `was` and `now` describe the old and
-/// the new state.
-fn replaced(was: impl ToString, now: &str) -> Changed {
-    Changed {
-        was: Some(was.to_string()),
-        ..changed(now)
-    }
-}
-
-/// Returns the answer to a control command that changes nothing; `now` describes the present state.
-fn same(now: &str) -> Changed {
-    Changed {
-        changed: false,
-        was: None,
-        now: now.into(),
-        id: None,
-    }
-}
-
-/// Returns the refusal of a control command that was executed and failed.
-fn failed(message: String) -> Refusal {
-    Refusal::new(RefusalCode::Failed, message)
 }

@@ -7,13 +7,12 @@
 //! the phase before ([`Action::can_fail`]).
 
 use super::{
-    Host, Supervisor,
+    Supervisor,
+    answers::{failed, replaced, same},
     device_recovery::{DeviceSearch, continue_capture},
-    failed,
+    host::Host,
     order::{Occurrence, Outcome, Work},
-    replaced,
     run::{Backoff, LiveCapture, Run},
-    same,
     snapshot_timer::SnapshotTimer,
     transitions::{Action, Event, transition},
 };

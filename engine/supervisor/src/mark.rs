@@ -3,7 +3,7 @@
 //! Invariant: the control service's threads do not wait for a disk. A separate thread writes each
 //! pin.
 
-use super::{changed, failed};
+use super::answers::{changed, failed};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,

@@ -3,8 +3,8 @@
 //! Requests of signals that no state depends on (flush, continued) are handled while waiting.
 
 use super::{
-    Host, Supervisor, device_recovery::DeviceSearch, flushing::Flushing, key_reload::report_reload,
-    order::Occurrence, run::LiveCapture, transitions::Event,
+    Supervisor, device_recovery::DeviceSearch, flushing::Flushing, host::Host,
+    key_reload::report_reload, order::Occurrence, run::LiveCapture, transitions::Event,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_control::{

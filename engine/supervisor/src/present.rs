@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use wqcap_control::protocol::CaptureState;
 use wqcap_engine::{
     capture::Capture,
-    config::Config,
+    config::{Config, OutputConfig},
     filter::Filter,
     plan::{Plan, QueuePlan},
 };
@@ -176,6 +176,17 @@ fn compare(at: &str, one: &Value, other: &Value, found: &mut BTreeMap<String, Va
         }
         _ => {}
     }
+}
+
+/// Copies the limits of capture files, which can change while a capture runs.
+pub(super) fn copy_limits(from: &OutputConfig, to: &mut OutputConfig) {
+    to.keep = from.keep;
+    to.keep_files = from.keep_files;
+    to.keep_age = from.keep_age;
+    to.keep_free = from.keep_free;
+    to.rotate_size = from.rotate_size;
+    to.rotate_time = from.rotate_time;
+    to.rotate_frames = from.rotate_frames;
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Reload of the configuration while the process runs.
 
 use super::{
-    Host, Supervisor,
+    Supervisor,
+    answers::{failed, replaced, same},
     backend::set_filter,
-    commands, failed,
+    commands,
+    host::Host,
     key_reload::{KeyReload, ReloadChanges, ReloadTable},
-    replaced, same,
 };
 use serde_json::json;
 use wqcap_control::{
@@ -14,7 +15,7 @@ use wqcap_control::{
 };
 use wqcap_engine::{
     capture::Capture,
-    config::{Config, OutputConfig},
+    config::Config,
     filter::Filter,
     plan::{self, Plan},
     verbs::CVLAN_STRIPPING,
@@ -96,17 +97,6 @@ const KEYS: &[(&str, KeyReload)] = {
         ("anonymize*", Unused),
     ]
 };
-
-/// Copies the limits of capture files, which can change while a capture runs.
-pub(super) fn copy_limits(from: &OutputConfig, to: &mut OutputConfig) {
-    to.keep = from.keep;
-    to.keep_files = from.keep_files;
-    to.keep_age = from.keep_age;
-    to.keep_free = from.keep_free;
-    to.rotate_size = from.rotate_size;
-    to.rotate_time = from.rotate_time;
-    to.rotate_frames = from.rotate_frames;
-}
 
 impl Supervisor {
     /// Reads the configuration again. Once its capture filter is compiled,

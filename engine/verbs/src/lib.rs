@@ -95,7 +95,7 @@ pub use direct::{
     InspectedStrides, RingAccess, RingCaps,
 };
 pub use error::VerbsError;
-pub use library::{LibraryError, load_connection_manager};
+pub use library::LibraryError;
 pub use message::{
     MessageCompletion, MessageCq, MessageMemory, MessageSlot, OWN_WR_IDS, SRQ_RESIZE, Srq,
     status_text,
@@ -107,4 +107,5 @@ pub use receive::{
     PCI_WRITE_END_PADDING, RawQp, RawQpAttr, RawQpHandle, RssQp, RwqTable, SCATTER_FCS, Striding,
     Wq, WqAttr, WqHandle, WqState,
 };
+pub use sys::load_connection_manager;
 pub use wqcap_memory as memory;

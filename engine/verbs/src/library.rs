@@ -15,15 +15,6 @@ pub struct LibraryError {
     source: libloading::Error,
 }
 
-/// Loads librdmacm now, as a process must whose sandbox later forbids executable mappings.
-///
-/// # Errors
-/// The library is not installed, or lacks a function.
-pub fn load_connection_manager() -> Result<(), crate::VerbsError> {
-    crate::sys::ConnectionManager::get()?;
-    Ok(())
-}
-
 /// Loads the library `file`. It is never unloaded.
 pub(crate) fn load(file: &'static str) -> Result<Library, LibraryError> {
     // SAFETY: the libraries of rdma-core have no initialisers with preconditions: programs are

@@ -5,7 +5,7 @@
 //! called. Each function has the type that `rdma-sys` declares for it.
 #![allow(missing_docs)]
 
-use crate::library::library;
+use crate::{error::VerbsError, library::library};
 use libc::sockaddr;
 use rdma_sys::ibv_wc_status::Type as WcStatus;
 use rdma_sys::rdma_cm_event_type::Type as CmEventType;
@@ -109,4 +109,13 @@ library! {
         timeout_ms: c_int,
     ) -> c_int;
     fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+}
+
+/// Loads librdmacm now, as a process must whose sandbox later forbids executable mappings.
+///
+/// # Errors
+/// The library is not installed, or lacks a function.
+pub fn load_connection_manager() -> Result<(), VerbsError> {
+    ConnectionManager::get()?;
+    Ok(())
 }

@@ -2,8 +2,8 @@
 //! verbs.
 #![allow(unsafe_code)]
 
+use super::pool::{Slot, SlotMemory};
 use super::{Account, Queue, RingAttr, RingError, Wake, places::SpareCapacity};
-use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
 

@@ -1,8 +1,8 @@
 //! Fake queue without a device: a test scripts its completions.
 #![allow(unsafe_code)]
 
+use super::pool::{FrameFacts, Slot, SlotMemory};
 use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError, Wake};
-use crate::pool::{FrameFacts, Slot, SlotMemory};
 use std::{
     collections::VecDeque,
     os::fd::BorrowedFd,

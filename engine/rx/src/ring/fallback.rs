@@ -4,10 +4,10 @@
 //! buffer, so frames that the pipeline holds from before the change return as before.
 #![allow(unsafe_code)]
 
+use super::pool::{Slot, SlotMemory};
 use super::{
     Account, Queue, RingAttr, RingError, Wake, direct::NOTHING, queue_pair, tokens::BufferTokens,
 };
-use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Context, DirectCq, DirectWq, Mr, Pd, VerbsError, Wq, WqState};
 

@@ -24,6 +24,7 @@ pub(super) mod fake;
 mod fallback;
 mod packet;
 mod places;
+mod pool;
 mod queue;
 mod raw_qp;
 mod stride_check;
@@ -34,12 +35,13 @@ mod xdp;
 
 pub use fallback::{FallbackAttr, FallbackParents};
 pub use packet::PacketQueue;
+pub use pool::{Filled, FrameFacts, Slot, SlotMemory};
 pub use queue::{DeviceQueue, Queue, QueueHandle, Wake};
 pub use xdp::XdpQueue;
 
-use super::pool::{Filled, FrameFacts, Slot, SlotLayout, SlotMemory};
 use crate::error::{RingError, RxError};
 use direct::{DirectQueue, OneFrame};
+use pool::SlotLayout;
 use raw_qp::RawQpQueue;
 use std::{
     os::fd::BorrowedFd,

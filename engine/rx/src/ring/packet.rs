@@ -4,11 +4,11 @@
 //! their order in the ring, and needs the next one back before it can continue.
 #![allow(unsafe_code)]
 
+use super::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
 use super::{
     Account, Failed, Queue, Ring, RingAttr, RingError, TOO_LONG, Wake, places::SpareCapacity,
     tokens::BufferTokens,
 };
-use crate::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,

@@ -1,6 +1,7 @@
 //! Interface between a ring's accounting and its WQ and CQ: trait [`Queue`].
 #![allow(unsafe_code)]
 
+use super::pool::{Slot, SlotMemory};
 use super::{
     Account, RingAttr, RingError,
     direct::DirectQueue,
@@ -9,7 +10,6 @@ use super::{
     striding::ManyFrames,
     verbs::VerbsQueue,
 };
-use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{RawQpHandle, VerbsError, WqHandle, WqState};
 

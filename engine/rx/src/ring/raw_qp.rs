@@ -2,8 +2,8 @@
 //! `ibv_poll_cq`.
 #![allow(unsafe_code)]
 
+use super::pool::{Slot, SlotMemory};
 use super::{Account, Queue, RingAttr, RingError, Wake, verbs::SlotWrs};
-use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Channel, Context, Mr, Pd, PlainCq, RawQp, RawQpAttr, VerbsError, WqState};
 

@@ -5,7 +5,8 @@
 //! bytes that the completion names. These buffers are marked before they are posted. A completion
 //! that does not fit makes the queue fall back to a WQE per frame ([`super::fallback`]).
 
-use crate::{error::StrideMismatch, pool::SlotMemory};
+use super::pool::SlotMemory;
+use crate::error::StrideMismatch;
 use wqcap_verbs::{FrameStrides, Striding};
 
 /// Number of a striding queue's buffers whose completions are checked.

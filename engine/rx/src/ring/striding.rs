@@ -10,13 +10,11 @@ use super::{
     Account, RingError, TOO_LONG,
     direct::Filling,
     places::SpareCapacity,
+    pool::{FrameFacts, Slot},
     stride_check::{CHECKED_BUFFERS, ExpectedStrides},
     tokens::BufferTokens,
 };
-use crate::{
-    error::StrideMismatch,
-    pool::{FrameFacts, Slot},
-};
+use crate::error::StrideMismatch;
 use wqcap_verbs::{Cqe, Cqes, DirectWq, Striding};
 
 /// Buffer mode of a receive queue with many frames per WQE, until the strides of the WQE's buffer

@@ -1,7 +1,7 @@
 //! Tokens of buffers that hold many frames: each frame has a token that names its buffer, and the
 //! device or the kernel has one more while it may write to the buffer.
 
-use crate::pool::Slot;
+use super::pool::Slot;
 
 /// Number of tokens of each buffer that are not returned.
 #[derive(Debug, Default)]

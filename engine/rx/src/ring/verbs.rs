@@ -2,8 +2,8 @@
 //! supports.
 #![allow(unsafe_code)]
 
+use super::pool::{Slot, SlotMemory};
 use super::{Account, Queue, RingAttr, RingError, Wake};
-use crate::pool::{Slot, SlotMemory};
 use std::{os::fd::BorrowedFd, ptr};
 use wqcap_verbs::{Cq, VerbsError, Wq, WqState, sys as ffi};
 

@@ -4,8 +4,8 @@
 //! The time stamps of frames are in nanoseconds since 1970 ([`crate::StampSource::Kernel`]).
 #![allow(unsafe_code)]
 
+use super::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
 use super::{Account, Queue, Ring, RingAttr, RingError, Wake, places::SpareCapacity};
-use crate::pool::{FrameFacts, Slot, SlotLayout, SlotMemory};
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
@@ -142,7 +142,7 @@ mod tests {
     //! Frames of the loopback interface of a network namespace that the test makes itself, with `ip`.
 
     use super::*;
-    use crate::{pool::Filled, ring::Batch};
+    use crate::ring::{Batch, pool::Filled};
     use std::{
         io,
         net::UdpSocket,

@@ -4,7 +4,7 @@
 use crate::{
     clock::SharedConversion,
     error::RingError,
-    pool::{Filled, SlotMemory},
+    ring::{Filled, SlotMemory},
     worker::StampSource,
 };
 use wqcap_core::time::system_ns;
