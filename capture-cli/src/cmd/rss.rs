@@ -13,16 +13,13 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Write, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::{
-    files::{
-        link::{EthernetFrames, link_type_name},
-        sealed::SecretKey,
-    },
+    files::link::{EthernetFrames, link_type_name},
     format::ETHERNET,
-    merge::{FolderRemarks, in_folder},
+    merge::{FolderRemarks, files_and_folders},
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
-    read::{FileEnd, FileRanges, ReadError, ReadMeter},
+    read::{FileEnd, FileRanges, ReadError},
 };
 
 /// Facts about one input file of `wqcap rss`.
@@ -58,7 +55,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
     let mut simulation = Simulation::new(&config, args.suggest)?;
     let mut remarks = FolderRemarks::default();
-    let inputs = expanded(&args.files, key.as_ref(), &mut remarks)?;
+    let inputs = files_and_folders(&args.files, key.as_ref(), None, &mut remarks)?;
     let FolderRemarks { notes, mut losses } = remarks;
     let paths: Vec<_> = inputs.iter().map(|it| it.path().to_owned()).collect();
     let mut reading = ReadProgress::new(quiet, &paths);
@@ -222,30 +219,6 @@ impl Canvas {
             },
         }
     }
-}
-
-/// Replaces each input folder by its capture files.
-fn expanded(
-    inputs: &[PathBuf],
-    key: Option<&SecretKey>,
-    remarks: &mut FolderRemarks,
-) -> Result<Vec<FileRanges>, Failure> {
-    let mut files = Vec::new();
-    for path in inputs {
-        if !path.is_dir() {
-            files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
-            continue;
-        }
-        let found = in_folder(path, key, None, &ReadMeter::default(), remarks)?;
-        if found.is_empty() {
-            let shown = path.display();
-            return Err(Failure::refused(format!(
-                "{shown}: the directory has no .pcap or .pcapng files; name a file or another directory"
-            )));
-        }
-        files.extend(found.into_iter().map(|(file, _)| file));
-    }
-    Ok(files)
 }
 
 /// Formats the report of `wqcap rss` as text.

@@ -10,7 +10,10 @@ use crate::{
     },
     sealed::SecretKey,
 };
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 /// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
@@ -24,8 +27,8 @@ pub struct FolderRemarks {
     pub losses: Vec<String>,
 }
 
-/// Returns the capture files that a user names: those of a folder and its subfolders with
-/// [`in_folder`], or the file itself.
+/// Returns the capture files that a user names: those of a folder and its subfolders as
+/// [`files_and_folders`] lists them, or the file itself.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -49,6 +52,35 @@ pub fn in_folder_or_file(
     }
 }
 
+/// Returns the files that a user names, and the capture files of the folders among them
+/// and of their subfolders.
+///
+/// # Errors
+/// A folder cannot be read, or has no capture files.
+pub fn files_and_folders(
+    inputs: &[PathBuf],
+    key: Option<&SecretKey>,
+    out: Option<&Path>,
+    remarks: &mut FolderRemarks,
+) -> Result<Vec<FileRanges>, MergeError> {
+    let mut files = Vec::new();
+    for path in inputs {
+        if !path.is_dir() {
+            files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
+            continue;
+        }
+        let found = in_folder(path, key, out, &ReadMeter::default(), remarks)?;
+        if found.is_empty() {
+            let shown = path.display();
+            return Err(MergeError::Refused(format!(
+                "{shown}: the directory has no .pcap or .pcapng files; name a file or another directory"
+            )));
+        }
+        files.extend(found.into_iter().map(|(file, _)| file));
+    }
+    Ok(files)
+}
+
 /// Lists the finished capture files of a folder and its subfolders with their lengths, in the
 /// natural order of their names. Files with the extension of a capture file are captures; other
 /// files are captures if their content begins like one. Files that `merge` or `extract` has written
@@ -58,7 +90,7 @@ pub fn in_folder_or_file(
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn in_folder(
+pub(super) fn in_folder(
     dir: &Path,
     key: Option<&SecretKey>,
     out: Option<&Path>,

@@ -4,7 +4,7 @@
 //! closed again.
 
 use super::{
-    inputs::{FolderRemarks, in_folder},
+    inputs::{FolderRemarks, files_and_folders},
     ports::{self, Ports},
     summary::{InputFacts, MergeError},
 };
@@ -12,7 +12,7 @@ use crate::{
     format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
     link::link_type_name,
     name::FileName,
-    read::{FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError, ReadMeter},
+    read::{FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError},
     sealed::{SecretKey, UnsealError},
 };
 use std::{
@@ -160,7 +160,7 @@ impl MergePlan {
         out: &Path,
     ) -> Result<Self, MergeError> {
         let mut remarks = FolderRemarks::default();
-        let files = expanded(inputs, key, out, &mut remarks)?;
+        let files = files_and_folders(inputs, key, Some(out), &mut remarks)?;
         let plan = Self::from_ranges(files, remarks.notes, out, true)?;
         Ok(Self {
             known_losses: remarks.losses,
@@ -563,31 +563,6 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
         out.display(),
         folder.display()
     ))
-}
-
-/// Returns the input files named by the user, and the capture files of the named folders.
-fn expanded(
-    inputs: &[PathBuf],
-    key: Option<&SecretKey>,
-    out: &Path,
-    remarks: &mut FolderRemarks,
-) -> Result<Vec<FileRanges>, MergeError> {
-    let mut files = Vec::new();
-    for path in inputs {
-        if !path.is_dir() {
-            files.push(FileRanges::named(path.clone()).with_key(key.cloned()));
-            continue;
-        }
-        let found = in_folder(path, key, Some(out), &ReadMeter::default(), remarks)?;
-        if found.is_empty() {
-            let shown = path.display();
-            return Err(MergeError::Refused(format!(
-                "{shown}: the directory has no .pcap or .pcapng files"
-            )));
-        }
-        files.extend(found.into_iter().map(|(file, _)| file));
-    }
-    Ok(files)
 }
 
 #[cfg(test)]
