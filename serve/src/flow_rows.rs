@@ -48,11 +48,11 @@ pub enum FlowOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FlowRow {
     /// Time of the first frame.
-    #[serde(serialize_with = "crate::digits::digits")]
+    #[serde(serialize_with = "crate::query::digits::digits")]
     #[schema(value_type = String)]
     pub first_ns: u64,
     /// Time of the last frame.
-    #[serde(serialize_with = "crate::digits::digits")]
+    #[serde(serialize_with = "crate::query::digits::digits")]
     #[schema(value_type = String)]
     pub last_ns: u64,
     /// Address that sent the first frame; the MAC address without IP.

@@ -12,19 +12,15 @@
 //! |---|---|
 //! | [`client`] | fetches frames from other sensors |
 //! | [`identity`] | who calls: tokens, client certificates, roles |
-//! | `digits` | numbers of 64 bits in JSON |
-//! | `times` | points in time of requests |
+//! | `query` | what requests say: times, stenographer's query language, numbers of 64 bits in JSON |
 //! | `error` | errors as answers |
-//! | `steno` | stenographer's query language |
 //! | `store` | the files of the capture with their times, from indexes |
 //! | `packets` | streams the frames of a query |
 //! | `flow_rows` | reads flow records |
 //! | `timeline` | what is stored, by interval |
 //! | `sensor` | state of the capture, marks, pins |
 //! | `audit` | an audit line and counters for each request |
-//! | `routes` | the HTTP interface |
-//! | `openapi` | its description |
-//! | `listener` | connections, TLS, their limits |
+//! | `http` | connections, TLS, their limits; the HTTP interface and its description |
 //!
 //! # Invariants
 //!
@@ -38,22 +34,17 @@
 
 mod audit;
 pub mod client;
-mod digits;
 mod error;
 mod flow_rows;
+mod http;
 pub mod identity;
-mod listener;
-mod net_threads;
-mod openapi;
 mod packets;
-mod routes;
+mod query;
 mod sensor;
-mod steno;
 mod store;
 mod timeline;
-mod times;
 
-pub use listener::{ServeReload, Server, ServerError};
+pub use http::{ServeReload, Server, ServerError};
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use wqcap_files::sealed::SecretKey;

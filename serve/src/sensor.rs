@@ -3,10 +3,12 @@
 //! Invariant: the control service is asked at most once in [`FRESH`], whatever the number of callers.
 
 use crate::{
-    digits::{digits, optional_digits},
     error::ApiError,
+    query::{
+        digits::{digits, optional_digits},
+        times,
+    },
     store::StoreView,
-    times,
 };
 use serde::Serialize;
 use std::{

@@ -1,6 +1,6 @@
 //! What is stored, by interval: from the facts of the files, never from packets.
 
-use crate::{digits::digits, sensor::PinRow, store::StoreView};
+use crate::{query::digits::digits, sensor::PinRow, store::StoreView};
 use serde::Serialize;
 use std::ops::Range;
 use utoipa::ToSchema;

@@ -292,7 +292,7 @@ impl<'q> QueryParser<'q> {
                 };
                 let absolute = || {
                     let is_stamp = it.contains('T') || it.contains('t');
-                    let parsed = crate::times::parse(it, now).ok();
+                    let parsed = super::times::parse(it, now).ok();
                     parsed.filter(|_| is_stamp).map(|ns| (ns, false))
                 };
                 ago('m', 60).or_else(|| ago('h', 3600)).or_else(absolute)

@@ -5,13 +5,15 @@
 //! head of a request, and between requests. The kernel ends a connection whose client does not take
 //! bytes for [`STALLED`](crate::packets::STALLED).
 
+use super::{
+    net_threads::NetThreads,
+    openapi,
+    routes::{ClientConnection, ServeState, router},
+};
 use crate::{
     PATIENCE, ServeLimits, ServePlan, TlsFiles,
     identity::{TokenError, Tokens, certificate_name},
-    net_threads::NetThreads,
-    openapi,
     packets::STALLED,
-    routes::{ClientConnection, ServeState, router},
 };
 use axum::{Extension, Router};
 use hyper_util::{

@@ -7,11 +7,10 @@ use crate::{
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
     identity::{Caller, CallerRole, Tokens},
     packets::{self, PacketsForm, ReadPermit},
+    query::{steno, times},
     sensor::{self, PinsAnswer, SensorAccess, StatusAnswer},
-    steno,
     store::{CaptureStore, StoreView},
     timeline::{self, Timeline},
-    times,
 };
 use axum::{
     Extension, Json, Router,
@@ -263,7 +262,7 @@ pub fn router(service: Arc<ServeState>, description: Arc<str>) -> Router {
             get(|| {
                 page(
                     "text/html; charset=utf-8",
-                    include_str!("../page/index.html"),
+                    include_str!("../../page/index.html"),
                 )
             }),
         )
@@ -272,13 +271,18 @@ pub fn router(service: Arc<ServeState>, description: Arc<str>) -> Router {
             get(|| {
                 page(
                     "text/javascript; charset=utf-8",
-                    include_str!("../page/app.js"),
+                    include_str!("../../page/app.js"),
                 )
             }),
         )
         .route(
             "/style.css",
-            get(|| page("text/css; charset=utf-8", include_str!("../page/style.css"))),
+            get(|| {
+                page(
+                    "text/css; charset=utf-8",
+                    include_str!("../../page/style.css"),
+                )
+            }),
         )
         .fallback(async |uri: Uri| ApiError::NoPath(uri.path().chars().take(200).collect()))
         .method_not_allowed_fallback(async |method: Method| ApiError::NoMethod(method.to_string()))

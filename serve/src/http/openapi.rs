@@ -1,9 +1,9 @@
 //! Description of the HTTP interface, served at `/openapi.json`.
 
+use super::routes;
 use crate::{
     error::ErrorBody,
     flow_rows::FlowsAnswer,
-    routes,
     sensor::{PinsAnswer, StatusAnswer},
     timeline::Timeline,
 };
