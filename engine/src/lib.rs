@@ -74,7 +74,7 @@ pub mod pipeline;
 pub mod plan;
 
 pub use error::{Error, ResourceError};
-pub use wqcap_core::{notes, stats, sync::wakeup::Wakeup};
+pub use wqcap_core::{notes, stats, sync::caught, sync::wakeup::Wakeup};
 pub use wqcap_files::{
     self as files, anonymize, extract, folder::file_list, format, index, merge, name, read, recover,
 };

@@ -19,11 +19,8 @@ use parquet::{
         serialized_reader::SerializedPageReader,
     },
 };
-use std::{
-    cell::Cell,
-    panic::{self, AssertUnwindSafe},
-    sync::Arc,
-};
+use std::{cell::Cell, panic::AssertUnwindSafe, sync::Arc};
+use wqcap_core::sync::caught::caught;
 
 /// Last bytes of a Parquet file, after the length of the metadata.
 const MAGIC: &[u8] = b"PAR1";
@@ -246,8 +243,7 @@ impl Columns {
         value: impl Fn(&T::T) -> Result<V, Fault>,
     ) -> Result<Vec<Option<V>>, Fault> {
         let read = AssertUnwindSafe(|| self.decoded::<T, V>(name, place, value));
-        let damaged = |_| Err(Fault::Damaged(name.into()));
-        panic::catch_unwind(read).unwrap_or_else(damaged)
+        caught(read).unwrap_or_else(|| Err(Fault::Damaged(name.into())))
     }
 
     fn decoded<T: DataType, V>(

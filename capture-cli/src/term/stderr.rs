@@ -22,6 +22,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use wqcap_engine::caught::is_caught;
 
 /// Largest number of bytes of ordinary lines that wait to be written to stderr.
 const MOST_LINES: usize = 1 << 20;
@@ -199,10 +200,13 @@ pub fn detach() {
     }
 }
 
-/// Makes panics write their message as [`write_lines`] does. The default panic hook writes text to
-/// stderr directly.
+/// Makes panics write their message as [`write_lines`] does, unless their caller makes an error of
+/// them. The default panic hook writes text to stderr directly.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
+        if is_caught() {
+            return;
+        }
         let thread = thread::current();
         let name = thread.name().unwrap_or("<unnamed>");
         let backtrace = std::backtrace::Backtrace::capture();

@@ -3,6 +3,7 @@
 //! Sources that the models in `interleavings/` run with loom's primitives import the primitives
 //! from this module.
 
+pub mod caught;
 pub mod thread;
 pub mod wakeup;
 pub mod wall_clock;
