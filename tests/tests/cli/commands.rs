@@ -106,6 +106,16 @@ fn files_without_an_end_are_refused() {
 }
 
 #[test]
+fn too_many_ports_are_refused_before_they_are_compared() {
+    let dir = Dir::new();
+    let config = dir.path().join("c.toml");
+    fs::write(&config, "[[port]]\ninterface = \"lo\"\n".repeat(5000)).expect("written");
+    let done = wqcap(["check", "-c"]).arg(&config).run().expect(2);
+    done.says(&["port = 5000: a run captures at most 64 ports"]);
+    assert!(!done.stderr.contains("is the same"), "{done}");
+}
+
+#[test]
 fn mistakes_in_the_config_name_the_key_the_value_and_the_limit() {
     let dir = Dir::new();
     for (name, config, parts) in [

@@ -281,5 +281,6 @@ fn an_invalid_key_is_refused() {
         .says(&["output.encrypt_key", "6 bytes"]);
     run("output.encrypt_key=/none").says(&["output.encrypt_key", "/none", "No such file"]);
     run("output.encrypt_key_command=false").says(&["output.encrypt_key_command", "exit status: 1"]);
+    run("output.encrypt_key_command=cat /dev/zero").says(&["did not print a valid key"]);
     assert!(!dir.join("x.out").exists() || below(&dir.join("x.out")).is_empty());
 }

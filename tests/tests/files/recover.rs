@@ -9,8 +9,12 @@ use rustix::{
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
     path::{Path, PathBuf},
     thread,
     time::Instant,
@@ -268,6 +272,31 @@ fn no_file_is_overwritten_and_failures_exit_with_status_1() {
     assert_bytes("the finished file", &named, &bytes[..24 + 9 * 116]);
     let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
     assert!(done.stdout.contains("no .part files"), "{done}");
+}
+
+#[test]
+fn names_that_are_not_text_are_escaped_in_json() {
+    let dir = Dir::new();
+    let pins = dir.path().join(".wqcap-pins");
+    fs::create_dir(&pins).expect("made");
+    fs::write(pins.join(OsStr::from_bytes(b"\xff.json")), "x").expect("written");
+    let part = dir.path().join(OsStr::from_bytes(b"z\xff.pcapng.part"));
+    fs::write(part, "").expect("written");
+    let listed = wqcap(["pin", "list", "--json", "--dir"])
+        .arg(dir.path())
+        .run();
+    let json: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    assert_eq!(
+        json["unsound"].as_array().map(Vec::len),
+        Some(1),
+        "{listed}"
+    );
+    let done = recover(dir.path()).run();
+    assert_eq!(facts(&done).len(), 1, "{done}");
+    assert!(
+        !format!("{listed}{done}").contains("panicked"),
+        "{listed}{done}"
+    );
 }
 
 #[test]
