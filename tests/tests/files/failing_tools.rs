@@ -178,8 +178,10 @@ const TOOLS: [Tool; 6] = [
     },
 ];
 
-/// Answer of a service to a request for all packets, if it is complete.
-type Answer = Option<Vec<u8>>;
+/// Records of the answer of a service to a request for all packets, if it says that it is complete.
+/// They are sorted: records of one time are in any order if the first record of a file cannot be
+/// read.
+type Answer = Option<Vec<(u64, Vec<u8>)>>;
 
 /// Ended execution of a tool.
 struct Ended {
@@ -529,7 +531,15 @@ fn packets(url: &str, path: &Path) -> Answer {
         .run();
     let head = fs::read_to_string(head).unwrap_or_default().to_lowercase();
     let is_complete = done.status.code() == Some(0) && head.contains("wqcap-complete: true");
-    is_complete.then(|| fs::read(path).unwrap_or_default())
+    // A torn file makes the reader panic.
+    let read = || catch_unwind(|| files::read(path)).unwrap_or_default();
+    is_complete.then(|| {
+        let records = read().into_iter().map(|it| (it.ts, it.bytes));
+        let mut records: Vec<_> = records.collect();
+        assert!(records.is_sorted_by_key(|it| it.0), "{}", path.display());
+        records.sort();
+        records
+    })
 }
 
 /// Waits until a tool ends. `false`: it runs longer than [`BOUND`].
