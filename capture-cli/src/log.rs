@@ -77,9 +77,7 @@ pub fn start(verbose: u8, quiet: bool) {
         (false, 1) => "debug",
         (false, _) => "trace",
     };
-    if message::is_json() {
-        stderr::catch_panics();
-    }
+    stderr::catch_panics();
     let chosen = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());

@@ -185,8 +185,7 @@ pub fn redraw(text: &str) {
     }
 }
 
-/// Detaches stderr: from now on stderr texts, also those of panics, are queued for the thread that
-/// [`start_writer`] starts.
+/// Detaches stderr: from now on stderr texts are queued for the thread that [`start_writer`] starts.
 pub fn detach() {
     let mut state = state();
     if let StderrState::Direct(painter) = &mut *state {
@@ -195,8 +194,6 @@ pub fn detach() {
             queue: TextQueue::default(),
             writer,
         };
-        drop(state);
-        catch_panics();
     }
 }
 

@@ -3,7 +3,7 @@
 //! A redirect could send signed requests and tokens to any host. The responses to lists are cleaned
 //! of keys that `object_store` cannot represent, because it would refuse the whole page.
 
-use super::{lists, retries::Retries};
+use super::{lists, retries::Retries, transfer::TransferClient};
 use crate::{
     limits::{CONTENT, ERROR_BODY, RESPONSE},
     threads,
@@ -77,15 +77,28 @@ pub(super) struct Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = build(options).map_err(|source| Error::Generic {
+        let failed = |source| Error::Generic {
             store: "HTTP client",
             source,
-        })?;
+        };
+        let limit = duration(options, ClientConfigKey::Timeout).map_err(|e| failed(e.into()))?;
         Ok(HttpClient::new(BoundedClient {
-            client,
+            client: TransferClient {
+                client: build(options).map_err(failed)?,
+                limit: limit.unwrap_or(Duration::MAX),
+            },
             retries: self.retries.clone(),
         }))
     }
+}
+
+/// Returns an option of `object_store` that is a time; `None`: it is not set.
+fn duration(
+    options: &ClientOptions,
+    key: ClientConfigKey,
+) -> Result<Option<Duration>, humantime::DurationError> {
+    let value = options.get_config_value(&key);
+    value.map(|it| humantime::parse_duration(&it)).transpose()
 }
 
 /// Makes a client with the options of `object_store`, which follows no redirect and looks up names
@@ -93,11 +106,6 @@ impl HttpConnector for Connector {
 fn build(options: &ClientOptions) -> Result<reqwest::Client, Box<dyn StdError + Send + Sync>> {
     let value = |key: ClientConfigKey| options.get_config_value(&key);
     let is_set = |key| value(key).is_some_and(|it| it == "true");
-    let duration = |key| -> Result<Option<Duration>, humantime::DurationError> {
-        value(key)
-            .map(|it| humantime::parse_duration(&it))
-            .transpose()
-    };
     let agent = value(ClientConfigKey::UserAgent);
     let agent = agent.unwrap_or_else(|| concat!("wqcap/", env!("CARGO_PKG_VERSION")).into());
     let mut builder = reqwest::Client::builder()
@@ -115,16 +123,13 @@ fn build(options: &ClientOptions) -> Result<reqwest::Client, Box<dyn StdError + 
         let certificate = Certificate::from_pem(certificate.as_bytes())?;
         builder = builder.tls_certs_merge([certificate]);
     }
-    if let Some(timeout) = duration(ClientConfigKey::Timeout)? {
-        builder = builder.timeout(timeout);
-    }
-    if let Some(timeout) = duration(ClientConfigKey::ConnectTimeout)? {
+    if let Some(timeout) = duration(options, ClientConfigKey::ConnectTimeout)? {
         builder = builder.connect_timeout(timeout);
     }
-    if let Some(timeout) = duration(ClientConfigKey::ReadTimeout)? {
+    if let Some(timeout) = duration(options, ClientConfigKey::ReadTimeout)? {
         builder = builder.read_timeout(timeout);
     }
-    if let Some(timeout) = duration(ClientConfigKey::PoolIdleTimeout)? {
+    if let Some(timeout) = duration(options, ClientConfigKey::PoolIdleTimeout)? {
         builder = builder.pool_idle_timeout(timeout);
     }
     if let Some(most) = value(ClientConfigKey::PoolMaxIdlePerHost) {
@@ -159,7 +164,7 @@ impl Resolve for Resolver {
 /// HTTP client that counts retried requests, refuses redirects and bounds responses.
 #[derive(Debug)]
 struct BoundedClient {
-    client: reqwest::Client,
+    client: TransferClient,
     retries: Retries,
 }
 
@@ -173,7 +178,7 @@ impl HttpService for BoundedClient {
             _ => RESPONSE,
         };
         let is_head = request.method().as_str() == "HEAD";
-        let response = HttpService::call(&self.client, request).await?;
+        let response = self.client.call(request).await?;
         let status = response.status();
         let (parts, body) = response.into_parts();
         // A redirect without a target is an error of `object_store`, which names the likely cause.

@@ -15,6 +15,7 @@ mod folder;
 mod lists;
 mod remote;
 mod retries;
+mod transfer;
 
 pub(crate) use digest::Digest;
 pub(crate) use folder::Folder;

@@ -30,8 +30,7 @@ use std::{env, error::Error as _, ffi::OsString, fmt::Debug, ops::Range, time::D
 const RETRIES: usize = 6;
 /// Maximum time during which a store request is retried.
 const RETRY_TIME: Duration = Duration::from_secs(60);
-/// Default timeout of a store request, unless the environment sets one: an upload part may be
-/// large, and a link slow.
+/// Default time in which a store request must make progress, unless the environment sets one.
 const REQUEST: &str = "300s";
 
 /// Cloud service that hosts a bucket.
