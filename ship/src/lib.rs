@@ -68,28 +68,29 @@ use wqcap_files::{
     index::{CaptureIndex, FlowTerms},
 };
 
-/// Configuration of shipping: source folders, store, sensor, and limits.
+/// Configuration of shipping: source folders, object store, sensor, and limits.
 #[derive(Clone, Debug)]
 pub struct ShipPlan {
-    /// Folder of the capture files.
+    /// Folder of the capture files to be shipped.
     pub dir: PathBuf,
-    /// Folder of the capture files' indexes; `None`: indexes are built in memory, which reads each
-    /// file once more.
+    /// Folder of the capture files' indexes; `None`: `wqcap ship` builds indexes in memory, which
+    /// reads each file once more.
     pub index_dir: Option<PathBuf>,
-    /// Folder of the flow records; `None`: no flow records are shipped.
+    /// Folder of the flow records to be shipped; `None`: no flow records are shipped.
     pub flows_dir: Option<PathBuf>,
     /// URL of the object store, in a form that [`check_url`](crate::store::check_url) accepts.
     pub store: String,
-    /// Name of the sensor that ships, a plain word.
+    /// Name of the sensor that ships: a plain word, which is part of object keys.
     pub sensor: String,
-    /// Name of the machine that ships; it identifies the machine if two use the same sensor name.
+    /// Name of the machine that ships, which identifies the machine if two machines use one sensor
+    /// name.
     pub host: String,
-    /// Selection of the capture files whose packets are sent; of other files only the tables of
-    /// blocks are sent.
+    /// Selection of the capture files whose packets are sent; of each other file only the table of
+    /// blocks is sent.
     pub packets: ShipSelection,
     /// Length of a part of a multipart upload in bytes.
     pub part_bytes: u64,
-    /// Maximum number of upload parts in transit.
+    /// Maximum number of upload parts that are being sent at a time.
     pub concurrency: usize,
     /// Bandwidth limit of uploads in bytes per second; `None`: no limit.
     pub bandwidth: Option<u64>,
@@ -120,7 +121,7 @@ impl ShipSelection {
         }
     }
 
-    /// Returns the decision to send packets if it is the same for all capture files; `None`: it
+    /// Returns the decision to send packets if it does not depend on the capture file; `None`: it
     /// depends on a file's content.
     pub(crate) fn of_each(&self) -> Option<bool> {
         match self {

@@ -28,14 +28,15 @@ use std::{
 };
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// Maximum number of sensor statuses that are read at a time.
+/// Maximum number of sensor statuses that a survey reads from the store concurrently.
 const AT_A_TIME: usize = 16;
-/// Number of newest hours of packets that are searched for sensors without a status.
+/// Number of newest hours with packets in which a survey searches the store for sensors without a
+/// status.
 const HOURS: usize = 3;
 
-/// Time for which a changed owner of a sensor name is reported.
+/// Time for which a survey reports that a sensor name has a new owner.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Time in seconds by which the clocks of a sensor and of the survey may differ.
+/// Accepted difference in seconds between the clocks of a sensor and of the survey.
 const CLOCKS_S: f64 = 300.0;
 
 /// Reason why an object store cannot be surveyed for its sensors.
@@ -77,15 +78,14 @@ pub struct Fleet {
 /// Status of a sensor, and the survey's conclusions from it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SensorFacts {
-    /// Status that the sensor has put in the store.
+    /// Status that the sensor has written to the store.
     #[serde(flatten)]
     pub status: SensorStatus,
     /// Age of the sensor's status in seconds.
     pub age_s: f64,
     /// Set when the sensor's status is older than the age limit of the survey.
     pub stale: bool,
-    /// Set when each frame that the sensor captured is in exactly one other line of its delivery
-    /// ledger.
+    /// Set when the lines of the sensor's delivery ledger sum up to the frames that it captured.
     pub adds_up: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct SensorFacts {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SurveyFinding {
-    /// No sensor has put a status in the store.
+    /// The store has no status of any sensor.
     Nobody,
     /// The status of a sensor is older than the age limit of the survey.
     Stale {
