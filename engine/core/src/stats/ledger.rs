@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Declares the ledger lines once, for one queue and for the total.
+/// Declares the lines of the ledger (frames by outcome) once, for one queue and for the total.
 macro_rules! lines {
     ($($(#[$doc:meta])* $line:ident,)+) => {
         /// Ledger of one queue, in frames. `received` is the sum of all other ledger lines.
@@ -75,7 +75,7 @@ fn is_zero(port: &u16) -> bool {
     *port == 0
 }
 
-/// Ledger line: its name, and a function that returns its value.
+/// Ledger line: its name, and a function that returns its number of frames in a queue's ledger.
 pub type LedgerLine = (&'static str, fn(&QueueLedger) -> u64);
 
 /// Ledger lines whose sum is `received`, with their names in the summary, in tables and in errors.
