@@ -16,7 +16,7 @@ const LOOKS: usize = 4;
 /// so it is read until it changes. An idle software NIC updates its counter with any query. A
 /// counter that does not change even then says nothing about the present time.
 const STILL_NS: u64 = 10_000;
-/// Uncertainty, in nanoseconds, of a clock sample whose device counter did not change.
+/// Uncertainty, in nanoseconds, of a clock sample whose device counter did not change: 1 s.
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
 /// Maximum number of samples of the NIC's clock by which the first reading exceeds a later one.

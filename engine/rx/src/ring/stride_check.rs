@@ -11,12 +11,12 @@ use wqcap_verbs::{FrameStrides, Striding};
 
 /// Number of a striding queue's buffers whose completions are checked.
 pub(super) const CHECKED_BUFFERS: u16 = 2;
-/// Number of a frame's first bytes of which at least one must differ from the mark.
+/// Number of a frame's first bytes of which at least one must differ from the mark in its buffer.
 const HEAD: u32 = 8;
-/// Number of a frame's last bytes of which at least one must differ from the mark.
+/// Number of a frame's last bytes of which at least one must differ from the mark in its buffer.
 const TAIL: u32 = 4;
 
-/// Position in a striding queue's ring that the next completion must be of.
+/// Position in a striding queue's ring at which the next completion is expected.
 pub(super) struct ExpectedStrides {
     pub shape: Striding,
     pub buffer: u32,
@@ -27,8 +27,8 @@ pub(super) struct ExpectedStrides {
 }
 
 impl ExpectedStrides {
-    /// Checks the completion of a frame or filler. `wqe` is the ring index of the WQE that the CQE
-    /// names; `None`: it names none, as mini CQEs.
+    /// Checks that the completion of a frame or filler has the expected position. `wqe` is the ring
+    /// index of the WQE that the CQE names; `None` for mini CQEs, which name no WQE.
     pub(super) fn check(
         &self,
         it: FrameStrides,
