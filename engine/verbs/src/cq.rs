@@ -155,7 +155,8 @@ pub struct Cq {
 }
 
 pub(crate) struct CqInner {
-    /// Of a [`PlainCq`], an `ibv_cq`, with which an `ibv_cq_ex` begins.
+    /// Pointer to the CQ. For a [`PlainCq`] it points to an `ibv_cq`, with which an `ibv_cq_ex`
+    /// begins.
     pub(crate) raw: *mut ffi::ibv_cq_ex,
     // Dropped after the CQ is destroyed.
     channel: Option<Channel>,

@@ -45,7 +45,7 @@ impl RingAccess {
         }
     }
 
-    /// Returns what the method offers.
+    /// Returns the capabilities of this method of access to rings.
     #[must_use]
     pub fn caps(self) -> RingCaps {
         match self {

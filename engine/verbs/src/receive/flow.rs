@@ -86,7 +86,7 @@ pub enum FlowKind {
     Sniffer,
 }
 
-/// Value and mask of the header bits that must match.
+/// Value and mask of the header bits that a flow rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
     /// Header field value to match, in host byte order.
