@@ -1,4 +1,4 @@
-//! Parser threads, which decide on the frames of work batches.
+//! Parser threads, which decide for the frames of work batches whether they are kept.
 
 use super::{Consumer, Judge, resequencer::Resequencer, work_batch::WorkBatch};
 use crate::{
@@ -26,7 +26,7 @@ pub struct ParserCpu {
     pub shared_core: bool,
 }
 
-/// State of a parser thread.
+/// Parser thread: the stage that it runs, with its channels.
 pub(super) struct Parser<J, S> {
     /// Channel of work batches from the receive loop to the parser.
     pub(super) inbox: Receiver<WorkBatch>,

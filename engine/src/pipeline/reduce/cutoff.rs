@@ -25,7 +25,8 @@ use crate::{
 /// Number of flows that are checked for silence when a flow is inserted into the cutoff's table.
 const SWEPT: usize = 4;
 
-/// Cutoff state of the flows of one reduction stage.
+/// Cutoff of one reduction stage: limits how much of each flow is kept, with the state of the
+/// flows.
 pub(super) struct Cutoff {
     /// Configured limits of `[[cutoff]]`.
     limits: CutoffLimits,
@@ -37,7 +38,8 @@ pub(super) struct Cutoff {
     report: CutoffReport,
 }
 
-/// Cutoff state of one flow. The alignment keeps it on two cache lines.
+/// State of one flow for the cutoff, which limits how much of it is kept. The alignment keeps it on
+/// two cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct CutFlow {
@@ -76,7 +78,8 @@ impl CutFlow {
         limits.restarts(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
-    /// Counts a frame of the flow towards its cutoff. Returns `true` if the frame is cut off.
+    /// Counts a frame of the flow towards its cutoff limit. Returns `true` if the frame is beyond
+    /// the limit, so that it is left out.
     #[inline]
     fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, report: &mut CutoffReport) -> bool {
         let flags = place.tcp_flags;
@@ -96,8 +99,8 @@ impl CutFlow {
 }
 
 impl Cutoff {
-    /// Creates an empty flow table for the cutoff. Should be called on the loop's thread, so that
-    /// the memory is local to its NUMA node.
+    /// Creates the cutoff of a reduction stage with an empty flow table. Should be called on the
+    /// loop's thread, so that the memory is local to its NUMA node.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
         Self {
             limits: CutoffLimits::new(plan),
@@ -118,9 +121,10 @@ impl Cutoff {
         self.report
     }
 
-    /// Counts a frame towards its flow's cutoff. Returns `true` if it is cut off.
+    /// Counts a frame towards its flow's cutoff limit. Returns `true` if the frame is beyond the
+    /// limit, so that it is left out.
     ///
-    /// Kept out of line, so that it takes no registers in stages without a cutoff.
+    /// The function is not inlined, so that it takes no registers in stages without a cutoff.
     #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, guess: Guess) -> bool {
         if let Some(flow) = self.table.guessed_mut(guess, &place.key)
@@ -132,7 +136,7 @@ impl Cutoff {
     }
 
     /// Counts a frame of a flow that is new or not at the guessed table position. Returns `true` if
-    /// the frame is cut off.
+    /// the frame is beyond the flow's cutoff limit.
     #[cold]
     fn cuts_after_search(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> bool {
         let found = self.table.search(place.hash, &place.key);

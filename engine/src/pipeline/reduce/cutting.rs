@@ -14,7 +14,7 @@ use crate::{
     pipeline::Frame,
 };
 
-/// Flow table that a cutoff uses.
+/// Flow table that a cutoff uses to count the frames of each flow.
 pub(super) enum CutoffTable {
     /// Separate flow table of the cutoff.
     Own(Cutoff),
@@ -78,8 +78,8 @@ impl CutoffTable {
         }
     }
 
-    /// Passes a frame to the observers and counts it towards its flow's cutoff. Returns `true` if
-    /// it is cut off.
+    /// Passes a frame to the observers and counts it towards its flow's cutoff limit. Returns
+    /// `true` if the frame is beyond the limit, so that it is left out.
     #[inline]
     pub(super) fn cuts(
         &mut self,

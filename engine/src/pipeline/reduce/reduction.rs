@@ -18,7 +18,8 @@ pub struct Reduction {
     pub dedup_ns: u64,
     /// Header fields in which a frame and its repetition may differ.
     pub dedup_ignore: Vec<MayDiffer>,
-    /// Bytes of memory of a deduplication window: one for each queue, and one more with time order.
+    /// Bytes of memory of a deduplication window: there is one for each queue, and one more with
+    /// time order.
     pub dedup_memory: u64,
     /// Sampling rate N: one in N frames or flows is kept.
     pub sample: u32,

@@ -17,15 +17,15 @@ const HEAVIEST: usize = 10;
 
 /// Counts of simulated frames by destination.
 pub(super) struct Tally {
-    /// Frames and bytes of each simulated queue.
+    /// Number of frames and bytes of each simulated queue.
     queues: Vec<Volume>,
-    /// Frames that a flow rule drops.
+    /// Number of frames and bytes that a flow rule drops.
     pub(super) dropped: Volume,
-    /// Frames that no flow rule takes and that are left to the kernel.
+    /// Number of frames and bytes that no flow rule takes and that are left to the kernel.
     pub(super) left: Volume,
-    /// Frames that the NIC does not hash, by reason.
+    /// Number of frames and bytes that the NIC does not hash, by reason.
     catch_all: [Volume; CatchAllReason::VARIANTS.len()],
-    /// Frames of which the NIC hashes only the addresses, by reason.
+    /// Number of frames and bytes of which the NIC hashes only the addresses, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
     /// Simulated flows with their load and queues.
     flows: Flows,
@@ -168,7 +168,7 @@ fn heaviest<'a>(
         .collect()
 }
 
-/// Returns the frames and bytes of each reason and their sum.
+/// Returns the frames and bytes of each reason, and the sum over all reasons.
 fn by_reason(names: &[&'static str], loads: &[Volume]) -> ByReason {
     let mut load = Volume::default();
     loads.iter().for_each(|part| load += *part);

@@ -24,8 +24,8 @@ pub(super) enum TunnelKind {
     Gre,
 }
 
-/// Beginning of the packet in a tunnel, with an empty Ethernet header in front if the tunnel
-/// carries none.
+/// Beginning of the packet in a frame's tunnel, with an empty Ethernet header in front if the
+/// tunnel carries none.
 pub(super) struct TunnelContent {
     /// Kind of tunnel around the packet.
     tunnel: TunnelKind,
@@ -85,11 +85,12 @@ impl TunnelContent {
     }
 }
 
-/// Found tunnel: its kind, the EtherType of the inner packet if that has no Ethernet header, and
-/// the inner packet.
+/// Result of the search for a tunnel: its kind, the EtherType of the inner packet if that has no
+/// Ethernet header, and the inner packet.
 type Found<'a> = Option<(TunnelKind, Option<u16>, &'a [u8])>;
 
-/// Parses the VXLAN packet in `datagram`, which begins with a UDP header.
+/// Parses `datagram`, which begins with a UDP header, as a VXLAN tunnel; returns `None` if it is
+/// none.
 fn vxlan(datagram: &[u8]) -> Found<'_> {
     let (header, inner) = datagram.get(Udp::LEN..)?.split_first_chunk::<8>()?;
     let [flags, _, _, _, a, b, c, _] = *header;
@@ -98,7 +99,8 @@ fn vxlan(datagram: &[u8]) -> Found<'_> {
     is_vxlan.then_some((TunnelKind::Vxlan { vni }, None, inner))
 }
 
-/// Parses the content of a GRE tunnel's `packet`, which begins with a GRE header.
+/// Parses `packet`, which begins with a GRE header, as a GRE tunnel; returns `None` if its content
+/// cannot be parsed.
 fn gre(packet: &[u8]) -> Found<'_> {
     let gre = Gre::new(packet).ok().filter(|it| it.version() == 0)?;
     let inner = packet.get(gre.header_len()..)?;
