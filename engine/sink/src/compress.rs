@@ -54,7 +54,7 @@ pub enum CompressError {
     /// The LZ4 encoder fails.
     #[error(transparent)]
     Lz4(io::Error),
-    /// The memory for the result is too short for the named part.
+    /// The memory for the compressed data is too short for the named part.
     #[error("no room {0}")]
     NoRoom(&'static str),
 }

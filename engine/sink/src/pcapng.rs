@@ -80,7 +80,7 @@ impl PcapngEncoder {
         self.ports.get(usize::from(queue)).copied().unwrap_or(0)
     }
 
-    /// Appends the description of an interface, of one of its queues if `queue` is given.
+    /// Appends the pcapng description of an interface, or of one of its queues if `queue` is given.
     fn describe(&self, out: &mut Vec<u8>, interface: &PortDescription, queue: Option<u16>) {
         let origin = &self.origin;
         let fcs_len = interface.fcs.then_some(FCS_LEN as u8);

@@ -115,9 +115,9 @@ pub(super) enum CloseFailure {
 /// Capture file to close, which gets no more write blocks.
 pub(super) struct ClosingFile {
     pub(super) named: NamedFile,
-    /// Bytes of whole frame records in the file.
+    /// Number of bytes of whole frame records in the file.
     pub(super) len: u64,
-    /// Number of frames in the file's whole records, and of their bytes.
+    /// Number of frames in the file's whole records, and the number of their bytes.
     pub(super) tally: FrameTally,
     /// Counters of the queues whose frames are in the file.
     pub(super) ledger: FileLedger,

@@ -153,7 +153,7 @@ struct Syncs {
 pub(super) struct ToSync {
     file: Arc<File>,
     part: PathBuf,
-    /// Bytes of whole frame records that were written before the sync was requested.
+    /// Number of bytes of whole frame records that were written before the sync was requested.
     written: u64,
     /// Directories to sync with the capture file.
     folders: Vec<PathBuf>,
@@ -208,7 +208,7 @@ pub(super) enum CreateFailure {
 }
 
 impl CreateFailure {
-    /// Returns the class of the failure for the disk's policy.
+    /// Returns the class of the failure, by which the policy for the disk decides.
     pub(super) fn class(&self) -> DiskError {
         match self {
             Self::Create { source, .. } => source.into(),

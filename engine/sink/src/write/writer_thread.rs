@@ -77,7 +77,7 @@ impl WriteSlot {
         }
     }
 
-    /// Frees the slot and returns the write that was in it.
+    /// Frees the slot and returns the block write that was in it.
     fn take(&mut self) -> Option<BlockWrite> {
         match mem::take(self) {
             Self::Free => None,

@@ -153,7 +153,7 @@ struct Runner {
 struct Running {
     child: Child,
     file: PathBuf,
-    /// Time at which the hook is killed.
+    /// Time at which the running hook is killed.
     until: Instant,
 }
 
