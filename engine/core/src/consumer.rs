@@ -125,7 +125,7 @@ impl Consumer for Count {
 /// Queue and parser number that identify a consumer within a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConsumerPlace {
-    /// Number of the consumer's queue, from 0.
+    /// Number of the consumer's receive queue, from 0.
     pub queue: u16,
     /// Number of the consumer's parser thread within its queue, from 0; 0 if the receive loop runs
     /// the consumer.

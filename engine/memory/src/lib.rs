@@ -30,7 +30,7 @@ const TOUCH: usize = 2 << 20;
 /// Kind of memory pages that back a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Reserved huge pages of the system (`vm.nr_hugepages`).
+    /// Huge pages that the system has reserved (`vm.nr_hugepages`).
     Huge,
     /// Ordinary pages, with transparent huge pages requested.
     Ordinary,

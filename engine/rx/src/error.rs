@@ -6,7 +6,7 @@ use wqcap_verbs::VerbsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RxError {
-    /// A verbs call failed.
+    /// A verbs call of the receive path failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// A WQ in error cannot be recovered.
@@ -29,10 +29,10 @@ pub enum RxError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoopError {
-    /// The receive ring failed.
+    /// The receive ring of a queue failed.
     #[error("queue {queue}: {source}")]
     Ring {
-        /// Number of the receive queue.
+        /// Number of the receive queue whose ring failed.
         queue: u16,
         /// Failure of the queue's receive ring.
         source: RingError,
@@ -40,7 +40,7 @@ pub enum LoopError {
     /// The WQ is in error and cannot be recovered.
     #[error("queue {queue}: the WQ is in error ({cause}) and cannot be recovered: {source}")]
     Recovery {
-        /// Number of the receive queue.
+        /// Number of the receive queue whose WQ is in error.
         queue: u16,
         /// Way in which the WQ's error was noticed.
         cause: WqErrorCause,
@@ -53,7 +53,7 @@ pub enum LoopError {
          \"frame\""
     )]
     FallBack {
-        /// Number of the receive queue.
+        /// Number of the receive queue with the striding WQ.
         queue: u16,
         /// Difference of a completion from the layout that a striding WQ's completions should have.
         mismatch: StrideMismatch,
@@ -70,7 +70,7 @@ pub enum LoopError {
          fault in wqcap: please report it"
     )]
     SlotsMissing {
-        /// Number of the receive queue.
+        /// Number of the receive queue whose slots are missing.
         queue: u16,
         /// Number of receive slots that were outside the ring when the loop ended.
         away: usize,
@@ -139,9 +139,9 @@ pub enum StrideMismatch {
     /// The frame of a completion does not begin at the next free stride.
     #[error("a frame begins at stride {found} instead of the next free one, {expected}")]
     First {
-        /// Next free stride of the buffer.
+        /// Index of the buffer's next free stride, where the frame should begin.
         expected: u32,
-        /// First stride that the completion reports.
+        /// Index of the first stride that the completion reports.
         found: u32,
     },
     /// The completion reports 0 strides, or more strides than are free in the buffer.
@@ -171,7 +171,7 @@ pub enum StrideMismatch {
     Unwritten {
         /// Length of the frame in bytes, as the completion reports it.
         len: u32,
-        /// First stride that the completion reports.
+        /// Index of the first stride that the completion reports.
         first: u32,
     },
     /// The completion is of a buffer that is not posted to the device.

@@ -16,11 +16,11 @@ pub struct OutputPlan {
     pub order: Order,
     /// Template for the names of capture files.
     pub name: NameTemplate,
-    /// Operator's comment on the capture.
+    /// Operator's comment on the capture, for readers of its files.
     pub comment: String,
     /// Format of the capture files: `pcap`, `pcapng` or `none`.
     pub format: Format,
-    /// Bytes of all queues' write buffers together.
+    /// Size of all queues' write buffers together, in bytes.
     pub buffer: u64,
     /// Reaction to frames when every write buffer waits for the disk.
     pub on_full: OnFull,

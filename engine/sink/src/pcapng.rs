@@ -23,9 +23,9 @@ const DROPCOUNT_LEN: usize = 12;
 /// Length in bytes of what follows the frame in each packet block: epb_flags and epb_queue of 8
 /// bytes each, the end of options, and the block's length.
 const END_LEN: usize = 20 + pcapng::BLOCK_TRAILER_LEN;
-/// Bit of epb_flags for the inbound direction.
+/// Bit of a packet block's epb_flags for the inbound direction.
 const INBOUND: u32 = 1;
-/// Bit of epb_flags for a CRC error.
+/// Bit of a packet block's epb_flags for a CRC error, a wrong FCS.
 const CRC_ERROR: u32 = 1 << 24;
 /// First byte of if_filter for a filter string of libpcap.
 const LIBPCAP_STRING: u8 = 0;
@@ -38,7 +38,7 @@ const MOST_TEXT: usize = 1000;
 pub struct PcapngEncoder {
     /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: u32,
-    /// Ports that receive the frames; at least one.
+    /// Captured ports that receive the frames; at least one.
     pub interfaces: Vec<PortDescription>,
     /// Index of each queue's port in [`PcapngEncoder::interfaces`]; empty: all queues are of the
     /// first port.

@@ -27,7 +27,7 @@ pub struct SinkRequests {
     rotations: AtomicU64,
     /// Conditions for starting the file after each file that sinks begin from now on.
     rotation: Mutex<Rotation>,
-    /// Number of marks that operators set.
+    /// Number of marks that operators set in the run.
     marked: AtomicU64,
     /// Latest marks that operators set, at most [`MOST_MARKS`], oldest first.
     marks: Mutex<VecDeque<Arc<str>>>,

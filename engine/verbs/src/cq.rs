@@ -212,7 +212,7 @@ impl CqInner {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// `wr_id` of the completed WR.
+    /// Identifier of the completed WR (`wr_id`), which its poster chose.
     pub wr_id: u64,
     /// Status of the completed WR (`ibv_wc_status`); 0 is success. On any other status, `byte_len`
     /// and `timestamp` are 0.

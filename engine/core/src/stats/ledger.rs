@@ -105,9 +105,9 @@ pub struct Unbalanced {
     pub queue: u16,
     /// Number of frames that the NIC delivered to the queue.
     pub received: u64,
-    /// Sum of all ledger lines except `received`.
+    /// Sum of all ledger lines of the queue except `received`.
     pub sum: u64,
-    /// Names and values of the ledger lines, as text.
+    /// Names and values of the queue's ledger lines, as text.
     pub lines: String,
 }
 

@@ -115,17 +115,17 @@ end_counters! { captured filtered sampled_out deduplicated cut_off dropped_stora
 /// Counters of the later outcomes of frames that a loop or parser has already counted as captured.
 #[derive(Debug, Default)]
 struct WriterCounters {
-    /// Captured frames that could not be written.
+    /// Counter of captured frames that could not be written.
     lost: SharedVolume,
-    /// Captured frames that came too late for the merge in time order.
+    /// Counter of captured frames that came too late for the merge in time order.
     late: SharedVolume,
-    /// Captured frames that repeat another queue's frame.
+    /// Counter of captured frames that repeat another queue's frame.
     repeated: SharedVolume,
-    /// Captured frames that were sampled out after the merge in time order.
+    /// Counter of captured frames that were sampled out after the merge in time order.
     sampled_out: SharedVolume,
-    /// Captured frames that were cut off after the merge in time order.
+    /// Counter of captured frames that were cut off after the merge in time order.
     cut_off: SharedVolume,
-    /// Captured frames in finished files.
+    /// Counter of captured frames that are in finished capture files.
     kept: SharedVolume,
 }
 
@@ -134,7 +134,7 @@ struct WriterCounters {
 struct SharedVolume {
     /// Number of counted frames.
     frames: AtomicU64,
-    /// Bytes of the counted frames.
+    /// Number of bytes of the counted frames.
     bytes: AtomicU64,
 }
 
@@ -180,7 +180,7 @@ impl QueueCounters {
         c.errors.store(received.errors, Ordering::Relaxed);
     }
 
-    /// Publishes the counts of frames by verdict.
+    /// Publishes the numbers of frames by their consumer's verdict.
     #[inline]
     pub fn publish_ends(&self, ends: &VerdictCounts) {
         self.ended.0.store(ends);

@@ -19,7 +19,7 @@ const REMEMBERED: usize = 100;
 /// clock is known only as precisely as a busy host can read it.
 const CLOCKS_NS: u64 = 50_000_000;
 
-/// Cause of an outage.
+/// Cause of an outage, in which a capture receives no frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -76,7 +76,7 @@ pub struct Outages {
     count: u64,
     /// Total duration of the outages that are over, in nanoseconds.
     over_ns: u64,
-    /// Last outages, at most [`REMEMBERED`], oldest first.
+    /// Last outages of the run, at most [`REMEMBERED`], oldest first.
     last: VecDeque<Outage>,
 }
 
@@ -104,7 +104,7 @@ impl Outages {
         self.last.iter()
     }
 
-    /// Returns the outages that are not over.
+    /// Returns the outages of the run that are not over.
     pub fn lasting(&self) -> impl Iterator<Item = &Outage> {
         self.last.iter().filter(|it| it.to_ns.is_none())
     }
@@ -185,7 +185,7 @@ impl OutageLog {
         self.lock().end(cause, ns)
     }
 
-    /// Locks the outages of the log.
+    /// Locks the log and returns its outages.
     fn lock(&self) -> MutexGuard<'_, Outages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -95,7 +95,7 @@ fn wait_for(fds: &mut [PollFd<'_>], timeout: Duration) -> bool {
 pub struct Alarm {
     /// `true` after the capture's alarm was raised.
     raised: AtomicBool,
-    /// Wake-up of the capture's owner.
+    /// Wake-up of the capture's owner when the alarm is raised.
     owner: Wakeup,
 }
 

@@ -58,7 +58,7 @@ pub struct Disturbance {
 /// Clock discipline: computes the conversion from device stamps to nanoseconds from clock readings.
 #[derive(Clone, Debug)]
 pub struct ClockDiscipline {
-    /// Form of the time stamps in completions.
+    /// Form of the device's time stamps in completions.
     form: StampForm,
     /// `true` if the stamp conversion follows the host's time, `false` if it follows the NIC's.
     held: bool,

@@ -28,14 +28,14 @@ const MOMENT: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ClockReading {
-    /// Value of the device's counter, in ticks.
+    /// Value of the device's counter at the reading, in ticks.
     pub ticks: u64,
     /// NIC's time as the driver computes it from the device's counter; `None` if the driver does
     /// not report it.
     pub nic: Option<NicTime>,
-    /// Host's system time, in nanoseconds since 1970.
+    /// Host's system time at the reading, in nanoseconds since 1970.
     pub system_ns: u64,
-    /// Time on the host's monotonic clock, in nanoseconds.
+    /// Time of the reading on the host's monotonic clock, in nanoseconds.
     pub mono_ns: u64,
     /// Maximum distance of a clock reading's host times from the time of its counter value, in
     /// nanoseconds either way.

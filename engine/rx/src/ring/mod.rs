@@ -120,7 +120,7 @@ pub struct Batch {
     /// Returned slots that are reposted with this batch: slots of earlier batches, and used up
     /// buffers of a striding queue.
     pub(crate) home: Vec<Slot>,
-    /// Maximum number of completions in the batch.
+    /// Maximum number of completions that one poll enters into the batch.
     size: usize,
 }
 

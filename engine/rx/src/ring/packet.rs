@@ -21,7 +21,7 @@ pub struct PacketQueue {
     socket: Arc<PacketSocket>,
     ring: BlockRing,
     tokens: BufferTokens,
-    /// Number of blocks of the ring.
+    /// Number of blocks of the packet socket's ring.
     blocks: u32,
     /// Index of the block that the kernel passes on next, or that is being read.
     current: u32,

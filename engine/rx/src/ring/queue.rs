@@ -120,7 +120,7 @@ fn unsupported(what: &str) -> VerbsError {
 /// Receive queue of a device, by method of access.
 #[non_exhaustive]
 pub enum DeviceQueue {
-    /// Queue accessed through the verbs.
+    /// Receive queue accessed through the verbs.
     Verbs(VerbsQueue),
     /// Queue accessed directly in the memory of its WQ and CQ.
     Direct(DirectQueue),
@@ -128,16 +128,16 @@ pub enum DeviceQueue {
     Striding(DirectQueue<ManyFrames>),
     /// Queue with one frame per WR that replaced a striding queue.
     Pieces(PieceQueue),
-    /// Queue of a device without WQs.
+    /// Receive queue of a RAW_PACKET QP, for a device without WQs.
     RawQp(RawQpQueue),
 }
 
 /// Handle of the WQ or QP that a ring's frames are steered to.
 #[derive(Clone)]
 pub enum QueueHandle {
-    /// WQ, an entry for an indirection table.
+    /// Handle of a WQ, which is an entry for an indirection table.
     Wq(WqHandle),
-    /// RAW_PACKET QP with its own receive queue, to which flow rules lead.
+    /// Handle of a RAW_PACKET QP with its own receive queue, to which flow rules lead.
     RawQp(RawQpHandle),
 }
 

@@ -22,7 +22,7 @@ pub(super) struct ExpectedStrides {
     pub buffer: u32,
     /// Number of strides used up in the buffer.
     pub used: u32,
-    /// Ring index of the buffer's WQE.
+    /// Ring index of the WQE that names the buffer.
     pub wqe: u32,
 }
 

@@ -130,7 +130,7 @@ unsafe impl Queue for XdpQueue {
         Ok(())
     }
 
-    /// Clears a pending error of the socket.
+    /// Clears a pending error of the AF_XDP socket.
     fn take_event(&mut self) -> bool {
         self.socket.clear_error();
         true

@@ -100,7 +100,7 @@ pub struct Taken {
 pub struct SlotsLost {
     /// Number of lost receive slots, and so of frames.
     pub frames: u64,
-    /// Reason for the loss of the receive slots.
+    /// Reason for which the pipeline lost the receive slots.
     pub why: String,
 }
 
@@ -761,7 +761,7 @@ impl Ended {
 struct EarlyRecoveries {
     /// Number of expected error events of WQs that are already recovered.
     events: u32,
-    /// Time of the last WQ recovery.
+    /// Time of the last recovery of the WQ; `None`: it was not recovered.
     since: Option<Instant>,
 }
 

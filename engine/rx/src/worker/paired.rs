@@ -108,13 +108,13 @@ pub struct MergedBatch<'a> {
 /// Successive frames of one queue in a [`MergedBatch`].
 #[derive(Clone, Copy)]
 pub struct MergedRun<'a> {
-    /// Index of the queue in the paired loop.
+    /// Index among the paired loop's queues of the queue that has the run's frames.
     pub queue: usize,
     /// Frames of the run in the order of reception.
     pub frames: &'a [Filled],
     /// Time of reception of each frame of the run, in nanoseconds since 1970.
     pub stamps: &'a [u64],
-    /// Memory of the queue's slots.
+    /// Memory of the receive slots that hold the run's frames.
     pub memory: &'a SlotMemory,
 }
 
@@ -149,7 +149,7 @@ impl<'a> MergedBatch<'a> {
     }
 }
 
-/// Queue of a paired loop.
+/// One of the receive queues that a paired loop polls.
 pub struct PairedQueue {
     lane: Box<dyn PortLane>,
     hold: Hold,
@@ -193,7 +193,7 @@ trait PortLane: Send {
     /// Makes a turn of the queue's worker, which reposts the slots of `hold` and leaves new frames there.
     /// Returns `true` if there is more to do.
     fn turn(&mut self, hold: &mut Hold) -> bool;
-    /// Returns the memory of the queue's slots.
+    /// Returns the memory of the queue's receive slots.
     fn memory(&self) -> &SlotMemory;
     /// Returns the state of the frames that the queue has not entered, after a turn that found
     /// none.
@@ -218,13 +218,13 @@ pub type LoopEnd = (u16, Box<dyn Send>, Ended);
 
 /// State of a queue in a paired loop.
 enum LanePhase {
-    /// The loop polls the ring.
+    /// The loop polls the queue's ring.
     Receiving,
     /// The loop no longer polls the ring, and still holds frames of it.
     Leaving(Ended),
     /// The loop waits for the ring that replaces the one that it has left.
     Away(Ended),
-    /// The queue delivers no more frames.
+    /// The queue has ended and delivers no more frames.
     Ended(Ended),
 }
 
@@ -379,7 +379,7 @@ impl<Q: Queue + Send + 'static> PortLane for WorkerLane<Q> {
 
 /// Receive loop of several queues, ready to run on its thread.
 pub struct PairedWorker<O> {
-    /// Queues that the loop polls.
+    /// Queues that the paired loop polls, one of each port.
     pub queues: Vec<PairedQueue>,
     /// Outlet that takes the frames of all queues.
     pub outlet: O,
@@ -389,7 +389,7 @@ pub struct PairedWorker<O> {
     pub budget: Option<Arc<Budget>>,
 }
 
-/// Progress of a paired loop.
+/// Progress of a paired loop: its next frames, and the times of its empty turns.
 struct Progress {
     /// Ranges of held frames that are passed on next.
     runs: Vec<FrameRange>,

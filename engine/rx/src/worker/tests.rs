@@ -13,7 +13,7 @@ use wqcap_verbs::WqState;
 const SLOTS: u32 = 16;
 /// `IBV_WC_LOC_LEN_ERR`: the frame was too long; the WQ stays ready.
 const TOO_LONG: u32 = 1;
-/// `IBV_WC_LOC_PROT_ERR`: the WQ goes into error.
+/// `IBV_WC_LOC_PROT_ERR`: a completion with this error puts the WQ into error.
 const PROTECTION: u32 = 4;
 
 /// Record of the calls to an outlet, shared with the test.
@@ -23,7 +23,7 @@ struct Seen {
     frames: Vec<Vec<u8>>,
     /// Number of frames in each batch that the outlet took.
     batches: Vec<usize>,
-    /// Number of calls of [`Outlet::wait`].
+    /// Number of calls of the outlet's [`Outlet::wait`].
     waits: u32,
 }
 
@@ -33,7 +33,7 @@ struct Sink {
     seen: Arc<Mutex<Seen>>,
     /// Room of the outlet after each successive wait; unlimited once the list is used up.
     rooms: VecDeque<usize>,
-    /// Value that [`Outlet::room`] returns.
+    /// Number of frames that the outlet's [`Outlet::room`] returns.
     room: usize,
     /// `true`: the outlet keeps the frames, as parsers do, and returns their slots at the end.
     keeps: bool,

@@ -15,7 +15,7 @@ pub struct PinnedFiles {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct GaugeState {
-    /// Set while a retention limit is set.
+    /// Set while a retention limit on capture files is set.
     is_on: bool,
     pinned: PinnedFiles,
     outlook: Option<Outlook>,

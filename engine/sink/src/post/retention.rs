@@ -146,7 +146,7 @@ impl RetentionLimits {
 }
 
 impl RetentionTrigger {
-    /// Returns the present retention limits.
+    /// Returns the present retention limits on capture files.
     pub(super) fn limits(&self) -> Retention {
         *self.limits.lock()
     }
@@ -255,7 +255,7 @@ enum TidyFailure {
     Delete { path: PathBuf, source: io::Error },
 }
 
-/// State of the retention thread.
+/// State of the thread that deletes capture files by the retention limits.
 struct RetentionThread {
     dir: PathBuf,
     keep: Retention,

@@ -47,7 +47,7 @@ pub struct EncryptionReport {
     pub left: u64,
 }
 
-/// Result of the encryption thread.
+/// Result of the encryption thread: its report, its files and its failures.
 #[derive(Debug, Default)]
 pub(crate) struct SealedFiles {
     pub(crate) report: EncryptionReport,

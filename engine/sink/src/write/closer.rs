@@ -96,10 +96,10 @@ enum CloserFailure {
 /// Failure to close a complete capture file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CloseFailure {
-    /// A file without records cannot be removed.
+    /// A capture file without records cannot be removed.
     #[error("cannot remove the empty capture file {}: {source}", part.display())]
     Remove { part: PathBuf, source: io::Error },
-    /// A file with records cannot be finished.
+    /// A capture file with records cannot be finished.
     #[error(
         "cannot {step} the capture file {}: {source}; the file keeps its .part name",
         part.display()

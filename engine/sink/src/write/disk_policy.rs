@@ -73,7 +73,7 @@ pub(super) enum WriteDecision {
     /// The block is written again from byte `from`, with plain writes. With `leaves_direct` the file
     /// leaves direct I/O before.
     Repeat { from: usize, leaves_direct: bool },
-    /// The block is not written again now.
+    /// The block is not written again now; the value is the outcome of its write.
     End(WriteEnd),
 }
 
@@ -113,7 +113,7 @@ pub(super) enum RingDecision {
 /// Notice for the user about a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskNotice {
-    /// The disk has become full.
+    /// The disk has become full: writing pauses.
     Full,
     /// The disk was full for a time, and has room again or the run has ended.
     WasFull { lasted: Duration },

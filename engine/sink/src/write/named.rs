@@ -155,7 +155,7 @@ pub(super) struct ToSync {
     part: PathBuf,
     /// Number of bytes of whole frame records that were written before the sync was requested.
     written: u64,
-    /// Directories to sync with the capture file.
+    /// Directories to sync together with the capture file.
     folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
@@ -195,7 +195,7 @@ pub(super) struct SyncFailure {
 /// Failure to create a capture file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreateFailure {
-    /// The file cannot be created or linked.
+    /// The capture file cannot be created or linked.
     #[error("output.dir: cannot create {}: {source}", part.display())]
     Create { part: PathBuf, source: io::Error },
     /// Other files have all names that the file may get.

@@ -24,7 +24,7 @@ use std::{collections::VecDeque, mem};
 /// State of an open capture file: what happens to its next block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileState {
-    /// The next block is written at once.
+    /// The file's next block is written at once.
     Open,
     /// A partial block is being written. The next block repeats its last sector, and waits.
     Tail,

@@ -493,7 +493,7 @@ struct Seen {
     disk: Hand,
     tasks: Receiver<CloserTask>,
     deadline: Arc<ShutdownDeadline>,
-    /// Channel of emptied blocks.
+    /// Channel of emptied write blocks back to the sink.
     empty: Sender<Block>,
 }
 

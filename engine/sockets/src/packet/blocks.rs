@@ -30,7 +30,7 @@ unsafe impl Send for BlockMemory {}
 unsafe impl Sync for BlockMemory {}
 
 impl BlockMemory {
-    /// Maps the ring of a packet socket.
+    /// Maps the ring of a packet socket into the process.
     pub(super) fn map(socket: BorrowedFd<'_>, blocks: u32, block_bytes: u32) -> io::Result<Self> {
         let memory = |start| Self {
             start,

@@ -19,7 +19,7 @@ const WORDS: usize = 24;
 /// # Safety
 /// `COMMAND` reads `Self` as its part of `union bpf_attr`, and `Self` has no padding.
 pub(super) unsafe trait BpfCommand {
-    /// Number of the command (`enum bpf_cmd`).
+    /// Number of the command of bpf(2) (`enum bpf_cmd`).
     const COMMAND: c_int;
 
     /// Runs the command, and returns its result.
@@ -83,7 +83,7 @@ unsafe impl BpfCommand for MapAttr {
 }
 
 impl MapAttr {
-    /// Creates the BPF map.
+    /// Creates the BPF map that this argument describes.
     pub(super) fn create(&self) -> io::Result<OwnedFd> {
         // SAFETY: the argument has no addresses, and the command returns a descriptor.
         unsafe { self.open() }

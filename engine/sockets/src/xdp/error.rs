@@ -13,7 +13,7 @@ pub enum XdpError {
         creation_remedy(source)
     )]
     Create {
-        /// Address family of the socket.
+        /// Address family of the socket that cannot be created.
         kind: &'static str,
         /// Error that the kernel returned.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum XdpError {
     Mtu {
         /// Name of the interface.
         interface: String,
-        /// MTU of the interface.
+        /// MTU of the interface in bytes.
         mtu: u32,
         /// Size in bytes of a chunk of the receive memory.
         chunk_bytes: u32,
@@ -76,9 +76,9 @@ pub enum XdpError {
     Memory {
         /// Name of the interface.
         interface: String,
-        /// Number of the receive queue.
+        /// Number of the receive queue whose memory cannot be allocated.
         queue: u32,
-        /// Failure of the allocation.
+        /// Failure of the allocation of the receive memory.
         source: ResourceError,
     },
     /// The AF_XDP socket of a receive queue cannot be prepared or read.
@@ -89,7 +89,7 @@ pub enum XdpError {
     Queue {
         /// Name of the interface.
         interface: String,
-        /// Number of the receive queue.
+        /// Number of the receive queue of the socket.
         queue: u32,
         /// Step that failed, such as "bind the AF_XDP socket".
         step: &'static str,

@@ -80,11 +80,11 @@ impl<T> EntryRing<T> {
 /// Frame that an AF_XDP socket received into a chunk of the receive memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpFrame {
-    /// Index of the frame's chunk.
+    /// Index of the chunk that holds the frame.
     pub chunk: u32,
     /// Offset of the frame's first byte in its chunk.
     pub at: u32,
-    /// Number of bytes of the frame.
+    /// Number of bytes of the frame in the chunk.
     pub len: u32,
     /// Time at which the XDP program got the frame, in nanoseconds since 1970. If the driver has no
     /// room for the program's stamp, the time at which the process found the frame.

@@ -188,7 +188,7 @@ impl XdpSocket {
         let _ = net::recv(self, &mut nothing[..], RecvFlags::DONTWAIT);
     }
 
-    /// Clears the pending error of the socket.
+    /// Clears the pending error of the AF_XDP socket.
     pub fn clear_error(&self) {
         // The result is the pending error itself.
         let _ = sockopt::socket_error(self);

@@ -127,7 +127,7 @@ fn flow(number: u8) -> Vec<u8> {
     header
 }
 
-/// Sender of frames at the far end.
+/// Sender of frames at the far end of the veth pair.
 struct Far(RawPacket);
 
 impl Far {

@@ -24,7 +24,7 @@ pub struct RingCaps {
     pub in_memory: bool,
     /// The buffer of a WR can take many frames (striding WQs).
     pub striding: bool,
-    /// Compressed completions can be read.
+    /// Compressed completions of the ring's CQ can be read.
     pub compression: bool,
     /// Completions report the VLAN tag that the NIC stripped from a frame.
     pub stripped_tags: bool,

@@ -27,9 +27,9 @@ pub struct InspectedAttr {
     pub buffer: u32,
     /// Number of scatter entries of a WQE, adjacent in memory.
     pub max_sge: u32,
-    /// Creation flags of the WQ (`ibv_wq_flags`).
+    /// Creation flags of the inspected WQ (`ibv_wq_flags`).
     pub flags: u32,
-    /// Kind of time stamps in completions.
+    /// Kind of time stamps in the inspected queue's completions.
     pub stamps: CompletionStamps,
     /// Strides of a WQE's buffer, which many frames share; `None`: a WQE takes one frame.
     pub striding: Option<Striding>,

@@ -61,7 +61,7 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Message slot that the device holds.
+/// Message slot that the device holds, and the QP or SRQ to which it is lent.
 struct Lent {
     index: u32,
     to: BorrowerId,
