@@ -27,8 +27,9 @@ pub(super) struct ExpectedStrides {
 }
 
 impl ExpectedStrides {
-    /// Checks that the completion of a frame or filler has the expected position. `wqe` is the ring
-    /// index of the WQE that the CQE names; `None` for mini CQEs, which name no WQE.
+    /// Checks the completion of a frame or filler: its position, its number of strides, and that
+    /// the device wrote the frame. `wqe` is the ring index of the WQE that the CQE names; `None`
+    /// for mini CQEs, which name no WQE.
     pub(super) fn check(
         &self,
         it: FrameStrides,

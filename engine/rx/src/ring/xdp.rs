@@ -54,7 +54,8 @@ impl XdpQueue {
         }
     }
 
-    /// Enters at most `limit` of the frames that the socket's ring holds into the ring's account.
+    /// Enters at most `limit` of the frames that waited at the last refresh into the ring's
+    /// account.
     #[inline]
     fn enter(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         let memory = account.memory;
