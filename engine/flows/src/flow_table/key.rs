@@ -1,4 +1,5 @@
-//! Key of a flow, and the secret hash that spreads keys over a table.
+//! Key of a flow (addresses, ports, VLANs, tunnel), and the secret hash that spreads keys over a
+//! table.
 
 use foldhash::{SharedSeed, fast::FoldHasher};
 use std::{
@@ -43,7 +44,7 @@ pub struct ShortKey {
     pair: u64,
     network: u64,
     ports: u32,
-    /// Protocol and IP version of the flow.
+    /// Protocol and IP version of the flow that the short key identifies.
     kind: u16,
 }
 
@@ -94,8 +95,9 @@ impl Key {
     /// Value for flow keys without a tunnel's network identifier.
     const NO_NETWORK: u32 = u32::MAX;
 
-    /// Returns the flow key of a frame, and whether the frame went from the flow's lower end to its
-    /// upper one. With IP, the ends are in the order of the frame; call [`Key::order`] then.
+    /// Returns the flow key of a frame, and `true` if the frame went from the flow's lower end
+    /// (address and port) to its upper one. With IP, the ends are in the order of the frame; call
+    /// [`Key::order`] then.
     #[inline]
     pub fn from_headers(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
         let (ends, upward) = if inner.tuple.version == 0 {
@@ -125,7 +127,8 @@ impl Key {
         }
     }
 
-    /// Moves the flow's lower end to the first place; returns `false` if the ends were exchanged.
+    /// Moves the lower of the flow key's two ends to the first place; returns `false` if the ends
+    /// were exchanged.
     #[inline]
     pub fn order(&mut self) -> bool {
         let [src, dst] = self.ends.map(whole);
@@ -190,7 +193,7 @@ impl Key {
         }
     }
 
-    /// Returns both ends of the flow, the lower one first.
+    /// Returns both ends (addresses and ports) of the flow, the lower one first.
     pub fn ends(&self) -> FiveTuple {
         let [src, dst] = self.ends.map(|it| whole(it).to_be_bytes());
         let ports = [48, PORTS].map(|at| (self.transport >> at) as u16);
@@ -218,15 +221,16 @@ pub struct FlowPlace {
     pub key: Key,
     /// Hash of the frame's flow key.
     pub hash: u32,
-    /// `true` if the frame went from the flow's lower end to its upper one.
+    /// `true` if the frame went from the flow's lower end (address and port) to its upper one.
     pub upward: bool,
-    /// TCP control bits of the frame.
+    /// TCP control bits (flags) of the frame.
     pub tcp_flags: u8,
 }
 
 impl FlowPlace {
-    /// Sets the flow key, hash and direction from a frame with these headers. In place and out of
-    /// line: a copy would wait for the words just written. `seed` comes from [`hash_seed`].
+    /// Sets the flow key, its hash and the direction of a frame with the headers `outer` and
+    /// `inner`. The function writes in place and is not inlined: a copy would wait for the words
+    /// just written. `seed` comes from [`hash_seed`].
     #[inline(never)]
     pub fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: HashSeed) {
         let (mut key, upward) = Key::from_headers(frame, outer, inner);

@@ -1,4 +1,4 @@
-//! Rows and columns of a table, for all tables.
+//! Rows and columns of a Parquet table, the common part of all tables.
 
 /// Row of a Parquet table of flows, DNS or DHCP.
 pub(super) trait ParquetRow: Sized + 'static {

@@ -23,7 +23,7 @@ pub(super) struct HeavyHitter<K> {
     pub(super) error: u64,
 }
 
-/// Sketch of the heaviest keys of a stream.
+/// Sketch of the heaviest keys of a stream, with their counts in bounded memory.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch<K> {
     sets: Box<[[HeavyHitter<K>; WAYS]]>,
