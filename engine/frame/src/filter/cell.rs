@@ -1,4 +1,4 @@
-//! Replacement of the filter while a capture runs.
+//! Replacement of the capture's packet filter while the capture runs.
 //!
 //! A loop reads one generation number per batch. Only if the number has changed does the loop take
 //! the lock and the new filter. A filter therefore applies to whole batches, and the hot path never
@@ -80,7 +80,7 @@ impl FilterReader {
         &self.filter
     }
 
-    /// Takes over a new packet filter if the cell has one; called between two batches of frames.
+    /// Loads the cell's packet filter if it was replaced; called between two batches of frames.
     /// Returns `true` if the filter has changed.
     #[inline]
     pub fn refresh(&mut self) -> bool {

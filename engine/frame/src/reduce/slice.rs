@@ -1,4 +1,5 @@
-//! Slice length of frames, as it is written in the configuration and on the command line.
+//! Slice, the header after which frames are truncated, as it is written in the configuration and on
+//! the command line.
 
 use serde::{Deserialize, Serialize};
 
