@@ -7,7 +7,7 @@ use domain::base::Message;
 /// Maximum number of questions that are parsed per DNS message. Servers answer only one.
 const MOST_QUESTIONS: usize = 16;
 
-/// Parsed DNS query or answer.
+/// Parsed DNS query or answer: identifier, response code and questions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsMessage {
     /// DNS identifier that is equal in a query and its answer.
@@ -20,7 +20,7 @@ pub struct DnsMessage {
     pub questions: Vec<Question>,
 }
 
-/// Question of a DNS message.
+/// Question of a DNS message: a name and a record type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Question {
@@ -92,7 +92,8 @@ pub(crate) fn is_framed(bytes: &[u8]) -> bool {
     has_header && has_code && has_few_questions
 }
 
-/// Splits a stream of DNS over TCP: see [`crate::PayloadKind::split`].
+/// Splits a stream of DNS over TCP into a part that can be parsed and a part that is not needed:
+/// see [`crate::PayloadKind::split`].
 pub(crate) fn split(stream: &[u8]) -> (usize, usize) {
     let mut at = 0;
     loop {

@@ -8,7 +8,7 @@ use tls_parser::{
     parse_tls_handshake_client_hello, parse_tls_handshake_server_hello,
 };
 
-/// Type of a TLS record with handshake messages.
+/// Content type of a TLS record with handshake messages.
 pub(crate) const HANDSHAKE: u8 = 0x16;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
@@ -22,7 +22,7 @@ pub(crate) enum Carrier {
     Quic,
 }
 
-/// Names found in a TLS hello.
+/// Names and properties found in a TLS hello of a client or server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
     Client {
@@ -35,13 +35,14 @@ pub(crate) enum Hello {
         ja4: String,
     },
     Server {
-        /// TLS version chosen in the server hello.
+        /// TLS version number chosen in the server hello.
         version: u16,
     },
 }
 
-/// Parses the hello in the records at the start of a TLS stream, which may be truncated after the
-/// hello. A message may be divided into records of any length: RFC 8446 section 5.1.
+/// Parses the hello (first handshake message) in the records at the start of a TLS stream, which
+/// may be truncated after the hello. A message may be divided into records of any length: RFC 8446
+/// section 5.1.
 pub(crate) fn hello(bytes: &[u8]) -> Option<Hello> {
     let (mut rest, mut message) = (bytes, Vec::with_capacity(bytes.len()));
     while let Some((&[HANDSHAKE, _, _, high, low], behind)) = rest.split_first_chunk::<RECORD>() {
@@ -99,7 +100,7 @@ pub(crate) fn hello_end(bytes: &[u8]) -> Result<Option<usize>, PayloadError> {
     }
 }
 
-/// Parses a complete TLS handshake message; bytes after it are ignored.
+/// Parses a complete TLS handshake message, which must be a hello; bytes after it are ignored.
 pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     let [kind, a, b, c, rest @ ..] = bytes else {
         return None;
