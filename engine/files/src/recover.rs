@@ -368,7 +368,8 @@ mod tests {
         all.remove(0)
     }
 
-    /// Returns a temporary folder, in memory where possible: each of hundreds of files is synced.
+    /// Returns a temporary folder, in memory where possible: each of hundreds of files in it is
+    /// synced.
     fn scratch() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
@@ -528,7 +529,7 @@ mod tests {
         assert!(dir.path().join("tap-7.pcapng").exists() && !theirs.exists());
     }
 
-    /// The mark counts for any file name and any compression.
+    /// The capture mark in a pcap header counts for any file name and any compression.
     #[test]
     fn a_pcap_file_of_any_name_is_recognised_by_the_mark_in_its_header() {
         let (file, starts) = written(FileFormat::Pcap, 3);

@@ -52,7 +52,7 @@ pub struct FlowLimit {
 /// Counters of frames that the cutoff left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct CutoffReport {
-    /// Number of flows of which the cutoff left out frames.
+    /// Number of flows from which the cutoff left out frames.
     pub flows: u64,
     /// Number of bytes on the wire of the frames that the cutoff left out.
     pub bytes: u64,

@@ -174,7 +174,7 @@ mod tests {
         [&[kind, 1, 2, 3][..], &options.concat()].concat()
     }
 
-    /// Encapsulates a message in a relay message.
+    /// Encapsulates a DHCPv6 message in a relay message.
     fn relayed(kind: u8, options: &[Vec<u8>], inner: &[u8]) -> Vec<u8> {
         let mut bytes = vec![kind, 0];
         bytes.extend([0; 32]);
@@ -187,7 +187,7 @@ mod tests {
         DhcpMessage::read_v6(&message(kind, options)).unwrap()
     }
 
-    /// Builds an address option with a valid lifetime of `valid` seconds.
+    /// Builds a DHCPv6 address option with a valid lifetime of `valid` seconds.
     fn address_option(address: Ipv6Addr, valid: u8) -> Vec<u8> {
         let times = [0, 0, 0, 0, 0, 0, 0, valid];
         option(IA_ADDRESS, &[&address.octets()[..], &times].concat())

@@ -119,7 +119,7 @@ pub(crate) fn split(stream: &[u8]) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Builds a message of header and questions.
+    /// Builds a DNS message of header and questions.
     fn message(flags: [u8; 2], questions: &[(&[u8], u16)], answers: u8) -> Vec<u8> {
         let mut bytes = vec![0x12, 0x34, flags[0], flags[1]];
         let count = u8::try_from(questions.len()).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!((messages.len(), ended), (1, Err(PayloadError)));
     }
 
-    /// Builds a message in a stream, with further `records` bytes.
+    /// Builds a DNS message as in a TCP stream, with further `records` bytes.
     fn framed(records: usize) -> Vec<u8> {
         let mut one = message([1, 0], &[(NAME, 28)], 0);
         one.resize(one.len() + records, 0);

@@ -120,7 +120,7 @@ fn digest(list: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the fields of the specification's example, with added GREASE values.
+    /// Returns the hello fields of the example in the JA4 specification, with added GREASE values.
     fn example() -> Traits<'static> {
         Traits {
             transport: 't',

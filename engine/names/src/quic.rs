@@ -324,8 +324,8 @@ mod tests {
     use super::*;
     use crate::tls::{self, Carrier, Hello};
 
-    /// Sample packets of appendix A.2 of RFC 9001 and RFC 9369, each preceded by the selection byte
-    /// of the fuzz target.
+    /// Sample QUIC packets of appendix A.2 of RFC 9001 and RFC 9369, each preceded by the selection
+    /// byte of the fuzz target.
     const SAMPLES: [&[u8]; 2] = [
         include_bytes!("../../../fuzz/corpus/names/quic-v1"),
         include_bytes!("../../../fuzz/corpus/names/quic-v2"),

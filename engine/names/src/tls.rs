@@ -219,7 +219,7 @@ mod tests {
         [&kind.to_be_bytes()[..], &len.to_be_bytes(), data].concat()
     }
 
-    /// Builds a handshake message with a hello of the given fields and extensions.
+    /// Builds a TLS handshake message with a hello of the given fields and extensions.
     fn build(kind: u8, fields: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
         let extensions = extensions.concat();
         let mut body = vec![3, 3];
@@ -232,7 +232,7 @@ mod tests {
         [&[kind][..], &len[1..], &body].concat()
     }
 
-    /// Divides a message into records of at most `size` bytes.
+    /// Divides a TLS handshake message into records of at most `size` bytes.
     fn in_records(message: &[u8], size: usize) -> Vec<u8> {
         message.chunks(size).flat_map(in_record).collect()
     }
@@ -242,7 +242,7 @@ mod tests {
         [&[0x16, 3, 1][..], &len, message].concat()
     }
 
-    /// Hello fields: two cipher suites, no compression.
+    /// Fields of a TLS client hello: two cipher suites, no compression.
     const CIPHERS: [u8; 8] = [0, 4, 0x13, 1, 0x13, 2, 1, 0];
 
     fn client_hello() -> Vec<u8> {

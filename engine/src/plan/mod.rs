@@ -283,7 +283,8 @@ impl Plan {
         !self.more_ports.is_empty()
     }
 
-    /// Returns `true` if one receive loop polls the queues of all ports, each of which has one.
+    /// Returns `true` if one receive loop polls the queues of all ports: each port then has one
+    /// queue.
     #[must_use]
     pub fn is_paired(&self) -> bool {
         self.port.paired

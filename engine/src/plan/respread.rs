@@ -168,7 +168,7 @@ fn best_move(
 mod tests {
     use super::*;
 
-    /// Equal shares of four queues.
+    /// Equal shares of the load for four queues.
     const EVEN: [f64; 4] = [0.25; 4];
 
     /// Returns an indirection table that assigns `size` entries to four queues round robin.

@@ -208,8 +208,8 @@ mod tests {
         Ipv6Addr::from_bits(address.to_bits() ^ pan.flips::<128>(address.to_bits()))
     }
 
-    /// Vectors from `sample_trace_raw.dat` and `sample_trace_sanitized.dat` of the authors'
-    /// distribution.
+    /// The address cipher maps the addresses of `sample_trace_raw.dat` to those of
+    /// `sample_trace_sanitized.dat`, from the authors' distribution.
     #[test]
     fn the_published_vectors_hold() {
         let pan = CryptoPan::new(&SecretKey::new(&SAMPLE));
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(replaced.collect::<HashSet<_>>().len(), all.len());
     }
 
-    /// Generates pairs of addresses with a common prefix; the first may share a prefix with a
+    /// Generates pairs of IP addresses with a common prefix; the first may share a prefix with a
     /// range.
     fn pairs(ranges: &'static [AddressRange]) -> impl Strategy<Value = (u128, u128)> {
         let near = (any::<u128>(), 0..=ranges.len(), 0..=128u32).prop_map(|(any, range, len)| {

@@ -136,8 +136,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the updated checksum. The first 4 bytes are the pseudo-header; the checksum field is
-    /// at 6..8 of the bytes after it.
+    /// Returns the checksum that the anonymization writes. The first 4 bytes are the pseudo-header;
+    /// the checksum field is at 6..8 of the bytes after it.
     fn updated(old: &[u8], new: &[u8], whole: bool, optional: bool) -> u16 {
         let pseudo = PseudoHeader {
             before: Sum::of_bytes(&old[..4]),
@@ -156,7 +156,7 @@ mod tests {
         u16::from_be_bytes([out[10], out[11]])
     }
 
-    /// Returns the correct checksum, computed independently.
+    /// Returns the correct checksum of `bytes`, computed independently.
     fn right(bytes: &[u8]) -> u16 {
         let mut bytes = bytes.to_vec();
         bytes[10..12].fill(0);

@@ -72,7 +72,7 @@ pub type FileId = (ContentKind, String);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum DeliveryState {
-    /// State of a file of which no bytes are in the object store.
+    /// State of a file that has no bytes in the object store yet.
     Seen,
     /// State of a file whose multipart upload has begun.
     Started {

@@ -127,7 +127,7 @@ fn lost_before(packet: &Packet<'_>) -> u64 {
     })
 }
 
-/// Returns the sum of two counts of lost frames, either of which may be unknown.
+/// Returns the sum of two counts of lost frames. Each count may be unknown.
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     let both = a.zip(b).map(|(a, b)| a.saturating_add(b));
     both.or(a).or(b)

@@ -165,8 +165,8 @@ mod tests {
     }
 
     prop_compose! {
-        /// Generates near matches: few addresses and ports, all header lengths, tags, fragments,
-        /// cut anywhere.
+        /// Generates frames that nearly match filters: few addresses and ports, all header lengths,
+        /// tags, fragments, cut anywhere.
         fn near_frames()(
             tags in 0usize..3,
             ethertype in chosen(&[IPV4, IPV6, ARP, RARP, 0x88cc]),

@@ -86,8 +86,7 @@ pub struct MergePlan {
     bytes: Option<u64>,
 }
 
-/// Planned stream of a merge: the input files of one queue in time order, of which some may
-/// overlap.
+/// Planned stream of a merge: the input files of one queue in time order; some of them may overlap.
 pub(super) struct StreamPlan {
     /// Queue whose frames the stream's files hold; `None`: unknown or several.
     pub(super) queue: Option<u16>,

@@ -142,8 +142,8 @@ impl NameTemplate {
 /// Minimum number of digits of the number that is appended to a file name that already exists.
 const FOLLOWER_DIGITS: usize = 3;
 
-/// Returns the suffix for a file name of which `attempt` earlier forms already exist: `_001` to
-/// `_999`, then `_a1000`, `_b10000`.
+/// Returns the suffix for a file name that was found to exist `attempt` times: `_001` to `_999`,
+/// then `_a1000`, `_b10000`.
 ///
 /// The names sort in the order of the attempts: in byte order `_` sorts after the dot of the
 /// extension, a digit sorts before a letter, and the letter grows with the number's length.
@@ -391,7 +391,7 @@ mod tests {
     use crate::name::FileName;
     use std::path::Path;
 
-    /// 2026-11-22T15:30:00.000000005Z.
+    /// Time 2026-11-22T15:30:00.000000005Z in nanoseconds since 1970.
     const NS: u64 = 1_795_361_400_000_000_005;
 
     #[test]

@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
-    /// Writes three files of one queue with a frame at each of these seconds. All frames are UDP
-    /// port 53, except ARP at second 20.
+    /// Writes three capture files of one queue with a frame at each of these seconds. All frames
+    /// are UDP port 53, except ARP at second 20.
     fn files(dir: &Path) -> Vec<PathBuf> {
         let file = |seconds: &[u64]| {
             let mut bytes = pcap::encode_header(65_535, 1, None).to_vec();

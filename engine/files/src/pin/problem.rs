@@ -41,10 +41,10 @@ pub enum PinProblem {
     #[error("the name of a pin file must end in {ENDING}")]
     FileName,
     /// The file in the folder of pins is longer than any pin.
-    #[error("too long for a pin")]
+    #[error("the file is too long for a pin")]
     FileLength,
     /// The content of the file is not that of a pin; the text is the reason.
-    #[error("not a pin: {0}")]
+    #[error("the file is not a pin: {0}")]
     Content(String),
     /// The system refuses access to the pin's file or the folder of pins; the text is its error.
     #[error("{0}")]

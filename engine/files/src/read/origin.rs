@@ -116,7 +116,7 @@ mod tests {
         },
     };
 
-    /// Builds a section header with a program name.
+    /// Builds a pcapng section header with a program name.
     fn section_of(program: &str) -> Vec<u8> {
         let mut file = Vec::new();
         section_header(&mut file, |out| {

@@ -388,14 +388,14 @@ mod tests {
     use std::collections::HashMap;
     use wqcap_frame::FiveTuple;
 
-    /// Entry that only has a key and a hash.
+    /// Flow table entry that only has a key and a hash.
     #[derive(Clone, Copy)]
     struct Bare(Key, u32);
 
     impl Entry for Bare {
         type Apart = u16;
 
-        /// Also compares the cold part, which holds the VLAN of the key.
+        /// Compares the key, and also the cold part, which holds the VLAN of the key.
         fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a u16) -> bool {
             self.0 == *key && *apart() == key.vlans()[0]
         }

@@ -91,7 +91,7 @@ mod marks {
     pub(super) const ENDED: u8 = 1 << 1;
     /// Flag of a flow entry whose counters started at another time than its cutoff limit.
     pub(super) const SHIFTED: u8 = 1 << 2;
-    /// Flag of a flow entry of which the cutoff has left out frames.
+    /// Flag of a flow entry from which the cutoff has left out frames.
     pub(super) const CUT: u8 = 1 << 3;
     /// Flag of a flow entry whose sums of frames or bytes have wrapped around.
     pub(super) const CARRIED: u8 = 1 << 4;
@@ -461,7 +461,7 @@ impl FlowEntry {
             marks::flag_if(marks::OVER << side, is_over) | marks::flag_if(marks::ENDED, ends);
     }
 
-    /// Marks the flow as one of which the cutoff left out frames; returns `true` if it left out
+    /// Marks the flow as one from which the cutoff left out frames; returns `true` if it left out
     /// none before.
     #[inline]
     pub(super) fn is_first_cut(&mut self) -> bool {
@@ -509,7 +509,7 @@ mod tests {
     use wqcap_core::consumer::Frame;
     use wqcap_frame::Headers;
 
-    /// Returns a flow created for a frame that is not counted.
+    /// Returns the entry of a flow created for a frame at `ns` that is not counted.
     fn flow(ns: u64) -> (FlowEntry, FlowApart) {
         let headers = Headers::default();
         let first = SeenFrame::new(

@@ -273,8 +273,8 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// Returns a record of one frame at `first_ns`, and of one frame back at `back_ns` if it is
-    /// set.
+    /// Returns a flow record of one frame at `first_ns`, and of one frame back at `back_ns` if that
+    /// is set.
     fn record(first_ns: u64, back_ns: Option<u64>) -> FlowRecord {
         let way = |ns| Direction {
             frames: 1,

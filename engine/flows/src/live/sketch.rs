@@ -82,7 +82,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Maps neighbouring keys to few sets, so that the sets overflow.
+    /// Returns a hash that maps neighbouring keys to few sets of the sketch, so that the sets
+    /// overflow.
     fn hash(key: u16) -> u64 {
         u64::from(key) % 3
     }

@@ -83,7 +83,7 @@ impl Secrets {
         self.bytes.len() + self.options.len()
     }
 
-    /// Converts a TLS key log to decryption secrets blocks, each of which has complete lines.
+    /// Converts a TLS key log to decryption secrets blocks that consist of complete lines.
     ///
     /// # Errors
     /// A line is not a line of a TLS key log, or the log contains no secret.

@@ -17,7 +17,7 @@ const STEP: usize = 64 << 10;
 pub(super) struct Window<R> {
     /// Source of the window's bytes.
     pub(super) source: R,
-    /// Buffer with bytes read from the source, of which the window is a part.
+    /// Buffer with bytes read from the source. The window is a part of it.
     bytes: Vec<u8>,
     /// Offset in the buffer `bytes` at which the window starts.
     start: usize,
@@ -139,7 +139,8 @@ impl<R: Read> Read for Window<R> {
 mod tests {
     use super::*;
 
-    /// Source that returns one byte per read, and `Interrupted` for every third read.
+    /// Source of bytes that returns one byte per read, and the error `Interrupted` for every third
+    /// read.
     struct Drops(Vec<u8>, usize);
 
     impl Read for Drops {

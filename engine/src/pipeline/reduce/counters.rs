@@ -31,7 +31,7 @@ pub struct StageCounters {
     fcs_checked: AtomicU64,
     /// Number of frames that the stage found to have a bad FCS.
     fcs_bad: AtomicU64,
-    /// Number of flows of which `[[cutoff]]` left out frames.
+    /// Number of flows that lost frames by `[[cutoff]]`, which limits how much of a flow is kept.
     cut_flows: AtomicU64,
     /// Number of bytes on the wire of the frames that `[[cutoff]]` left out.
     cut_bytes: AtomicU64,

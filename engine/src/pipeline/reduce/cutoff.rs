@@ -212,10 +212,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Silence of a flow after which it counts as new, in nanoseconds.
+    /// Time without a frame of a flow after which the flow counts as new, in nanoseconds.
     const IDLE_NS: u64 = 1000;
 
-    /// Returns a cutoff plan with these limits: filter, bytes and packets.
+    /// Returns the plan of a cutoff with these flow limits: filter, bytes and packets.
     fn plan(limits: &[(&str, Option<u64>, Option<u64>)], capacity: usize) -> CutoffPlan {
         let limit = |&(filter, bytes, packets): &(&str, _, _)| FlowLimit {
             filter: Filter::compile(filter).unwrap(),
@@ -247,12 +247,13 @@ mod tests {
         frame
     }
 
-    /// Counts a frame that was not parsed in advance. Returns `true` if it is cut off.
+    /// Counts a frame that was not parsed in advance. Returns `true` if the cutoff leaves it out.
     fn cuts(cutoff: &mut Cutoff, bytes: &[u8], ns: u64) -> bool {
         cuts_known(cutoff, &mut ParsedBatch::default(), bytes, ns)
     }
 
-    /// Counts a frame that may have been parsed in advance. Returns `true` if it is cut off.
+    /// Counts a frame that may have been parsed in advance. Returns `true` if the cutoff leaves it
+    /// out.
     fn cuts_known(cutoff: &mut Cutoff, ahead: &mut ParsedBatch, bytes: &[u8], ns: u64) -> bool {
         let outer = Headers::parse(bytes);
         let frame = Frame::new(bytes, u32::try_from(bytes.len()).unwrap(), ns);
@@ -267,7 +268,8 @@ mod tests {
         cutoff.cuts(&frame, &place, guess)
     }
 
-    /// Counts frames of 100 bytes, one nanosecond apart. Returns `true` for each that is cut off.
+    /// Counts frames of 100 bytes, one nanosecond apart. Returns `true` for each that the cutoff
+    /// leaves out.
     fn run(cutoff: &mut Cutoff, frames: &[(u8, bool, u8)]) -> Vec<bool> {
         let each = (0..).zip(frames);
         each.map(|(ns, &(flow, back, flags))| cuts(cutoff, &tcp(flow, back, flags, 100), ns))

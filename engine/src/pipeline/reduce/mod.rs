@@ -292,7 +292,7 @@ mod tests {
     };
     use std::{collections::BTreeMap, time::Duration};
 
-    /// Consumer that stores the stage's frames and reported filters.
+    /// Consumer that stores the frames and the filters that a reduction stage passes on.
     #[derive(Default)]
     struct Kept {
         frames: Vec<(Vec<u8>, u32)>,
@@ -332,7 +332,7 @@ mod tests {
         stage.frame(&Frame::new(bytes, len, ns))
     }
 
-    /// Returns a reduction with these settings.
+    /// Returns the reduction steps with these settings.
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
         crate::plan::reduction(&Config {
             capture: CaptureConfig {

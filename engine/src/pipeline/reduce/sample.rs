@@ -7,7 +7,7 @@ pub(super) enum FrameSampler {
     All,
     /// Sampler that keeps the first of every N frames of its reduction stage.
     Frames {
-        /// Number N of frames of which the sampler keeps one.
+        /// Number N of frames from which the sampler keeps one.
         every: u32,
         /// Number of frames that the sampler leaves out before the next kept one.
         skip: u32,

@@ -74,8 +74,8 @@ pub(super) struct NicFrame<'a> {
 }
 
 impl NicView {
-    /// Returns the NIC's view of a frame of `len` bytes on the wire, of which the file holds
-    /// `bytes`.
+    /// Returns the NIC's view of a frame of `len` bytes on the wire, whose first bytes, `bytes`,
+    /// are in the capture file.
     #[inline]
     pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> NicFrame<'a> {
         let class = FrameClass::from_frame(bytes);

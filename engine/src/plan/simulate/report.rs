@@ -136,7 +136,7 @@ pub struct SimulationReport {
     pub skew: Skew,
     /// Number of frames that the NIC does not hash and that therefore go to queue 0, by reason.
     pub catch_all: ByReason,
-    /// Number of frames of which the NIC hashes only the addresses, by reason.
+    /// Number of frames for which the NIC hashes only the addresses, by reason.
     pub addresses_only: ByReason,
     /// Number of frames and bytes that a flow rule drops; they are on no queue.
     pub dropped: Volume,

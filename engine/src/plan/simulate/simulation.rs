@@ -90,8 +90,8 @@ impl Simulation {
         })
     }
 
-    /// Counts an Ethernet frame of a capture file, with `len` bytes on the wire, of which the file
-    /// holds `bytes`, and the time stamp `ns`.
+    /// Counts an Ethernet frame of a capture file, with `len` bytes on the wire and the time stamp
+    /// `ns`. The file holds the frame's first bytes, `bytes`.
     pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
         self.tally.stamp(ns);
         let outer = self.outer_view.frame(bytes, len);

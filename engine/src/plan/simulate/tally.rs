@@ -25,7 +25,7 @@ pub(super) struct Tally {
     pub(super) left: Volume,
     /// Number of frames and bytes that the NIC does not hash, by reason.
     catch_all: [Volume; CatchAllReason::VARIANTS.len()],
-    /// Number of frames and bytes of which the NIC hashes only the addresses, by reason.
+    /// Number of frames and bytes for which the NIC hashes only the addresses, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
     /// Simulated flows with their load and queues.
     flows: Flows,

@@ -33,7 +33,7 @@ pub(super) enum RuleError {
         "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports"
     )]
     EthertypeWithIp,
-    #[error("action = \"drop\" takes no queue")]
+    #[error("action = \"drop\" takes no queue; leave queue out")]
     DropWithQueue,
     #[error("the rule has fields of both IPv4 and IPv6; no frame matches both")]
     BothIpVersions,
