@@ -10,7 +10,9 @@ pub enum ConfigValueError {
     #[error("{0:?} is not a MAC address; write \"01:80:c2:00:00:0e\"")]
     NotAMac(String),
     /// Configuration value with more than the six bytes of a MAC address.
-    #[error("{0:?} is too long for a MAC address, which has six bytes; write \"01:80:c2:00:00:0e\"")]
+    #[error(
+        "{0:?} is too long for a MAC address, which has six bytes; write \"01:80:c2:00:00:0e\""
+    )]
     MacTooLong(String),
     /// Configuration value that is not an IP address or prefix.
     #[error("{0:?} is not an address; write \"10.0.0.0/8\" or \"2001:db8::/32\"")]
