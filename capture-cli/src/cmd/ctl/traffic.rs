@@ -4,7 +4,7 @@ use crate::term::table::{bytes, scaled, span, thousands};
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::analysis::live::{Distribution, Talker, TrafficSnapshot, Volume};
 
-/// Largest number of senders that the text of the statistics lists.
+/// Maximum number of senders that the text of the live statistics lists.
 const TALKERS: usize = 5;
 
 /// Formats the live statistics of the traffic, one line per kind of statistics. Kinds without data
@@ -58,7 +58,7 @@ pub fn text(it: &TrafficSnapshot) -> String {
     text
 }
 
-/// Joins parts of a line with commas.
+/// Joins the parts of a line of the statistics with commas.
 fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
