@@ -93,7 +93,7 @@ impl Columns {
     /// Opens a Parquet file that is in memory, to read its columns.
     ///
     /// # Errors
-    /// The bytes are not a Parquet file, or the file has more rows than [`ROWS`].
+    /// The bytes are not a Parquet file, or the file has more rows than the limit of this crate.
     pub fn new(file: Bytes) -> Result<Self, Fault> {
         Self::with_row_limit(file, ROWS)
     }

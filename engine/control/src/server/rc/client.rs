@@ -32,7 +32,7 @@ const ROUND: usize = 8;
 
 /// Keys and identity with which the control service authenticates RDMA clients.
 pub struct Credentials {
-    /// Authentication keys, one of which each client must prove to have.
+    /// Authentication keys of the service. A client must prove that it has one of them.
     pub keys: Keys,
     /// Identity of the service, which its challenges contain.
     pub identity: String,
@@ -71,7 +71,7 @@ pub struct RcClient {
     sending: Option<Instant>,
     /// Set if the client is to be disconnected once the refusal with the reason is sent.
     expelled: bool,
-    /// Reason to disconnect the client at once; `None`: there is no such reason.
+    /// Reason to disconnect the client at once; `None`: the client stays connected.
     pub lost: Option<String>,
     /// Set if the RDMA client has disconnected.
     pub gone: bool,

@@ -83,8 +83,8 @@ pub fn start(
     })
 }
 
-/// Returns the keys one of which an RDMA client must prove; `None`: the configuration has no key
-/// file.
+/// Returns the keys of the configured key file, with which RDMA clients authenticate; `None`: the
+/// configuration has no key file.
 ///
 /// # Errors
 /// `control.rdma` is set without `control.key_file`, or the file is not a valid key file.
