@@ -33,9 +33,9 @@ pub enum Error {
     /// The selected RDMA device lacks verbs that a capture needs. Exit status 2.
     #[error("the RDMA device {device} cannot capture: it lacks {}{}", missing.join(", "), if *sniffs_roce { SNIFFS_ROCE } else { "" })]
     Incapable {
-        /// Name of the RDMA device.
+        /// Name of the RDMA device that cannot capture.
         device: String,
-        /// Names of the verbs that the device lacks.
+        /// Names of the verbs that the RDMA device lacks for a capture.
         missing: Vec<String>,
         /// `true` if the device can capture in mode `sniffer`, which needs fewer verbs.
         sniffs_roce: bool,
@@ -53,7 +53,7 @@ pub enum Error {
         verb: &'static str,
         /// Device, queue or rule on which the verb failed, as text.
         object: String,
-        /// errno of the failed verb.
+        /// System error (errno) that the failed verb returned.
         source: io::Error,
         /// Meaning of the errno for the failed verb, and the remedy.
         hint: Option<String>,

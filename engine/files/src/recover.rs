@@ -63,7 +63,7 @@ pub struct RecoveredFile {
     pub problem: Option<String>,
 }
 
-/// Reason why a `.part` file cannot be finished.
+/// Reason why the recovery cannot finish a `.part` file.
 #[derive(Debug, thiserror::Error)]
 enum RecoveryError {
     /// A system call of the recovery fails.

@@ -65,7 +65,7 @@ pub struct CutoffReport {
 pub struct FlowVolume {
     /// Number of bytes on the wire of the flow in one direction.
     pub bytes: u64,
-    /// Number of the flow's frames in one direction.
+    /// Number of frames of the flow in one direction.
     pub packets: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct CutoffLimits {
     pub idle_ns: u64,
 }
 
-/// Cutoff limit for the flows that a filter matches.
+/// Cutoff limit for the flows that a filter selects: how much of them is kept.
 struct Limit {
     filter: Filter,
     /// Number of frames and bytes that the limit keeps of a flow in each direction.

@@ -122,7 +122,7 @@ impl Observer {
     }
 }
 
-/// Attributes of the observers of a capture.
+/// Settings from which the observers of a capture's frames are created.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserversAttr<'a> {
     /// Labels of the ports that each queue's frames come from. The list has one entry for each
@@ -130,7 +130,7 @@ pub struct ObserversAttr<'a> {
     pub ports: &'a [PortLabels],
     /// Number of observers of each queue: one, or one for each of its parsers.
     pub each: usize,
-    /// `true` to collect live statistics.
+    /// `true` if live statistics are collected.
     pub statistics: bool,
     /// `true` if frame time stamps are the system's time, and frames are observed while they hold
     /// their buffers. Hold times are recorded only then.

@@ -20,18 +20,18 @@ pub struct Names {
     pub tls_version: Option<u16>,
     /// JA4 fingerprint of the client's hello.
     pub ja4: Option<String>,
-    /// Method of the flow's first HTTP request.
+    /// Method of the flow's first HTTP request, such as `GET`.
     pub http_method: Option<String>,
-    /// Host of the flow's first HTTP request.
+    /// Host name in the flow's first HTTP request.
     pub http_host: Option<String>,
-    /// Status of the flow's first HTTP response.
+    /// Status code of the flow's first HTTP response.
     pub http_status: Option<u16>,
     /// SSH identification lines of the flow, one per direction.
     pub ssh: [Option<String>; 2],
 }
 
 impl Names {
-    /// Returns all text names that were found in the flow.
+    /// Returns all names of the flow that are texts.
     fn texts(&self) -> impl Iterator<Item = &String> {
         let [there, back] = &self.ssh;
         let all = [

@@ -25,7 +25,7 @@ const MOST_ID: usize = 20;
 
 /// Constants of a QUIC version that are needed to decrypt Initial packets.
 struct Version {
-    /// Version number of QUIC in the packet header.
+    /// Version number of QUIC as the packet header has it.
     number: u32,
     /// Salt of a QUIC version's initial secret.
     salt: [u8; 20],
@@ -90,7 +90,7 @@ struct Initial<'a> {
     version: &'static Version,
     /// Destination connection ID of the Initial packet.
     id: &'a [u8],
-    /// All bytes of the Initial packet.
+    /// All bytes of the Initial packet, headers included.
     bytes: &'a [u8],
     /// Offset of the packet number field in the Initial packet.
     number: usize,

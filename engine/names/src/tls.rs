@@ -15,7 +15,7 @@ const SERVER_HELLO: u8 = 2;
 /// Length of a TLS record header in bytes.
 const RECORD: usize = 5;
 
-/// Transport that carries a TLS hello.
+/// Transport that carries a TLS hello: TCP or QUIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Tcp,

@@ -49,7 +49,7 @@ pub struct Port {
 /// QP that flow rules of the port lead to.
 #[derive(Clone)]
 enum PortQp {
-    /// QP over an indirection table.
+    /// RSS QP over an indirection table, which spreads frames over queues.
     Rss(RssQp),
     /// QP with its own receive queue, on a device without WQs.
     Raw(RawQpHandle),
@@ -123,7 +123,7 @@ impl Port {
         &self.context
     }
 
-    /// Returns the number of the device's port, from 1.
+    /// Returns the number of the captured port on its device, from 1.
     #[must_use]
     pub fn number(&self) -> u8 {
         self.number
@@ -141,7 +141,7 @@ impl Port {
         Ok(UP.contains(&attr.state))
     }
 
-    /// Returns a reader of the NIC's clock.
+    /// Returns a reader of the clock of the port's NIC.
     #[must_use]
     pub fn clock(&self) -> ClockReader<'_> {
         ClockReader::new(&self.context, self.number())

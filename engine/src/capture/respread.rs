@@ -44,7 +44,8 @@ pub enum Respread {
     Weights(Vec<u32>),
 }
 
-/// Result of a change of the indirection table.
+/// Result of a change of the RSS indirection table: how many entries moved, and how even the load
+/// is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Respreading {
@@ -63,7 +64,7 @@ pub struct Respreading {
 /// Load of the queues and of the RSS indirection table's entries, kept by the owner of a capture.
 pub(super) struct Spreading {
     hashing: Arc<Hashing>,
-    /// Counters of sampled frames of each queue.
+    /// Counters of the sampled frames of each queue, by entry of the RSS indirection table.
     loads: Vec<Arc<QueueLoad>>,
     /// Sampled frames at the last load measurement, by queue and entry of the RSS indirection
     /// table; the last element counts those without an entry.
@@ -103,7 +104,8 @@ impl Spreading {
         }
     }
 
-    /// Returns the load sampler for a queue's receive loop.
+    /// Returns the sampler with which a queue's receive loop counts some of its frames for the
+    /// load.
     pub(super) fn sampler(&self, queue: usize) -> LoadSampler {
         let watch = match (self.loads.len(), self.auto) {
             (1, _) => SamplingRate::Never,

@@ -24,7 +24,7 @@ use std::{
 /// in the NIC arrive within it.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// Open source of a capture's frames.
+/// Open source of a capture's frames: an RDMA port or the sockets of a network interface.
 pub(super) enum Source {
     /// Port of an RDMA device as the source of frames.
     Verbs(Box<VerbsSource>),
@@ -44,7 +44,7 @@ pub(super) struct VerbsSource {
     pub(super) clock: Option<CaptureClock>,
 }
 
-/// Event of a capture's source.
+/// Event of a source of frames: of the RDMA device or of the network interface.
 pub(super) enum SourceEvent {
     /// Asynchronous event of the RDMA device.
     Device(AsyncEvent),
@@ -304,7 +304,7 @@ impl Source {
         }
     }
 
-    /// Returns the number of the captured port.
+    /// Returns the number of the captured port on its RDMA device; 1 for a network interface.
     pub(super) fn number(&self) -> u8 {
         match self {
             Self::Verbs(it) => it.port.number(),

@@ -30,7 +30,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// Allowed range of one configuration key.
+/// Allowed range of the values of one configuration key.
 struct KeyRange {
     key: &'static str,
     unit: Unit,

@@ -25,7 +25,7 @@ pub struct RuleConfig {
     pub src: Option<Net>,
     /// Destination IP address or prefix that the flow rule matches.
     pub dst: Option<Net>,
-    /// Protocol above IP that the flow rule matches.
+    /// IP protocol, such as TCP, that the flow rule matches.
     pub proto: Option<Proto>,
     /// Source port of TCP or UDP that the flow rule matches.
     pub src_port: Option<u16>,
@@ -169,9 +169,9 @@ impl fmt::Display for Net {
 pub struct Proto(pub u8);
 
 impl Proto {
-    /// Protocol number of TCP.
+    /// IP protocol TCP, which has the number 6.
     pub const TCP: Self = Self(6);
-    /// Protocol number of UDP.
+    /// IP protocol UDP, which has the number 17.
     pub const UDP: Self = Self(17);
     const NAMES: [(&'static str, u8); 8] = [
         ("icmp", 1),

@@ -21,7 +21,7 @@ section! {
         pub netdev: Option<String> = None,
         /// Way in which frames are received: verbs, packet sockets or AF_XDP sockets.
         pub backend: Backend = Backend::Auto,
-        /// Port number of the RDMA device, from 1.
+        /// Number of the port of the RDMA device to capture, from 1.
         pub port: u8 = 1,
         /// Action when the RDMA device is lost: stop or retry.
         pub on_loss: OnLoss = OnLoss::Stop,
@@ -38,7 +38,7 @@ section! {
         /// Name of the port in files, counters and flow records; absent: the interface or the
         /// device.
         pub label: Option<String> = None,
-        /// Port number of the RDMA device, from 1.
+        /// Number of the port of the RDMA device to capture, from 1.
         pub port: u8 = 1,
         /// Way in which the port's frames are received: verbs, packet sockets or AF_XDP sockets.
         pub backend: Backend = Backend::Auto,
@@ -98,7 +98,7 @@ section! {
         /// Number of strides of one striding receive buffer; absent: enough for a few dozen of the
         /// longest frames.
         pub strides: Option<u32> = None,
-        /// Compression of completions (CQEs) by the device.
+        /// Compression of completions (CQEs) by the device: automatic, on or off.
         pub cqe_compression: CqeCompression = CqeCompression::Auto,
         /// pcap-filter(7) expression of the frames to keep; empty: all frames.
         pub filter: String = String::new(),
@@ -112,7 +112,7 @@ section! {
         pub on_port_down: Option<OnPortDown> = None,
         /// Whether the FCS of each frame is checked; needs `wq.scatter_fcs`.
         pub verify_fcs: bool = false,
-        /// Protocol layer after which frames are cut.
+        /// Protocol layer of a frame after which the frame is cut in the files.
         pub slice: Slice = Slice::Whole,
         /// Sampling rate N: one in N frames or flows is kept.
         pub sample: u32 = 1,
@@ -148,7 +148,7 @@ section! {
 }
 
 section! {
-    /// `[wq]`: `ibv_wq` creation flags.
+    /// `[wq]`: flags with which the receive WQs (`ibv_wq`) are created.
     pub struct WqConfig {
         /// Whether the NIC strips the customer VLAN tag of frames.
         pub cvlan_stripping: bool = false,
@@ -198,7 +198,7 @@ section! {
     pub struct OutputConfig {
         /// Existing directory for the capture files.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap"),
-        /// Format of the capture files.
+        /// Format of the capture files: pcapng, pcap, or none for no files.
         pub format: Format = Format::Pcapng,
         /// Whether one capture stream, ordered by time, is written to stdout instead of files.
         pub stdout: bool = false,
@@ -233,7 +233,7 @@ section! {
         pub on_full: Option<OnFull> = None,
         /// Treatment of VLAN tags that the NIC stripped: put back into the frame, or left out.
         pub vlan: Vlan = Vlan::Restore,
-        /// Compression of capture files.
+        /// Compression of capture files: none, zstd or lz4.
         pub compress: Compress = Compress::None,
         /// Directory for the index files of capture files; empty: no index is written.
         pub index_dir: PathBuf = PathBuf::new(),
@@ -283,7 +283,7 @@ section! {
     pub struct FlowsConfig {
         /// Directory for the files of flow records.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap/flows"),
-        /// Interval at which flow records are written.
+        /// Length of the interval for which one file of flow records is written.
         pub interval: Span = Span(Duration::from_secs(60)),
         /// Time since the start of a flow record after which the record ends, though the flow
         /// continues.

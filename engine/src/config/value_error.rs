@@ -38,9 +38,9 @@ pub enum ConfigValueError {
     /// Configuration value that is not the name of an IP protocol.
     #[error("{text:?} is not a protocol; write one of {}, or a number", known.join(", "))]
     NotAProtocol {
-        /// Name of the IP protocol as given.
+        /// Name of the IP protocol as given in the configuration.
         text: String,
-        /// Names of the known IP protocols.
+        /// Names of the IP protocols that the configuration accepts.
         known: Vec<&'static str>,
     },
     /// Configuration value that is not an address with a port to listen on.

@@ -85,7 +85,7 @@ pub struct DeviceCaps {
     pub max_sge: u32,
     /// Maximum entries of an RWQ indirection table that the device supports.
     pub max_table: u32,
-    /// Maximum CQEs of one CQ that the device supports.
+    /// Maximum number of CQEs in one CQ that the device supports.
     pub max_cqe: u32,
     /// Maximum time that a CQ can delay a completion event, in microseconds; 0 means no moderation.
     pub max_cq_period: u16,
@@ -121,9 +121,9 @@ pub struct DeviceCaps {
 /// Facts of one port of an RDMA device.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortFacts {
-    /// Number of the device's port, from 1.
+    /// Number of the port on its device, from 1.
     pub number: u8,
-    /// State of the device's port: `ACTIVE`, `DOWN`, ...
+    /// State of the port as text: `ACTIVE`, `DOWN`, ...
     pub state: String,
     /// `true` if the port's link layer is Ethernet. Only such ports can be captured.
     pub ethernet: bool,

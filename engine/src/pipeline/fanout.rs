@@ -53,7 +53,7 @@ pub(crate) struct FanoutAttr<'a, S> {
 pub(crate) struct Fanout {
     /// Index of the receive queue.
     queue: u16,
-    /// Action when a parser holds its share of slots.
+    /// Action when a parser holds its share of slots: the receive loop waits, or drops frames.
     on_full: OnFull,
     /// Channels from the receive loop to the parser threads.
     lanes: Vec<Lane>,
@@ -81,9 +81,9 @@ pub(crate) struct Fanout {
 struct Lane {
     /// Sender of work batches to the parser; `None` after the channel is closed.
     to: Option<Sender<WorkBatch>>,
-    /// Thread of the parser; `None` after it is joined.
+    /// Thread of the parser, to be joined at the end; `None` after that.
     parser: Option<JoinHandle<()>>,
-    /// Frames of the present receive batch for this parser.
+    /// Frames of the present receive batch that are dealt to this parser so far.
     open: Vec<Item>,
     /// Number of frames that may still be sent to the parser.
     room: usize,

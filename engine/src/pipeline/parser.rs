@@ -17,7 +17,7 @@ const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Number of polls of a parser's empty channel between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
 
-/// CPU of a parser thread.
+/// CPU on which a parser thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ParserCpu {
     /// CPU that the parser thread is pinned to.

@@ -62,7 +62,7 @@ pub(super) struct WorkBatch {
     pub(super) round: u64,
     /// Number of work batches that the receive batch was divided into.
     pub(super) parts: usize,
-    /// Index of the parser that gets the work batch.
+    /// Index of the parser thread that gets the work batch.
     pub(super) lane: usize,
     /// Capture filter that applies from this work batch on; `None` if the parser has it already.
     pub(super) filter: Option<Arc<Filter>>,

@@ -60,7 +60,7 @@ pub struct Plan {
     pub respread: bool,
     /// Maximum bytes of a frame that the run writes; 0 means whole frames.
     pub snaplen: u32,
-    /// Threads that process received frames.
+    /// Threads that process received frames, and their behaviour under load.
     pub pipeline: PipelinePlan,
     /// Reduction of the capture: frames and bytes that are left out on purpose.
     pub reduction: Reduction,
@@ -80,7 +80,7 @@ pub struct Plan {
     /// File descriptors that the run may have at the same time.
     #[serde(skip)]
     pub descriptors: DescriptorPlan,
-    /// Warnings for the user, one line each.
+    /// Warnings about the run for the user, one line each.
     pub notes: Vec<String>,
 }
 
@@ -315,7 +315,7 @@ impl Plan {
         }
     }
 
-    /// Returns the plan of a queue's port.
+    /// Returns the plan of the port that a queue belongs to.
     #[must_use]
     pub fn port_of(&self, queue: &QueuePlan) -> &PortPlan {
         queue

@@ -29,7 +29,7 @@ pub struct PortPlan {
     pub backend: config::Backend,
     /// Name of the port in files, counters and flow records.
     pub label: String,
-    /// Number of the port's queues.
+    /// Number of receive queues of the port.
     #[serde(skip)]
     pub queues: usize,
     /// Direction of the frames that a packet socket receives.

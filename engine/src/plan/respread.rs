@@ -45,7 +45,7 @@ struct QueueLoads<'a> {
     shares: &'a [f64],
     /// Number of frames that each queue receives under the RSS indirection table.
     loads: Vec<f64>,
-    /// Number of frames of all queues together.
+    /// Number of frames that all queues together receive.
     total: f64,
 }
 

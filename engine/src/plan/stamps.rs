@@ -6,7 +6,7 @@ use crate::{
 };
 use serde::Serialize;
 
-/// Source of the frames' time stamps.
+/// Source of the frames' time stamps: the NIC's clock or the system's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

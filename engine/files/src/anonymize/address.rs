@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 struct AddressRange {
     /// First IP address of the range, aligned to the highest bit of the number.
     first: u128,
-    /// Prefix length of the address range in bits.
+    /// Prefix length of the IP address range in bits.
     len: u32,
     /// `true` if the anonymization does not replace the addresses in the range at all.
     kept: bool,

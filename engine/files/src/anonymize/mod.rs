@@ -53,7 +53,7 @@ pub struct AnonymizeParams {
 pub struct AnonymizeCounts {
     /// Number of frames from which the anonymizer removed bytes.
     pub frames_cut: u64,
-    /// Number of bytes that the anonymizer removed.
+    /// Number of bytes that the anonymizer removed from frames.
     pub bytes_cut: u64,
     /// Number of header options that the anonymizer overwrote because they may contain addresses.
     pub options_overwritten: u64,

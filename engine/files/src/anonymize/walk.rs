@@ -46,13 +46,13 @@ pub(super) struct Walk<'f> {
     /// Part of the frame that the anonymizer keeps, given as the last layer or a number of payload
     /// bytes.
     pub(super) slice: Slice,
-    /// Original frame of the anonymizer's walk.
+    /// Original frame, which the anonymizer's walk parses.
     pub(super) old: &'f [u8],
     /// Anonymized frame, with the length of the original frame.
     pub(super) new: &'f mut [u8],
     /// Checksums in the frame that are updated after the walk, outermost first.
     pub(super) checksums: &'f mut Vec<Checksum>,
-    /// `true` if the whole frame was captured.
+    /// `true` if the whole frame was captured, not only its beginning.
     pub(super) is_whole: bool,
     /// Offset in the frame of the end of the current packet.
     pub(super) end: usize,
@@ -64,11 +64,11 @@ pub(super) struct Walk<'f> {
     pub(super) limit: usize,
     /// Properties of the current IP packet in the walk over headers.
     pub(super) packet: IpPacket,
-    /// Offset in the frame of the last Ethernet header.
+    /// Offset in the frame of the Ethernet header that precedes the current header.
     ethernet: Option<usize>,
     /// Number of header options of the frame that were overwritten.
     pub(super) options_overwritten: u64,
-    /// `true` if payload bytes of the frame are kept.
+    /// `true` if payload bytes of the frame are kept unchanged.
     pub(super) has_payload: bool,
 }
 

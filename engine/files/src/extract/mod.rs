@@ -54,14 +54,14 @@ pub struct ExtractQuery {
     /// Files to search; `None`: all finished capture files of the folder, and missing indexes are
     /// built.
     pub files: Option<SearchedFiles>,
-    /// Selection of frames by time, filter and flow.
+    /// Selection of frames by time, filter and flow, with the form of the output.
     pub frames: FrameQuery,
 }
 
 /// Files of a capture folder that a query searches. Their indexes are read and never built.
 #[derive(Clone, Debug, Default)]
 pub struct SearchedFiles {
-    /// Paths and lengths in bytes of finished files.
+    /// Paths and lengths in bytes of the finished capture files to search.
     pub finished: Vec<(PathBuf, u64)>,
     /// Paths, without `.part`, and present lengths in bytes of files that a capture still writes.
     pub open: Vec<(PathBuf, u64)>,
@@ -84,7 +84,7 @@ pub struct FrameQuery {
     /// Necessary conditions that every selected frame meets, which the indexes test. `None`: the
     /// conditions that follow from `filter`.
     pub terms: Option<FlowTerms>,
-    /// Limits of the extraction's output.
+    /// Limits on the number of frames and bytes of the extraction's output.
     pub limits: OutputLimits,
     /// Anonymization of the frames found and of the files' metadata. `None`: frames are copied
     /// unchanged.
@@ -115,11 +115,11 @@ impl FrameQuery {
 pub struct FramesWritten {
     /// Path of the extraction's output; `-` is standard output.
     pub out: String,
-    /// Format of the output file: `pcap` or `pcapng`.
+    /// Format of the extraction's output: `pcap` or `pcapng`.
     pub format: &'static str,
     /// Number of frames that the query found.
     pub frames: u64,
-    /// Length of the output file in bytes.
+    /// Length of the extraction's output in bytes.
     pub bytes: u64,
     /// Timestamp of the first frame found, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
@@ -154,9 +154,9 @@ pub struct Extracted {
 /// Number of files or bytes read, out of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadCount {
-    /// Number of files or bytes read.
+    /// Number of files or bytes that the extraction read.
     pub read: u64,
-    /// Total number of files or bytes.
+    /// Total number of files or bytes that the extraction could read.
     pub total: u64,
 }
 

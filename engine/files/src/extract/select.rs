@@ -32,7 +32,7 @@ pub struct IndexUse {
     pub helps_filter: bool,
 }
 
-/// Query of a capture folder: times and flow terms.
+/// Query of a capture folder: times, and conditions on flows.
 pub(super) struct SelectionQuery<'a> {
     pub(super) dir: &'a Path,
     pub(super) indexes: Option<IndexFolder<'a>>,

@@ -43,7 +43,7 @@ pub enum ContentKind {
 }
 
 impl ContentKind {
-    /// All kinds of file content, in the order of shipping.
+    /// All kinds of file content, in the order in which they are shipped.
     pub const ALL: [Self; 4] = [Self::Flows, Self::Dns, Self::Dhcp, Self::Packets];
 
     /// Returns the name of the folder for this kind of content, in a delivery journal and in an
@@ -97,9 +97,9 @@ pub enum DeliveryState {
 /// Delivery record of a file in the journal of `wqcap ship`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryRecord {
-    /// Version of the delivery journal's layout.
+    /// Version of the delivery journal's layout, in which the record is written.
     pub version: u32,
-    /// Kind of the shipped file's content.
+    /// Kind of the shipped file's content, such as packets or flow records.
     pub kind: ContentKind,
     /// Name of the shipped file in its folder.
     pub file: String,
@@ -108,7 +108,7 @@ pub struct DeliveryRecord {
     /// Start time of the shipped capture file, or time of the file's last write, in nanoseconds
     /// since 1970.
     pub ns: u64,
-    /// Key of the file's object in the object store.
+    /// Key (path) of the file's object in the object store.
     pub key: String,
     /// Key of the object with the capture file's table of blocks (Parquet, for queries). Other
     /// files have none.
@@ -153,7 +153,7 @@ pub enum DecodeError {
         "the checksum of the file is wrong, so that its content has changed since it was written"
     )]
     Checksum,
-    /// The journal file is not JSON, or lacks values.
+    /// The journal file is not JSON, or lacks values that a record must have.
     #[error("the file is not a record of this journal ({0})")]
     Json(#[from] serde_json::Error),
 }

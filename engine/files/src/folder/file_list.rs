@@ -85,7 +85,7 @@ impl FileList {
         }
     }
 
-    /// Adds the file at `path` to the list.
+    /// Adds the finished file at `path` to the list.
     pub fn push(&mut self, path: &Path) {
         self.add(path);
         if self.swept_at.is_some_and(|at| self.len >= at) {

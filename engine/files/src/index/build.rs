@@ -216,7 +216,7 @@ struct IndexBuilder {
     numbers: HashMap<IndexFlow, u32>,
     /// Number of the index block that each flow was last seen in, plus one.
     seen_in: Vec<usize>,
-    /// Number of closed index blocks.
+    /// Number of finished index blocks.
     closed: usize,
 }
 

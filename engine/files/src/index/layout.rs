@@ -47,7 +47,7 @@ pub struct CaptureIndex {
     pub flows: Vec<IndexFlow>,
     /// Blocks of the index: parts of the capture file, in file order.
     pub blocks: Vec<IndexBlock>,
-    /// Operator's marks in the capture file, in file order.
+    /// Marks that an operator set in the capture, in the order of the file.
     pub marks: Vec<IndexMark>,
 }
 
@@ -110,7 +110,7 @@ pub struct IndexPart {
     pub first_ns: u64,
     /// Latest timestamp in the part of the capture file, in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Number of frames in the part of the capture file.
+    /// Number of frames in this part of the capture file.
     pub frames: u64,
     /// Length in bytes of the part of the capture file.
     pub bytes: u64,
@@ -119,7 +119,7 @@ pub struct IndexPart {
     pub lost: u64,
 }
 
-/// Parts of a capture file that its index selects.
+/// Parts of a capture file that its index selects for a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexSelection {

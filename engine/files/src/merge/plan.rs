@@ -94,7 +94,7 @@ pub(super) struct StreamPlan {
 }
 
 pub(super) struct FilePlan {
-    /// Index of the input file in [`MergePlan::inputs`].
+    /// Index in [`MergePlan::inputs`] of the input file.
     pub(super) input: usize,
     pub(super) ranges: FileRanges,
     /// Timestamp of the input file's first record; 0: the file has none, or cannot be read up to

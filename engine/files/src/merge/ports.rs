@@ -20,7 +20,7 @@ use std::{
 /// Link type of the frames of a capture port, and length of their frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortLink {
-    /// Link type of the port's frames (LINKTYPE_ value).
+    /// Link type of the capture port's frames (LINKTYPE_ value).
     pub(crate) link_type: u32,
     /// Length in bytes of the frame check sequence at the end of each frame, if it is declared.
     pub(crate) fcs_len: Option<u8>,
@@ -47,7 +47,7 @@ pub(super) struct OutputPort {
 /// Key that identifies a capture port: folder, machine, name, and form of the frames.
 type PortKey = (PathBuf, Option<String>, Option<String>, PortLink);
 
-/// Capture ports found so far in the inputs of a merge.
+/// Capture ports (interfaces) found so far in the inputs of a merge.
 #[derive(Default)]
 pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,

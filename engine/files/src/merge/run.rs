@@ -59,7 +59,7 @@ pub(crate) trait RecordSelection {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct VisitedRecord<'a> {
-    /// Packet record as the input file has it.
+    /// Packet record in the form that it has in the input file.
     pub packet: Packet<'a>,
     /// Number of the capture port in [`MergePlan::port_names`]; higher numbers are ports that the
     /// inputs describe later.

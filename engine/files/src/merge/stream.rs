@@ -60,7 +60,7 @@ pub(super) struct MergeLedger {
     /// Decryption secrets of the inputs that were read before the current records and are not
     /// written yet.
     pub(super) secrets: Vec<Secrets>,
-    /// Number of open input files.
+    /// Number of input files that the merge has open.
     pub(super) open: usize,
 }
 

@@ -3,7 +3,7 @@
 use super::gaps::GapFacts;
 use serde::Serialize;
 
-/// Reason why a merge produced no file.
+/// Reason why a merge of capture files produced no output.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
@@ -43,7 +43,7 @@ pub struct MergeSummary {
     /// Number of streams of the merge: sequences of files in time order, one for each queue and for
     /// each other file.
     pub streams: usize,
-    /// Capture ports in the merged file.
+    /// Capture ports (interfaces) in the merged file, with their counts.
     pub interfaces: Vec<InterfaceFacts>,
     /// Time gaps between adjacent output records of different streams.
     pub gaps: GapFacts,
@@ -60,11 +60,11 @@ pub struct MergeSummary {
     pub losses: Vec<String>,
 }
 
-/// Capture port in the merged file.
+/// Capture port (interface) in the merged file, with its counts.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct InterfaceFacts {
-    /// Name of the capture port's interface.
+    /// Name of the capture port's interface in the merged file.
     pub name: String,
     /// Number of merged records of the capture port.
     pub frames: u64,

@@ -11,10 +11,10 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// Destination of the merged file.
+/// Destination of the merged file: a file, a device or pipe, or standard output.
 pub struct MergeTarget {
     place: MergeDestination,
-    /// Path of the merged file for messages.
+    /// Path of the merged file as messages show it.
     pub(super) shown: String,
 }
 
@@ -122,7 +122,7 @@ impl MergeTarget {
         Ok(true)
     }
 
-    /// Renames the complete merged file to its final path.
+    /// Renames the complete merged file to its final path, if it has a temporary name.
     pub(super) fn finish(self) -> Result<(), MergeError> {
         let MergeDestination::Named(file, path) = self.place else {
             return Ok(());

@@ -28,25 +28,25 @@ pub struct FileName<'a> {
     pub start_ns: u64,
     /// Extension of the capture file's name: `pcap`, `pcapng`, `pcap.zst` and so on.
     pub ending: &'a str,
-    /// `true` if the file name ends in [`SEALED`].
+    /// `true` if the file is sealed (encrypted): its name ends in [`SEALED`].
     pub sealed: bool,
 }
 
-/// Returns `true` if a file's name ends in [`SEALED`].
+/// Returns `true` if a file is sealed (encrypted), by its name, which ends in [`SEALED`].
 #[must_use]
 pub fn is_sealed(path: &Path) -> bool {
     let name = path.as_os_str().as_encoded_bytes();
     name.ends_with(SEALED.as_bytes())
 }
 
-/// Returns a file name without the suffix [`SEALED`].
+/// Returns a file name without the suffix [`SEALED`] of encrypted files.
 #[must_use]
 pub fn unsealed(name: &str) -> &str {
     name.strip_suffix(SEALED).unwrap_or(name)
 }
 
 impl<'a> FileName<'a> {
-    /// Extensions of finished capture files.
+    /// Extensions of finished capture files, compressed or not.
     pub const ENDINGS: [&'static str; 6] = [
         "pcap",
         "pcapng",

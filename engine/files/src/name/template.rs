@@ -283,7 +283,7 @@ pub enum TemplateError {
         "the placeholder {{{0}}} of the file name is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
     )]
     Placeholder(String),
-    /// Names of the template would begin with a slash.
+    /// Names of the template would begin with a slash, so that they leave the folder.
     #[error("a name is a path below output.dir and must not begin with /")]
     Absolute,
     /// Names of the template would have a path component that is empty or begins with a dot.
@@ -295,7 +295,7 @@ pub enum TemplateError {
     /// A part of the name template is not a valid format of strftime(3).
     #[error("{text:?} is not a format of strftime(3): {source}")]
     Time {
-        /// Invalid part of the name template.
+        /// Part of the name template that is invalid.
         text: String,
         /// Error of the time library for the invalid part.
         source: jiff::Error,

@@ -58,7 +58,7 @@ impl HeldFile {
 #[derive(Clone, Debug, Default)]
 pub struct PinEvaluator {
     known: HashMap<FileKey, CachedFile>,
-    /// Key that opens the folder's sealed files.
+    /// Key that opens the folder's sealed (encrypted) files.
     key: Option<SecretKey>,
 }
 

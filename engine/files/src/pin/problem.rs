@@ -14,7 +14,7 @@ pub(super) const ENDING: &str = ".json";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinProblem {
-    /// The pinned time range is empty.
+    /// The time range of the pin is empty: it ends at or before its start.
     #[error("the pin's start must be before its end")]
     Times,
     /// The pin has no reason.

@@ -62,7 +62,7 @@ pub struct UnsoundPin {
     /// Path of the invalid pin, or of the folder of pins.
     #[serde(serialize_with = "path_text::serialize")]
     pub path: PathBuf,
-    /// Reason why the pin is not valid.
+    /// Reason why the file in the folder of pins is not a valid pin.
     pub problem: PinProblem,
 }
 
@@ -99,7 +99,7 @@ impl PinFolder<'_> {
         self.dir.join(FOLDER)
     }
 
-    /// Reads all pins of the capture folder.
+    /// Reads all pins of the capture folder, which protect files from deletion.
     #[must_use]
     pub fn read(&self) -> Pins {
         let mut pins = Pins::default();

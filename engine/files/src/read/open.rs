@@ -45,7 +45,7 @@ pub struct FileRanges {
     pub(crate) is_named: bool,
     /// Counter of the bytes that are read from the capture file.
     pub(crate) meter: ReadMeter,
-    /// Key that opens the capture file if it is sealed.
+    /// Key that opens the capture file if it is sealed (encrypted).
     pub(crate) key: Option<SecretKey>,
     /// Source of the capture file's content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
@@ -192,7 +192,7 @@ impl FileRanges {
         access(&self.path)
     }
 
-    /// Returns the capture file's name for messages.
+    /// Returns the name of the capture file for messages.
     pub(crate) fn shown(&self) -> String {
         match &self.remote {
             Some(content) => content.name(),
@@ -206,7 +206,7 @@ impl FileRanges {
         Self { ranges, ..self }
     }
 
-    /// Returns the folder of the capture file.
+    /// Returns the folder in which the capture file is.
     pub(crate) fn folder(&self) -> &Path {
         let own = || self.path.parent().unwrap_or(Path::new(""));
         self.found_in.as_deref().unwrap_or_else(own)
@@ -279,9 +279,9 @@ struct RangeSource {
     file: Content,
     /// Current position of the range reader in the capture file.
     here: u64,
-    /// Unread part of the current byte range.
+    /// Part of the current byte range that is not read yet.
     now: Range<u64>,
-    /// Byte ranges after the current one.
+    /// Byte ranges of the capture file after the current one.
     rest: vec::IntoIter<Range<u64>>,
     /// Counter of the bytes read from the capture file.
     meter: ReadMeter,

@@ -15,9 +15,9 @@ use crate::{
 };
 use std::io::Read;
 
-/// Program name in the section headers of captures.
+/// Program name that captures of wqcap write into section headers.
 pub const PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
-/// Program name in the section headers of merged and extracted files.
+/// Program name that `wqcap merge` and `extract` write into section headers.
 pub const MERGE_PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
 /// Maximum number of bytes read to detect which program wrote a file; section headers of captures
 /// are shorter.

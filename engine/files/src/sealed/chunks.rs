@@ -38,7 +38,7 @@ pub enum UnsealError {
         "the file is encrypted in format {version}.{chunk_bits}; this version of wqcap reads {VERSION}.{CHUNK_BITS}"
     )]
     Format {
-        /// Version in the header of the sealed file.
+        /// Format version in the header of the sealed file.
         version: u8,
         /// Binary logarithm of the length in bytes of the sealed file's chunks.
         chunk_bits: u8,

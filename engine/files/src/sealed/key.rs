@@ -23,7 +23,7 @@ const LONGEST: usize = 2 * LEN + 2;
 pub enum KeySource {
     /// File that holds the secret key.
     File(PathBuf),
-    /// Shell command that prints the secret key.
+    /// Shell command whose output is the secret key.
     Command(String),
 }
 

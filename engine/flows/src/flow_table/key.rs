@@ -111,7 +111,8 @@ impl Key {
         (Self::new(&ends, vlans, inner.segment), upward)
     }
 
-    /// Creates a flow key with the ends in the given order.
+    /// Creates a flow key with the ends in the order of `ends`, the VLANs and the tunnel's network
+    /// identifier.
     #[inline]
     pub fn new(ends: &FiveTuple, vlans: [u16; 2], network: Option<u32>) -> Self {
         let addresses = [ends.src_bytes(), ends.dst_bytes()];
@@ -159,7 +160,7 @@ impl Key {
 /// Short form and fields of a flow key, for flow records.
 #[cfg(any(test, feature = "records"))]
 impl Key {
-    /// Returns the short form of the flow key.
+    /// Returns the short form of the flow key, which is complete for IPv4.
     #[inline]
     pub fn short(&self) -> ShortKey {
         // An IPv4 address is a number's upper four bytes, and the lower half is 0.
@@ -219,7 +220,7 @@ impl Key {
 pub struct FlowPlace {
     /// Flow key of the frame, with the flow's lower end first.
     pub key: Key,
-    /// Hash of the frame's flow key.
+    /// Hash of the frame's flow key, computed with the secret seed.
     pub hash: u32,
     /// `true` if the frame went from the flow's lower end (address and port) to its upper one.
     pub upward: bool,

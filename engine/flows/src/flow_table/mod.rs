@@ -126,7 +126,7 @@ impl<E: Entry> Table<E> {
     /// Maximum number of flows in a flow table: index cells could not address more.
     const MOST: usize = 1 << 30;
 
-    /// Creates a flow table for `capacity` flows.
+    /// Creates an empty flow table for `capacity` flows.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
         let lines = (2 * capacity).next_power_of_two().div_ceil(CELLS);
@@ -326,7 +326,7 @@ impl<E: Entry> Table<E> {
         self.flows.len() > IN_CACHES
     }
 
-    /// Prefetches the hash index cells for `hash`.
+    /// Prefetches the hash index cells in which the search for `hash` starts.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         prefetch(&self.index, self.home(hash) / CELLS, 1);

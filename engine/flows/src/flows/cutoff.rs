@@ -37,7 +37,7 @@ impl Meter {
         following.map_or_else(CutoffReport::default, |it| it.report)
     }
 
-    /// Returns the flow meter's table of flows.
+    /// Returns the table of open flows of the flow meter.
     #[inline]
     pub fn table(&self) -> &Table<FlowEntry> {
         &self.table

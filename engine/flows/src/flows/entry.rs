@@ -42,7 +42,7 @@ pub struct FlowEntry {
     /// `true` if the flow's first frame went from the lower end (address and port) to the upper
     /// one.
     upward: bool,
-    /// State flags of the flow, defined in [`marks`].
+    /// State flags of the flow, the sum of values of [`marks`].
     marks: u8,
 }
 
@@ -51,7 +51,7 @@ pub struct FlowEntry {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct FlowApart {
-    /// Addresses of the flow key, as in [`Key::addresses`].
+    /// Addresses of the flow's ends, as in [`Key::addresses`].
     addresses: [[u64; 2]; 2],
     /// Time stamps of the flow's first frame in each direction, in nanoseconds since 1970.
     first_ns: [u64; 2],

@@ -72,7 +72,7 @@ pub struct Meter {
     exchange: MeterChannels,
     /// Sampler of payloads with possible names; `None`: names are not read.
     pub(super) sampler: Option<PayloadSampler>,
-    /// Batch of flow records that is being filled.
+    /// Batch of flow records that is being filled; `None`: no batch has been taken.
     batch: Option<Vec<FlowRecord>>,
     totals: FlowTotals,
     published: Arc<Mutex<FlowTotals>>,
@@ -80,9 +80,9 @@ pub struct Meter {
     pub(super) now_ns: u64,
     /// Position in the flow table where the next sweep starts.
     cursor: usize,
-    /// Time of the last sweep over the flow table.
+    /// Time stamp at the last sweep over the flow table, in nanoseconds since 1970.
     stepped_ns: u64,
-    /// Time at which the meter last sent flow records.
+    /// Time stamp when the meter last sent flow records, in nanoseconds since 1970.
     sent_ns: u64,
     idle_since: Option<Instant>,
 }

@@ -74,7 +74,7 @@ pub type PortLabels = Arc<[Arc<str>]>;
 /// Settings for the flow records of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowsPlan {
-    /// Directory of the flow record files.
+    /// Directory for the files of flow records.
     pub dir: PathBuf,
     /// Interval that one flow record file covers, in nanoseconds.
     pub interval_ns: u64,
@@ -124,15 +124,15 @@ impl FlowsPlan {
     }
 }
 
-/// Totals of the flow records of a run.
+/// Totals of the flow records of a run: records, frames and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 #[non_exhaustive]
 pub struct FlowTotals {
     /// Number of flow records that ended.
     pub records: u64,
-    /// Number of frames in all flow records.
+    /// Number of frames that all flow records together count.
     pub frames: u64,
-    /// Number of bytes on the wire in all flow records.
+    /// Number of bytes on the wire that all flow records together count.
     pub bytes: u64,
     /// Number of flow records that ended early because the flow table was full.
     pub evicted: u64,
@@ -153,11 +153,11 @@ pub struct FlowTotals {
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct NamesReport {
-    /// Number of flow records with a name.
+    /// Number of flow records that got a name.
     pub flows: u64,
-    /// Number of rows in the DNS table.
+    /// Number of rows added to the DNS table.
     pub dns: u64,
-    /// Number of rows in the DHCP table.
+    /// Number of rows added to the DHCP table.
     pub dhcp: u64,
     /// Number of payloads that could not be parsed as the protocol that they resembled.
     pub unreadable: u64,

@@ -123,7 +123,7 @@ pub(super) fn start(
     })
 }
 
-/// State of the names thread.
+/// State of the names thread: its channels, and the names of open flows.
 struct NamesWorker {
     empty: Sender<Vec<u8>>,
     samples: Receiver<Sample>,

@@ -8,7 +8,7 @@ use wqcap_names::Names;
 /// frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
-    /// Number of the flow's frames in one direction.
+    /// Number of frames of the flow in this direction.
     pub frames: u64,
     /// Number of bytes on the wire of the flow in one direction, without FCS.
     pub bytes: u64,
@@ -67,7 +67,7 @@ pub struct FlowRecord {
     /// Labels of the ports that received the first frame of each direction; `None` for a direction
     /// without frames.
     pub ports: [Option<Arc<str>>; 2],
-    /// Reason for the end of the flow record.
+    /// Reason why the flow record ended.
     pub end: FlowEndReason,
     /// Names read from the flow's first payloads; `None`: no name was found, or names are not read.
     pub names: Option<Box<Names>>,

@@ -4,7 +4,7 @@
 pub(super) trait ParquetRow: Sized + 'static {
     /// Name of the Parquet table, in the names and the metadata of its files.
     const TABLE: &'static str;
-    /// Version of the Parquet table's columns.
+    /// Version of the columns of the Parquet table, stored in its files.
     const SCHEMA_VERSION: &'static str;
     /// Path of the installed page that documents the Parquet table's columns.
     const DOCS: &'static str;

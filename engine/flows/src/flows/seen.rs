@@ -17,7 +17,7 @@ pub(super) struct SeenFrame {
     pub(super) key: Key,
     /// Time at which the frame was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Length of the observed frame on the wire in bytes.
+    /// Length of the observed frame on the wire in bytes, without FCS.
     pub(super) len: u32,
     /// `true` after the ends in the frame's flow key are ordered and the key's hash is computed.
     pub(super) placed: bool,

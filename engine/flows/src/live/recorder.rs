@@ -72,7 +72,7 @@ pub(super) struct Rate {
     pub(super) bits_per_s: f64,
 }
 
-/// Published live statistics of a recorder.
+/// Published live statistics of a recorder, which readers copy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) sums: RecorderSums,

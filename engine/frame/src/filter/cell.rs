@@ -17,7 +17,7 @@ use super::{
 pub struct FilterCell {
     /// Number of times that the packet filter was replaced.
     generation: AtomicU64,
-    /// Packet filter that is now in effect.
+    /// Packet filter that is in effect for the next batches of frames.
     current: Mutex<Arc<Filter>>,
 }
 
@@ -40,14 +40,14 @@ impl FilterCell {
         before
     }
 
-    /// Returns the current packet filter.
+    /// Returns the packet filter that is in effect.
     #[must_use]
     pub fn get(&self) -> Arc<Filter> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
 
-    /// Returns how often the packet filter was replaced.
+    /// Returns the number of times that the packet filter was replaced.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {

@@ -67,7 +67,7 @@ struct SharedCompiler {
 /// State of a filter compiler: busy flag and program cache.
 #[derive(Debug, Default)]
 struct CompilerState {
-    /// Set while a filter expression is being compiled.
+    /// `true` while a filter expression is being compiled.
     is_busy: bool,
     /// Cached filter programs by expression and link type, the latest first.
     kept: VecDeque<((String, u32), Program)>,

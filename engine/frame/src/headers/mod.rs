@@ -54,7 +54,7 @@ pub struct Headers {
 /// VLAN tags of a packet: their number, and the two outermost tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags {
-    /// Number of VLAN tags of the packet.
+    /// Number of VLAN tags in front of the packet.
     pub count: u8,
     /// Tag control information of the packet's two outermost VLAN tags.
     tci: [u16; 2],

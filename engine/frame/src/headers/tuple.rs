@@ -1,4 +1,4 @@
-//! The 5-tuple of a packet.
+//! The 5-tuple of a packet: addresses, ports and protocol.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! IPv4 headers with options.
+//! View of IPv4 headers with options.
 
 use crate::{field::be16, malformed::Malformed};
 

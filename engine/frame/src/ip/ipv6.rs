@@ -1,4 +1,4 @@
-//! IPv6 headers and extension headers.
+//! Views of IPv6 headers and extension headers.
 
 use crate::{
     field::{be16, fixed_header},

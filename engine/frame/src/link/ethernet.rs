@@ -116,7 +116,7 @@ impl<'a> Llc<'a> {
         }
     }
 
-    /// Returns the type of the header after LLC.
+    /// Returns the type of the header after the LLC header.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.ethertype() {

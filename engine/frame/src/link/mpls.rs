@@ -1,4 +1,4 @@
-//! MPLS label stacks.
+//! View of MPLS label stacks.
 
 use super::Ethernet;
 use crate::{

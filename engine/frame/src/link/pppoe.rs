@@ -109,7 +109,7 @@ impl Ppp {
         self.len
     }
 
-    /// Returns the PPP protocol number.
+    /// Returns the number of the protocol that PPP carries.
     #[must_use]
     pub fn protocol(&self) -> u16 {
         self.protocol

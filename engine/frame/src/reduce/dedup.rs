@@ -54,13 +54,14 @@ struct Bucket {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum MayDiffer {
-    /// Duplicates may differ in MAC addresses.
+    /// MAC addresses, which may differ between duplicates.
     Mac,
-    /// Duplicates may differ in the number and values of VLAN tags.
+    /// Number and values of VLAN tags, which may differ between duplicates.
     Vlan,
-    /// Duplicates may differ in TTL or hop limit, and the checksum of the IPv4 header.
+    /// TTL or hop limit, and the checksum of the IPv4 header, which may differ between duplicates.
     Ttl,
-    /// Duplicates may differ in checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
+    /// Checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6, which may differ between
+    /// duplicates.
     Checksum,
 }
 
@@ -149,7 +150,7 @@ pub struct DedupWindow {
     length_ns: u64,
     /// Fields that deduplication does not compare.
     ignored: IgnoredFields,
-    /// Random seed of the hash of a frame's bytes.
+    /// Random seed of the hash by which frames are compared.
     seed: u64,
     /// Hash table of kept frames; its length is a power of two.
     buckets: Box<[Bucket]>,

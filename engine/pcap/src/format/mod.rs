@@ -26,12 +26,12 @@ pub fn put_words(out: &mut [u8], words: &[u32]) {
     }
 }
 
-/// Format of a capture file.
+/// Format of a capture file: pcap or pcapng.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// Classic pcap format: a file header, then records.
+    /// Classic format pcap: a file header, then records.
     Pcap,
-    /// pcapng format: a sequence of blocks.
+    /// Format pcapng: a sequence of blocks.
     Pcapng,
 }
 

@@ -20,16 +20,16 @@ pub const MOST_INTERFACES: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEnd {
-    /// The capture file ends with a complete record.
+    /// Capture file that ends with a complete record.
     Clean,
-    /// The capture file ends within a record.
+    /// Capture file that ends within a record.
     Torn {
         /// Offset of the truncated record in the capture file.
         offset: u64,
         /// Number of bytes of the truncated record that are present.
         bytes: u64,
     },
-    /// The capture file ends with zeros, which direct I/O leaves as padding.
+    /// Capture file that ends with zeros, which direct I/O leaves as padding.
     Padding {
         /// Offset of the first zero of the padding in the capture file.
         offset: u64,

@@ -122,7 +122,7 @@ impl<R: Read> Decompressor<R> {
         self.sound
     }
 
-    /// Returns the window over the compressed file.
+    /// Returns the window over the compressed bytes of the file.
     fn input(&mut self) -> &mut Window<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,

@@ -40,7 +40,7 @@ impl ParsedHeaders {
 /// Frame whose headers were parsed in advance.
 #[derive(Default)]
 pub(super) struct ParsedAhead {
-    /// Memory address of the parsed frame's bytes.
+    /// Memory address of the parsed frame's bytes, by which the frame is recognised.
     address: usize,
     /// Parsed headers of the frame.
     pub(super) parsed: ParsedHeaders,

@@ -28,13 +28,13 @@ const SWEPT: usize = 4;
 /// Cutoff of one reduction stage: limits how much of each flow is kept, with the state of the
 /// flows.
 pub(super) struct Cutoff {
-    /// Configured limits of `[[cutoff]]`.
+    /// Configured limits on how much of each flow is kept (`[[cutoff]]`).
     limits: CutoffLimits,
-    /// Table of the flows that the cutoff tracks.
+    /// Table of the flows whose frames the cutoff counts.
     table: Table<CutFlow>,
     /// Index in the flow table at which the next sweep of silent flows begins.
     cursor: usize,
-    /// Counts of frames left out by the cutoff.
+    /// Counts of frames that the cutoff has left out.
     report: CutoffReport,
 }
 
@@ -43,13 +43,13 @@ pub(super) struct Cutoff {
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct CutFlow {
-    /// Key of the flow: its protocol and both ends.
+    /// Key of the flow: its protocol, and the addresses and ports of both ends.
     key: Key,
     /// Hash of the flow's key.
     hash: u32,
-    /// `true` after a FIN or RST of the flow.
+    /// `true` after a TCP FIN or RST of the flow, which ends its connection.
     ended: bool,
-    /// `true` after a frame of the flow has been cut off.
+    /// `true` after a frame of the flow has been left out.
     cut: bool,
     /// Time of the flow's last frame, in nanoseconds since 1970.
     last_ns: u64,
@@ -110,13 +110,13 @@ impl Cutoff {
         }
     }
 
-    /// Returns the flow table of the cutoff.
+    /// Returns the table of the flows whose frames the cutoff counts.
     #[inline]
     pub(super) fn table(&self) -> &Table<CutFlow> {
         &self.table
     }
 
-    /// Returns the counts of frames left out by the cutoff.
+    /// Returns the counts of frames that the cutoff has left out.
     pub(super) fn report(&self) -> CutoffReport {
         self.report
     }

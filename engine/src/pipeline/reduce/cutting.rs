@@ -16,9 +16,9 @@ use crate::{
 
 /// Flow table that a cutoff uses to count the frames of each flow.
 pub(super) enum CutoffTable {
-    /// Separate flow table of the cutoff.
+    /// Flow table that only the cutoff uses.
     Own(Cutoff),
-    /// Flow table of the flow records.
+    /// Flow table of the flow records, which also counts for the cutoff.
     #[cfg(feature = "flows")]
     Records,
 }
@@ -99,7 +99,7 @@ impl CutoffTable {
         }
     }
 
-    /// Returns the counts of frames left out by the cutoff.
+    /// Returns the counts of frames that the cutoff has left out.
     pub(super) fn report(&self, observer: &Observer) -> CutoffReport {
         match self {
             Self::Own(cutoff) => cutoff.report(),

@@ -58,14 +58,14 @@ pub struct Stage<C> {
     reader: FilterReader,
     /// Deduplication window of the stage; `None` keeps repetitions of frames.
     window: Option<DedupWindow>,
-    /// Sampler of frames or flows.
+    /// Sampler that keeps one in N frames or flows.
     sampler: FrameSampler,
     /// Cutoff with its flow table, which limits how much of each flow is kept; `None` keeps flows
     /// whole.
     cutoff: Option<CutoffTable>,
     /// Parsed headers of the frames of the present batch.
     ahead: ParsedBatch,
-    /// Protocol layer after which frames are cut.
+    /// Protocol layer of a frame after which the frame is cut.
     slice: Slice,
     /// `true` if the reduction stage parses the headers of frames.
     parses: bool,
@@ -75,7 +75,7 @@ pub struct Stage<C> {
     malformed: MalformedCounts,
     /// `true` if the reduction stage checks each frame's FCS.
     verify_fcs: bool,
-    /// Counts of the stage's FCS checks.
+    /// Counts of the frames whose FCS the stage checked.
     fcs: FcsReport,
     /// Published counters of the stage, which other threads read.
     published: Arc<StageCounters>,

@@ -1,6 +1,6 @@
 //! Sampling: one in N frames or flows is kept.
 
-/// Sampler of frames or flows.
+/// Sampler that keeps one in N frames or flows of a reduction stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameSampler {
     /// Sampler that keeps all frames.
@@ -17,7 +17,7 @@ pub(super) enum FrameSampler {
     /// The flows of a larger N are thus a subset of those of a smaller N, and other captures of the
     /// same traffic keep the same flows.
     Flows {
-        /// Smallest flow hash that the sampler leaves out.
+        /// Smallest flow hash whose flow the sampler leaves out.
         below: u64,
     },
 }

@@ -16,11 +16,11 @@ use batches::OpenBatches;
 
 /// Resequencer of one queue: it puts the frames of its parsers back in order of reception.
 pub(super) struct Resequencer<S> {
-    /// State of the resequencer, which the parsers share.
+    /// State of the resequencer, which the parsers share and lock.
     state: Mutex<ResequencerState<S>>,
 }
 
-/// Attributes of a resequencer.
+/// Parts from which the resequencer of a queue is created.
 pub(super) struct ResequencerAttr<S> {
     /// Consumer after the parsers, which gets the frames that they keep.
     pub(super) sink: S,
@@ -38,7 +38,7 @@ pub(super) struct ResequencerAttr<S> {
     pub(super) home: Sender<WorkBatch>,
 }
 
-/// State of a resequencer, which the parsers share.
+/// State of the resequencer of a queue, which its parsers share.
 struct ResequencerState<S> {
     /// Sink, counters and return channel of the queue.
     attr: ResequencerAttr<S>,

@@ -27,7 +27,7 @@ pub(super) struct SimulatedFlow {
     protocol: u16,
     /// `true` if the flow's frames are IP fragments.
     fragment: bool,
-    /// Both ends of the flow in ascending order.
+    /// Addresses and ports of both ends of the flow, the lower end first.
     ends: [FlowEnd; 2],
 }
 
@@ -42,7 +42,7 @@ enum L3Key {
 /// Load and queues of a simulated flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
-    /// Frames and bytes of both directions of the flow.
+    /// Number of frames and bytes of both directions of the flow.
     pub(super) load: Volume,
     /// Queue of each direction of the flow; `None` if the direction was not seen.
     pub(super) queues: [Option<u16>; 2],

@@ -51,7 +51,7 @@ pub(super) enum HostsReason {
 /// Converter from a capture file's frames to the frames that the NIC would see, with a buffer that
 /// completes truncated frames.
 pub(super) struct NicView {
-    /// Headers of a truncated frame, completed with zeros.
+    /// Buffer for the headers of a truncated frame, completed with zeros.
     filled: [u8; MOST],
 }
 
@@ -63,13 +63,13 @@ impl Default for NicView {
 
 /// Simulated frame as the NIC would see it.
 pub(super) struct NicFrame<'a> {
-    /// Layers, offsets and flags of the frame's headers.
+    /// Layers, offsets and flags of the headers of the simulated frame.
     pub(super) class: FrameClass,
     /// Bytes of the frame, completed with zeros if the file lacks some.
     pub(super) bytes: &'a [u8],
     /// `true` if bytes of the frame that decide the queue are missing in the file.
     cut: bool,
-    /// Length of the frame on the wire in bytes.
+    /// Length of the simulated frame on the wire in bytes, as the file states it.
     len: u32,
 }
 

@@ -26,14 +26,14 @@ pub(super) struct Rules {
 pub(super) enum FrameDestination {
     /// Index in [`Steering::qps`] of the QP that takes the frame.
     Qp(usize),
-    /// Frame that a flow rule drops.
+    /// Frame is dropped by a flow rule.
     Dropped,
-    /// Frame left to the kernel, because no flow rule takes it.
+    /// Frame is left to the kernel, because no flow rule takes it.
     Left,
 }
 
 impl Rules {
-    /// Sorts the flow rules of a steering by priority.
+    /// Creates the list of flow rules from a steering: sorts them by priority.
     pub(super) fn new(mut steering: Steering) -> Self {
         steering.rules.sort_by_key(|rule| rule.priority);
         let asks = |spec: &FlowSpec| {

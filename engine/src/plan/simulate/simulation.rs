@@ -22,7 +22,7 @@ use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
 pub struct Simulation {
     /// Settings that determine the spread of frames over queues.
     spread: SimulatedSpread,
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     depth: HashDepth,
     /// Flow rules that a run would install, against which frames are matched.
     rules: Rules,
@@ -34,7 +34,7 @@ pub struct Simulation {
     outer_view: NicView,
     /// Completer of the packet inside a simulated frame's tunnel, as the NIC would see it.
     inner_view: NicView,
-    /// Counts of the simulated frames so far.
+    /// Counts of the frames simulated so far, by destination.
     tally: Tally,
     /// Load of the queues under other settings; `None` if no suggestion is requested.
     candidates: Option<Candidates>,

@@ -37,9 +37,9 @@ pub(super) struct Candidates {
 
 /// Kind of RSS hash, and the load by hash bits under it.
 struct HashChoice {
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     depth: HashDepth,
-    /// `true` if the Toeplitz key is symmetric.
+    /// `true` if the key gives both directions of a flow the same hash.
     symmetric: bool,
     /// Toeplitz hash with the measured key.
     toeplitz: Toeplitz,
@@ -348,11 +348,11 @@ impl Candidates {
 /// Settings under which the load of the queues is evaluated.
 #[derive(Clone)]
 struct Choice {
-    /// `true` if the Toeplitz key is symmetric.
+    /// `true` if the RSS key gives both directions of a flow the same hash.
     symmetric: bool,
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     depth: HashDepth,
-    /// Number of receive queues.
+    /// Number of receive queues under these settings.
     queues: u16,
     /// Share weights of the queues; empty for equal weights.
     weights: Vec<u32>,

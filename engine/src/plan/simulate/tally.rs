@@ -15,7 +15,7 @@ use strum::VariantNames;
 /// Number of flows in a simulation's list of the heaviest flows.
 const HEAVIEST: usize = 10;
 
-/// Counts of simulated frames by destination.
+/// Counts of simulated frames by destination: queue, drop or kernel.
 pub(super) struct Tally {
     /// Number of frames and bytes of each simulated queue.
     queues: Vec<Volume>,
@@ -27,7 +27,7 @@ pub(super) struct Tally {
     catch_all: [Volume; CatchAllReason::VARIANTS.len()],
     /// Number of frames and bytes for which the NIC hashes only the addresses, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
-    /// Simulated flows with their load and queues.
+    /// Simulated flows with the load and the queues of each.
     flows: Flows,
     /// Earliest time stamp of the simulated frames, in nanoseconds since 1970.
     first_ns: u64,
@@ -36,7 +36,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Creates empty frame counts for this many queues.
+    /// Creates empty counts of simulated frames for this many queues.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             queues: vec![Volume::default(); usize::from(queues)],

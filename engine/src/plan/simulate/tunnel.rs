@@ -20,16 +20,16 @@ const MOST: usize = 256;
 pub(super) enum TunnelKind {
     /// VXLAN tunnel with its network identifier.
     Vxlan { vni: u32 },
-    /// GRE tunnel, version 0.
+    /// GRE tunnel of version 0.
     Gre,
 }
 
 /// Beginning of the packet in a frame's tunnel, with an empty Ethernet header in front if the
 /// tunnel carries none.
 pub(super) struct TunnelContent {
-    /// Kind of tunnel around the packet.
+    /// Kind of the tunnel around the packet: VXLAN or GRE.
     tunnel: TunnelKind,
-    /// Bytes of the tunnel's inner packet.
+    /// First bytes of the tunnel's inner packet.
     bytes: [u8; MOST],
     /// Number of valid bytes in the buffer of the inner packet.
     there: usize,
@@ -39,7 +39,7 @@ pub(super) struct TunnelContent {
 
 /// Packet in a tunnel as the NIC would see it.
 pub(super) struct TunnelledFrame<'a> {
-    /// Kind of tunnel around the packet.
+    /// Kind of the tunnel around the packet: VXLAN or GRE.
     pub(super) tunnel: TunnelKind,
     /// NIC's view of the tunnel's inner packet.
     pub(super) seen: NicFrame<'a>,

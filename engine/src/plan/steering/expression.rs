@@ -77,7 +77,7 @@ pub struct Split {
     /// Filter expression that the software applies: the whole filter, because flow rules are less
     /// precise.
     pub software: String,
-    /// Frame matches that the NIC applies.
+    /// Frame matches that the NIC applies by its flow rules.
     #[serde(skip)]
     pub(super) matches: Vec<FrameMatch>,
     /// Frame matches whose IPv4 fragments some NICs take neither by this match nor by another.

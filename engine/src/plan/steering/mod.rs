@@ -88,7 +88,7 @@ impl QpPlan {
 pub struct RulePlan {
     /// Name of the flow rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
-    /// Kind of the flow rule: `sniffer`, or a normal match.
+    /// Kind of the flow rule: `sniffer`, which copies frames, or a normal match.
     #[serde(skip)]
     pub kind: FlowKind,
     /// Hardware priority of the flow rule; lower values match first.
@@ -122,7 +122,7 @@ pub struct Steering {
     pub split: Option<Split>,
 }
 
-/// Serializes flow specs by their readable text.
+/// Serializes the flow specs of a rule as their readable text.
 fn text_of_specs<S: Serializer>(specs: &[FlowSpec], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&describe(specs))
 }
