@@ -12,7 +12,7 @@ fn anonymizer(slice: Slice) -> Anonymizer {
     Anonymizer::new(&AnonymizeParams { key, slice })
 }
 
-/// Returns the anonymized form of a frame, cut by `slice`.
+/// Returns the anonymized form of a frame.
 fn anonymized(frame: &[u8], slice: Slice) -> Vec<u8> {
     let len = u32::try_from(frame.len()).expect("short");
     anonymizer(slice).frame(frame, len).to_vec()
@@ -57,8 +57,8 @@ fn is_sound(packet: &[u8]) -> bool {
         }
 }
 
-/// Searches a frame for the original addresses and for their identifying parts. Returns the first
-/// one found.
+/// Searches a frame for the original addresses and their identifying parts. Returns the first one
+/// found.
 fn find_address(frame: &[u8]) -> Option<&'static [u8]> {
     let parts: [&'static [u8]; 10] = [
         &HOST_MAC,
@@ -76,7 +76,7 @@ fn find_address(frame: &[u8]) -> Option<&'static [u8]> {
     parts.into_iter().find(is_in)
 }
 
-/// Returns the bytes of a sample frame from its first IP header on.
+/// Returns the bytes of a sample from its first IP header on.
 fn packet(frame: &[u8]) -> &[u8] {
     &frame[Headers::parse(frame).l3().expect("IP")..]
 }

@@ -13,7 +13,7 @@ pub(super) static SERVER_6: [u8; 16] = [
 ];
 pub(super) const SECRET: &[u8] = b"Host: intranet.example";
 
-/// Returns the Internet checksum (RFC 1071) of the concatenated parts.
+/// Returns the checksum of RFC 1071 over the concatenated parts.
 pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum = 0u32;
@@ -76,8 +76,7 @@ pub(super) fn ipv6(src: [u8; 16], dst: [u8; 16], next: u8, above: &[u8]) -> Vec<
     .concat()
 }
 
-/// Returns `bytes` with the correct checksum at offset `field`; `ends` are the addresses of the
-/// pseudo-header.
+/// Sets the checksum at `field`; `ends` are the addresses of the pseudo-header.
 pub(super) fn summed(
     mut bytes: Vec<u8>,
     field: usize,
@@ -142,7 +141,7 @@ pub(super) fn neighbours(kind: u8, body: &[&[u8]]) -> Vec<u8> {
     )
 }
 
-/// Returns sample frames with all headers that the anonymizer recognises, each with a name.
+/// Returns named sample frames with all recognised headers.
 pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let link_6 = [&[1, 1][..], &HOST_MAC].concat();
     let ndp_prefix = [&[3, 4, 64, 0xc0][..], &[0; 12], &HOST_6[..8], &[0; 8]].concat();
@@ -380,8 +379,7 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Returns sample frames with unrecognised parts: the name of each, and the number of bytes that
-/// the anonymizer keeps.
+/// Returns named frames with unrecognised parts, and the number of bytes that are kept.
 pub(super) fn foreign() -> Vec<(&'static str, Vec<u8>, usize)> {
     let everything = [&HOST_MAC[..], &HOST, &SERVER, &HOST_6, SECRET].concat();
     // An Ethernet frame in a pseudowire, to a MAC address that begins like an IPv4 header.
