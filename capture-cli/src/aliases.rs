@@ -473,7 +473,7 @@ fn key(
 enum Value {
     /// Plain number in the condition: seconds, frames, files or kilobytes.
     Number(u64),
-    /// Size with a unit in the condition, converted to bytes.
+    /// Size with a unit in a `-a` or `-b` condition, converted to bytes.
     Size(u64),
 }
 
@@ -523,7 +523,7 @@ fn folder_and_name(path: &str) -> (&str, &str) {
     }
 }
 
-/// Returns a path as UTF-8 text.
+/// Returns a path as UTF-8 text, or a failure if it is not UTF-8.
 fn path(path: &Path) -> Result<&str, Failure> {
     let refused = || {
         Failure::refused(format!(

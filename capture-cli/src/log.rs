@@ -25,7 +25,7 @@ use tracing_subscriber::{
     reload,
 };
 
-/// Log target of the audit trail's events.
+/// Target by which log events of the audit trail are recognised.
 const AUDIT: &str = "audit";
 
 /// Type of the function that replaces the active log filter.

@@ -19,7 +19,7 @@ use std::{
     process::{self, Command},
 };
 
-/// File name of the software NIC's shared object.
+/// File name of the software NIC's shared object, which is preloaded into programs.
 const OBJECT: &str = "libmlx5_model.so";
 /// Environment variable with the wires of the software NIC, its simulated traffic sources, one per
 /// line.
@@ -174,13 +174,13 @@ fn joined(object: &Path, present: Option<OsString>) -> OsString {
     all
 }
 
-/// Returns the path of this program's file.
+/// Returns the path of the executable file of this process.
 fn this_program() -> Result<PathBuf, Failure> {
     env::current_exe()
         .map_err(|e| Failure::refused(format!("cannot determine the path of this program: {e}")))
 }
 
-/// Finds the shared object of the software NIC.
+/// Returns the path of the software NIC's shared object, or a failure if it is not found.
 fn find() -> Result<PathBuf, Failure> {
     let places = places(&this_program()?);
     if let Some(place) = places.iter().find(|place| place.is_file()) {

@@ -15,7 +15,7 @@ const LONGEST: usize = 512;
 /// Counters of the HTTP service since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Number of requests that were answered.
+    /// Number of requests that the service answered.
     pub answered: AtomicU64,
     /// Number of answers that lack frames.
     pub incomplete: AtomicU64,
@@ -25,7 +25,7 @@ pub struct Counters {
     pub bytes: AtomicU64,
     /// Number of frames that were sent in answers.
     pub frames: AtomicU64,
-    /// Number of connections that were accepted.
+    /// Number of connections that the service accepted.
     pub connections: AtomicU64,
     /// Number of connections that were closed because too many were open.
     pub turned_away: AtomicU64,
@@ -104,9 +104,9 @@ impl Drop for Audited {
 /// Size of an answer with packets, and the reasons why the answer lacks frames.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerFacts {
-    /// Number of frames in the answer.
+    /// Number of frames in the answer to the request.
     pub frames: u64,
-    /// Number of bytes of packets in the answer.
+    /// Number of bytes of packets in the answer to the request.
     pub bytes: u64,
     /// Reasons why the answer lacks frames; empty: the answer is complete.
     pub losses: Vec<String>,

@@ -57,7 +57,7 @@ pub enum SensorFetchError {
     /// A file with the client's token, certificate, key or authorities cannot be used.
     #[error("{}: {problem}", .path.display())]
     File {
-        /// Path of the unusable file.
+        /// Path of the file that cannot be used.
         path: PathBuf,
         /// Reason why the client cannot use the file.
         problem: String,
@@ -72,13 +72,13 @@ pub enum SensorFetchError {
         url: String,
         /// Description of the failure in the sensor's answer.
         detail: String,
-        /// Remedy that the sensor proposes.
+        /// Remedy that the answer of the sensor proposes.
         remedy: String,
     },
     /// The sensor cannot be reached, or its answer ended early.
     #[error("{url}: {problem}")]
     Lost {
-        /// URL of the unreachable sensor.
+        /// URL of the sensor that cannot be reached, or whose answer ended early.
         url: String,
         /// Reason why the connection failed or the answer ended.
         problem: String,
@@ -88,7 +88,7 @@ pub enum SensorFetchError {
     Write {
         /// URL of the sensor.
         url: String,
-        /// Error of the write to the file.
+        /// Error of the system when the answer was written to the file.
         source: io::Error,
     },
     /// The caller stopped the fetch before the sensor's answer was complete.
@@ -113,11 +113,11 @@ pub struct FetchedAnswer {
 enum Completeness {
     /// The headers or trailers do not state whether the answer is complete.
     Unstated,
-    /// The headers refer to the trailers for the statement.
+    /// The headers of the answer announce that its trailers state the completeness.
     InTrailers,
-    /// The answer has all frames of the query.
+    /// The headers or trailers state that the answer has all frames of the query.
     Complete,
-    /// The answer lacks frames, with the reason.
+    /// The headers or trailers state that the answer lacks frames, with this reason.
     Lacks(String),
 }
 

@@ -28,7 +28,7 @@ pub enum ApiError {
     /// The caller lacks the role for the request.
     #[error("{who} has the role read; this request needs the role mark")]
     NeedsMark { who: String },
-    /// The request may come from a page of another site.
+    /// The request may come from a web page of another site.
     #[error("{0}")]
     Foreign(String),
     /// The path of the request is not part of the HTTP interface.
@@ -37,16 +37,16 @@ pub enum ApiError {
     /// The path does not support the method of the request.
     #[error("{0}: the path does not have this method")]
     NoMethod(String),
-    /// The capture writes no flow records.
+    /// The request is for flow records, but the capture writes none.
     #[error("the capture of this sensor writes no flow records")]
     NoFlows,
-    /// No mark or pin has the ID.
+    /// No mark or pin has the ID that the request names.
     #[error("mark = {0:?}: there is no pin or mark of this ID")]
     NoMark(String),
-    /// The body of the request is too long.
+    /// The body of the request is longer than the limit.
     #[error("the body of the request has more than {0} bytes, which is the limit")]
     TooLong(usize),
-    /// The body of the request did not arrive in time.
+    /// The body of the request did not arrive within the time limit.
     #[error("the body of the request was not complete after {0} s")]
     Slow(u64),
     /// The service is answering as many requests as it may.

@@ -57,9 +57,9 @@ const LONGEST_LACKS: usize = 1024;
 
 /// Message from the thread that reads capture files to the task that sends the answer.
 enum AnswerPiece {
-    /// Form of the answer; it is the first message.
+    /// Form of the answer, which is the first message.
     Form(PacketsForm),
-    /// Next bytes of the answer's body.
+    /// Next bytes of the body of the answer with packets.
     Bytes(Bytes),
     /// The answer has ended with these counts and reasons of losses.
     End(AnswerFacts),
@@ -70,7 +70,7 @@ enum AnswerPiece {
 /// Form of an HTTP answer with packets.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketsForm {
-    /// Media type of the answer.
+    /// Media type of the answer with packets.
     pub media_type: &'static str,
     /// Name under which a browser saves the answer as a file.
     pub file_name: &'static str,

@@ -45,7 +45,7 @@ const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY flow_filter;
 }";
 
-/// Stored object whose parts a table in `blocks/` describes.
+/// Object of the store whose parts a table in `blocks/` describes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectInfo<'a> {
     /// Key of the capture file's object; `None`: its packets are not in the store.

@@ -123,7 +123,7 @@ impl Columns {
         })
     }
 
-    /// Returns the number of rows of the Parquet file.
+    /// Returns the number of rows of the Parquet file that is read.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows

@@ -15,7 +15,7 @@ const BYTES_FOR_KEY: usize = 2;
 /// filter of a part with many flows of one frame each would be longer.
 const MOST_SHARE: u64 = 50;
 
-/// Bloom filter of the flows in a part of a capture file.
+/// Bloom filter of the index keys of the flows in a part of a capture file.
 pub(crate) struct FlowFilter(Sbbf);
 
 impl FlowFilter {

@@ -20,7 +20,7 @@ use wqcap_files::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundCapture {
     pub(crate) kind: ContentKind,
-    /// Name of the finished file in its folder.
+    /// Name of the finished file in its folder, without the path.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) stamp: FileStamp,

@@ -49,11 +49,11 @@ struct Survived {
     frames: u64,
     /// Time that the absorbed frames take at the link's rate, in milliseconds.
     line_ms: f64,
-    /// Number of WRs of the measured ring.
+    /// Number of receive WRs of the ring that the burst benchmark measures.
     wrs: u32,
-    /// Total length of the measured ring's buffers in bytes.
+    /// Total length in bytes of the receive buffers of the measured ring.
     buffer_bytes: u64,
-    /// Length of the measured ring's CQ in bytes.
+    /// Length in bytes of the completion queue (CQ) of the measured ring.
     cq_bytes: u64,
     /// Name of the baseline with which the burst result is compared.
     baseline: &'static str,
@@ -61,7 +61,7 @@ struct Survived {
     ratio: f64,
     /// Lowest and highest ratio to the baseline among the repeats.
     spread: [f64; 2],
-    /// Number of repeats of the measurement.
+    /// Number of times that the burst benchmark repeats the measurement.
     repeats: u32,
     /// Time for which the receive loop is held, in milliseconds.
     hold_ms: f64,
@@ -277,16 +277,16 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
 /// Sequence numbers that the frames of a burst run carry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
-    /// Sequence number of the first received frame.
+    /// Sequence number of the first frame that the capture received; `None`: no frame yet.
     first: Option<u64>,
-    /// Sequence number that the next received frame should have.
+    /// Sequence number that the next received frame must have, if no frame is missing.
     next: u64,
     /// Set if sequence numbers are missing between the first and the last received frame.
     has_gaps: bool,
 }
 
 impl Numbers {
-    /// Records the sequence number in a received frame.
+    /// Records the sequence number in a received frame, and detects gaps.
     fn note(&mut self, number: u64) {
         self.has_gaps |= self.first.is_some() && number != self.next;
         self.first.get_or_insert(number);
@@ -338,7 +338,7 @@ fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, Bu
 struct GatedConsumer {
     /// Lock that holds the receive loop while another thread has it.
     gate: Arc<Mutex<()>>,
-    /// Sequence numbers of the frames received so far.
+    /// Sequence numbers of the frames that the consumer has received so far.
     numbers: Numbers,
     /// Place for the sequence numbers at the end of the run, which the benchmark reads.
     seen: Arc<Mutex<Numbers>>,

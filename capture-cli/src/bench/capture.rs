@@ -31,7 +31,7 @@ const SNAPLEN: usize = 64;
 
 /// Times per frame in one repeat of the capture benchmark, in nanoseconds.
 struct Times {
-    /// Time per frame of the receive loop that writes files.
+    /// Time per frame, in nanoseconds, of the receive loop that writes files.
     ours: f64,
     /// Time per frame of the receive loop that only counts frames.
     count: f64,
@@ -122,9 +122,9 @@ fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
 
 /// Memory blocks of the baseline, which are filled with frame records in rotation.
 struct Records {
-    /// Blocks of memory that receive the frame records.
+    /// Memory blocks into which the frame records are copied.
     blocks: Vec<Region>,
-    /// Index of the memory block that is being filled.
+    /// Index in `blocks` of the memory block that is being filled.
     block: usize,
     /// Offset of the next record in the memory block that is being filled.
     at: usize,

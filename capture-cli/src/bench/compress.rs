@@ -14,7 +14,7 @@ use wqcap_engine::{
 const FRAMES: u64 = 20_000;
 /// Length of a generated frame in bytes, without FCS.
 const FRAME: usize = 1500;
-/// Compression methods that are compared, with their names.
+/// Compression methods that the benchmark compares, with their names.
 const METHODS: [(&str, Compress); 4] = [
     ("lz4", Compress::Lz4),
     ("zstd:1", Compress::Zstd(Some(1))),

@@ -30,7 +30,7 @@ const DEPTH: u64 = 16;
 const FRAME: usize = 1500;
 /// Length in bytes of the pcap record of a frame of [`FRAME`] bytes.
 const RECORD: u64 = 1516;
-/// Plain writes that are a baseline for the block writer.
+/// Baseline of the disk benchmark: plain writes, with which the block writer is compared.
 struct Baseline {
     /// Name of the baseline in the benchmark's results.
     name: &'static str,
@@ -109,7 +109,7 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
 struct Plain {
     /// Time of the plain writes per frame record, in nanoseconds.
     ns: f64,
-    /// `true` if the plain writes used O_DIRECT.
+    /// `true` if the plain writes used O_DIRECT, which bypasses the page cache.
     direct: bool,
 }
 
@@ -194,7 +194,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     Ok(nanos(time) / frames as f64)
 }
 
-/// Converts a duration to nanoseconds.
+/// Converts a duration to nanoseconds as a float.
 fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }

@@ -15,7 +15,7 @@ use std::fs;
 pub struct BenchReport<R = Measured> {
     /// Machine on which the benchmark ran.
     pub machine: Machine,
-    /// Results of the benchmark.
+    /// Results of the benchmark, a row each in the printed table.
     pub results: Vec<R>,
 }
 
@@ -45,7 +45,7 @@ pub struct Measured {
     pub name: String,
     /// Median time per frame of the benchmark in nanoseconds.
     pub ns_per_frame: f64,
-    /// Frames per second at the median time per frame.
+    /// Number of frames per second at the median time per frame.
     pub frames_per_s: f64,
     /// Name of the baseline with which the benchmark result is compared.
     pub baseline: &'static str,

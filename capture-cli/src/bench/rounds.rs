@@ -226,9 +226,9 @@ pub fn fill<T: ?Sized>(
 /// Frame consumer that holds its receive loop until the rings are full, and then measures the
 /// loop's CPU time.
 struct FullRingConsumer<C> {
-    /// Frame consumer that does the measured work.
+    /// Frame consumer whose work is measured.
     sink: C,
-    /// Number of frames of a measured round.
+    /// Number of frames in a measured round of the benchmark.
     round: u64,
     /// Receiver of the signal that the held loop may continue.
     held: Receiver<()>,

@@ -17,7 +17,7 @@ use wqcap_engine::{
 /// Example command for the user, which works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
 
-/// Report of `wqcap devices --json`.
+/// Report that `wqcap devices --json` prints.
 #[derive(Serialize)]
 struct DeviceReport {
     devices: Vec<DeviceFacts>,

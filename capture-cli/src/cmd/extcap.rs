@@ -26,7 +26,7 @@ const MODEL: &str = "wqcap-model";
 /// Number of the link type `LINKTYPE_ETHERNET`, which all capture interfaces have.
 const ETHERNET: u32 = 1;
 
-/// Answers an extcap request of Wireshark.
+/// Answers a request that Wireshark sends over extcap: interfaces, dialogs, filters, or a capture.
 pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
     if args.extcap_interfaces {
         return output::print(&interfaces()?);

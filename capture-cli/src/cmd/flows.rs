@@ -31,7 +31,7 @@ const BATCH: u64 = 64;
 /// Maximum number of captured ports with a label, because flow records number ports with one byte.
 const MOST_LABELS: usize = u8::MAX as usize;
 
-/// JSON document of `wqcap flows --json`.
+/// JSON document that `wqcap flows --json` prints.
 #[derive(Serialize)]
 struct FlowsDocument<'a> {
     #[serde(flatten)]
@@ -114,7 +114,7 @@ fn flows_plan(args: &FlowsArgs, config: &FlowsConfig) -> FlowsPlan {
 /// Result of reading the capture files for flow records.
 struct StoredFlows {
     summary: MergeSummary,
-    /// Number of frames in all capture files.
+    /// Number of frames that were read from all capture files.
     frames: u64,
     /// Number of frames whose link type has no Ethernet frames, by link type.
     foreign: BTreeMap<u32, u64>,

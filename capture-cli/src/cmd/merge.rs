@@ -99,7 +99,7 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Formats the summary of a merge as text.
+/// Formats the summary of a merge of capture files as text.
 fn text(summary: &MergeSummary) -> String {
     let time = Duration::from_secs_f64(summary.seconds);
     let mut text = format!(

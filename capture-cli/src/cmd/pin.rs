@@ -131,7 +131,7 @@ struct PinFacts<'a> {
     unindexed: u64,
 }
 
-/// Collects the capture files that each pin protects.
+/// Counts, for each pin, the capture files that it protects.
 fn facts<'a>(place: &CaptureSet, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     let fact = |(id, pin): &'a (String, Pin)| PinFacts {
         id,
@@ -224,7 +224,7 @@ fn held(fact: &PinFacts<'_>) -> String {
     format!("{}, {}", counted(fact.files, "file"), bytes(fact.bytes))
 }
 
-/// Report of `wqcap pin list --json`.
+/// Report that `wqcap pin list --json` prints.
 #[derive(Serialize)]
 struct PinReport<'a> {
     #[serde(serialize_with = "path_text::serialize")]

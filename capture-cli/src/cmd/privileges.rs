@@ -25,7 +25,7 @@ struct Right {
     held: bool,
 }
 
-/// Report of `wqcap check --privileges --json`.
+/// Report that `wqcap check --privileges --json` prints.
 #[derive(Debug, Serialize)]
 struct PrivilegeReport<'a> {
     privileges: &'a [Right],

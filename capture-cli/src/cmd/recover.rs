@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which a wait for the recovery checks for a stop request.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Report of `wqcap recover --json`.
+/// Report that `wqcap recover --json` prints.
 #[derive(Serialize)]
 struct RecoveryReport<'a> {
     #[serde(serialize_with = "path_text::serialize")]

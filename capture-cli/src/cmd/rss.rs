@@ -25,7 +25,7 @@ use wqcap_engine::{
 /// Facts about one input file of `wqcap rss`.
 #[derive(Debug, Serialize)]
 struct FileFacts {
-    /// Path of the input file.
+    /// Path of the capture file.
     path: String,
     /// Number of the file's frames that RSS spreads over queues.
     frames: u64,
@@ -35,7 +35,7 @@ struct FileFacts {
     notes: Vec<String>,
 }
 
-/// JSON document of `wqcap rss --json`.
+/// JSON document that `wqcap rss --json` prints.
 #[derive(Serialize)]
 struct Document<'a> {
     files: &'a [FileFacts],
@@ -197,7 +197,7 @@ fn opening_error(e: &ReadError) -> String {
 
 /// Properties of stdout that determine how the report's bars and lines are drawn.
 struct Canvas {
-    /// Width of stdout in columns.
+    /// Width in columns to which the report is formatted: that of stdout, or 80.
     columns: usize,
     /// `true` if lines longer than `columns` are cut, as on a terminal.
     cut: bool,
@@ -298,7 +298,7 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     text
 }
 
-/// Formats `n` as a share of `of` in percent.
+/// Formats `n` as a share of `of`, in percent.
 fn share(n: u64, of: u64) -> String {
     match of {
         0 => "-".into(),

@@ -224,7 +224,7 @@ struct CaptureHost<'a> {
     filters: FilterCompiler,
     /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
-    /// Progress line of the capture.
+    /// Progress line of the capture on stderr.
     progress: ProgressLine,
     /// Reporter of the run to the service manager.
     service: Service,

@@ -279,7 +279,7 @@ fn of_host() -> Result<Sensor, Failure> {
 
 /// Progress line of shipping, updated each second, for the terminal and for the service manager.
 struct ShipProgress {
-    /// Progress line on the terminal.
+    /// Progress line of shipping on the terminal.
     line: ProgressLine,
     /// Time of the progress line's last update, and the number of bytes shipped by then.
     last: Option<(Instant, u64)>,
@@ -357,7 +357,7 @@ fn in_words(status: &ShipStatus) -> String {
     text
 }
 
-/// Formats the objects that would be sent, one line each.
+/// Formats the objects that `wqcap ship` would send, one line for each.
 fn planned_in_words(planned: &[Planned]) -> String {
     let mut text = String::new();
     for it in planned {

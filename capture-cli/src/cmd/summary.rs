@@ -32,7 +32,7 @@ use wqcap_engine::{
 };
 use wqcap_supervisor::StatusSnapshot;
 
-/// JSON document that `wqcap run --summary` writes.
+/// JSON document that `wqcap run --summary` writes at the end of a run.
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
     /// Frame ledger of the run: numbers of received, captured and lost frames.
@@ -63,11 +63,11 @@ pub struct Summary<'a> {
     hooks: Option<HookReport>,
     /// Periods of the run in which no frame could be received.
     outages: OutagesSummary<'a>,
-    /// Duration of the capture in seconds.
+    /// Duration of the run's capture in seconds.
     duration_s: f64,
     /// Time from the start of the run to the first ready queue, in seconds.
     startup_s: f64,
-    /// Source of the frames' time stamps.
+    /// Clock that stamped the frames of the run.
     stamps: Stamps,
     /// Comparison of the device's clock with the system clock; null with software time stamps.
     clock: Option<ClockReport>,
@@ -87,7 +87,7 @@ pub struct Summary<'a> {
     /// Captured ports, if there are several, in the order of the queues' `port`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PortSummary<'a>>,
-    /// Version of wqcap that captured.
+    /// Version of wqcap that ran the capture.
     wqcap: &'static str,
 }
 
@@ -100,7 +100,7 @@ struct RunLedger<'a> {
     queues: &'a [QueueLedger],
 }
 
-/// Captured port in the summary of a run of several ports.
+/// Captured port in the summary of a run with several ports.
 #[derive(Debug, Serialize)]
 struct PortSummary<'a> {
     /// Name of the port in files, counters and flow records.
@@ -116,7 +116,7 @@ struct PortSummary<'a> {
 }
 
 impl<'a> PortSummary<'a> {
-    /// Returns the summaries of all ports of a run.
+    /// Returns the summaries of all captured ports of a run.
     fn all(plan: &'a Plan, report: &Report) -> Vec<Self> {
         let ledger = |index: usize| {
             let queues = report.queues.iter();

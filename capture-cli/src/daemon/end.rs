@@ -165,7 +165,7 @@ impl WrittenBytes {
 /// Reason why the guard thread ends the process.
 #[derive(Clone, Copy, Debug)]
 enum ForcedEnd {
-    /// A second signal arrived, with this number.
+    /// A second signal with this number requested the end at once.
     AtOnce(i32),
     /// The command did not end within this time after the signal with this number.
     NotInTime(i32, Duration),

@@ -11,7 +11,7 @@ pub struct Reloadable<'a> {
     given: &'a ConfigArgs,
     /// Effects of a reload on the configuration keys of the command.
     table: ReloadTable,
-    /// Configuration that is in force.
+    /// Configuration that the command currently uses.
     config: Config,
     /// Function that completes a configuration with the defaults of the command, so that an absent
     /// section does not differ from its defaults.

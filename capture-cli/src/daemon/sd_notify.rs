@@ -38,7 +38,7 @@ pub struct Service {
     manager: Option<UnixDatagram>,
     /// Earliest time of the next message to the service manager while nothing is captured.
     next: Instant,
-    /// Detector of stuck queue loops.
+    /// Detector of receive loops that are stuck.
     pulse: Pulse,
     /// `true` if the service manager expects watchdog messages.
     watched: bool,
@@ -184,7 +184,7 @@ struct Beat {
     count: u64,
     /// Time of the last progress of the queue's loop.
     since: Instant,
-    /// Set when the queue's loop made no round for [`STUCK`].
+    /// Set when the queue's loop has made no round for the time [`STUCK`].
     stuck: bool,
 }
 
@@ -216,7 +216,7 @@ impl Pulse {
         newly
     }
 
-    /// Returns the queues whose loops are stuck.
+    /// Returns the queues whose receive loops are stuck.
     fn stuck(&self) -> Vec<usize> {
         let stuck = self.beats.iter().enumerate().filter(|(_, it)| it.stuck);
         stuck.map(|(queue, _)| queue).collect()

@@ -165,15 +165,15 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> 
 
 /// Caught signals of the process, which request the end, a reload, a report or a flush.
 pub struct SignalRequests {
-    /// Caught signals with their senders.
+    /// Iterator over the caught signals, with their senders.
     signals: SignalsInfo<WithOrigin>,
-    /// Effects of the caught signals on the capture.
+    /// State that the effects of the caught signals need.
     reaction: Reaction,
 }
 
 /// State that the effects of signals on a capture need.
 struct Reaction {
-    /// Requests to the supervisor of the capture.
+    /// Flags through which signals request actions of the capture's supervisor.
     asked: Signals,
     /// `true` if SIGHUP requests a reload of the configuration, `false` if it requests the end.
     reloads: bool,

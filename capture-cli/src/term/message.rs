@@ -63,11 +63,11 @@ pub fn of_arguments(arguments: impl IntoIterator<Item = String>) -> LogFormat {
 /// Kind of a message on stderr that is not an event of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Message on the reason why the command failed.
+    /// Error: the reason why the command failed.
     Error,
-    /// Message on a problem that does not end the command.
+    /// Warning: a problem that does not end the command.
     Warning,
-    /// Message on a fact that the user may not expect.
+    /// Note: a fact that the user may not expect.
     Note,
     /// Answer that the user requested, such as a table.
     Answer,

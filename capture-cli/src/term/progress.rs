@@ -75,11 +75,11 @@ pub struct ReadProgress {
     total: u64,
     /// Number of bytes of the input files that have been read completely.
     before: u64,
-    /// Time at which the reading of the files started.
+    /// Time at which the command started to read the files.
     started: Instant,
     /// Time at which the progress line is updated next.
     next: Instant,
-    /// Progress line that is redrawn.
+    /// Progress line on which the reading of files is drawn.
     line: ProgressLine,
 }
 
@@ -122,7 +122,7 @@ impl ReadProgress {
         self.line.draw(&text);
     }
 
-    /// Counts an input file of `bytes` as read completely.
+    /// Counts an input file of `bytes` bytes as read completely.
     pub fn done(&mut self, bytes: u64) {
         self.before += bytes;
     }

@@ -38,7 +38,7 @@ pub enum TextKind {
     Audit,
 }
 
-/// Output of one step of the stderr writer thread.
+/// Output that the stderr writer thread writes in one step.
 #[derive(Debug, PartialEq, Eq)]
 enum WriterStep {
     /// Whole lines, written to stderr after the progress line is erased.
@@ -128,7 +128,7 @@ enum StderrState {
     },
 }
 
-/// State of the stderr writer thread.
+/// State of the thread that writes queued texts to stderr.
 enum StderrWriter {
     /// The stderr writer thread is not started yet. Its painter has no progress line.
     Absent(Painter),

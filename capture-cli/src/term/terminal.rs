@@ -45,7 +45,7 @@ pub fn clear_progress() {
     write("");
 }
 
-/// Writes whole lines to stderr.
+/// Writes whole lines of ordinary kind to stderr.
 fn write(lines: &str) {
     stderr::write_lines(TextKind::Ordinary, lines.as_bytes());
 }

@@ -87,7 +87,7 @@ pub struct CaptureBackend {
 
 /// State of the supervised capture, as other threads access it.
 pub(super) enum CaptureView {
-    /// Running or drained capture, with its handles.
+    /// Running or drained capture, with handles through which other threads access it.
     Capturing(CaptureState, Box<Handles>),
     /// Capture that has ended: it is stopped, or its device is lost and searched for.
     Ended(CaptureState, Box<FinalValues>),
@@ -404,7 +404,7 @@ impl CaptureBackend {
         self.handles()?.capture.retention().cloned()
     }
 
-    /// Returns the state of the capture and its counters.
+    /// Returns the state of the capture and the latest values of its counters.
     fn counted(&self) -> (CaptureState, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {

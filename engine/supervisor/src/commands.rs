@@ -207,7 +207,7 @@ fn count(capture: &Capture) -> String {
     }
 }
 
-/// Converts the fields of a control message to a flow rule.
+/// Converts the fields of a flow rule in a control command to a rule of the configuration.
 fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
     let object = fields.clone().into_iter().collect();
     serde_json::from_value(Value::Object(object))

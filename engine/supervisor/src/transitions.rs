@@ -10,22 +10,22 @@ use wqcap_control::protocol::CaptureState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The control command `start`.
+    /// A client sent the control command `start`.
     Start,
-    /// The control command `drain`.
+    /// A client sent the control command `drain`.
     Drain,
-    /// The control command `stop`.
+    /// A client sent the control command `stop`.
     Stop,
-    /// The control command `shutdown`.
+    /// A client sent the control command `shutdown`.
     Shutdown,
-    /// The control command `reload`, or SIGHUP.
+    /// A client sent the control command `reload`, or the process got SIGHUP.
     Reload,
     /// The configuration was read again, and its capture filter is compiled.
     Reloaded,
     /// A control command that changes the running capture: `rotate`, `rule-add`, `rule-remove`,
     /// `wq-flags`, `respread`.
     Change,
-    /// Signal SIGINT or SIGTERM to the process.
+    /// The process got signal SIGINT or SIGTERM.
     Signal,
     /// The capture ended by itself: a limit was reached, its traffic source ended, or it failed.
     CaptureEnded,
@@ -51,9 +51,9 @@ pub(super) enum Action {
     /// Reads the configuration again. Once its capture filter is compiled, [`Event::Reloaded`]
     /// follows.
     Reload,
-    /// Removes the capture's flow rules and completes its files.
+    /// Removes the flow rules of the running capture, and completes its files.
     Pause,
-    /// Installs the capture's flow rules again.
+    /// Installs the flow rules of the drained capture again.
     Resume,
     /// Starts a new capture with the plan of the stopped one.
     StartCapture,

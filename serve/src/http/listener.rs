@@ -385,7 +385,7 @@ async fn accept(
     }
 }
 
-/// Numbers of open connections by address.
+/// Numbers of open connections by the network address of the client.
 type AddressShares = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
 /// Open connection that counts for its address until it is dropped.

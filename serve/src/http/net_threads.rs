@@ -22,7 +22,7 @@ pub struct NetThreads {
 
 struct NetThread {
     handle: Handle,
-    /// Sender that ends the thread when it is dropped.
+    /// Sender whose drop ends the thread.
     _running: oneshot::Sender<()>,
 }
 

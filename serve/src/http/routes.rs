@@ -81,7 +81,7 @@ struct Changeable {
 /// Properties of the connection over which a request came.
 #[derive(Clone, Debug)]
 pub struct ClientConnection {
-    /// Network address of the client.
+    /// Network address and port of the client.
     pub address: SocketAddr,
     /// Name in the client's TLS certificate, which the service has verified; `None`: no
     /// certificate.

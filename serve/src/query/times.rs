@@ -11,7 +11,7 @@ pub enum TimeError {
         "not a time; write 2026-03-01T12:00:00Z with an offset from UTC, seconds since 1970, -10m, or now"
     )]
     Form,
-    /// The time is before 1970 or after 2553.
+    /// The point in time is before 1970 or after 2553.
     #[error("must be in the years 1970 to 2553")]
     Range,
 }

@@ -49,7 +49,7 @@ pub enum FleetError {
     /// The object store refuses a request of the survey or does not answer.
     #[error("{from} = {url:?}: {problem}")]
     Asked {
-        /// Option or configuration key that holds the store's URL.
+        /// Name of the option or configuration key that holds the store's URL.
         from: String,
         /// URL of the object store.
         url: String,
@@ -69,7 +69,7 @@ pub struct Fleet {
     /// Sensors with their statuses, sorted by name; each is followed by machines that were refused
     /// under its name.
     pub sensors: Vec<SensorFacts>,
-    /// Sum of the delivery ledgers of all sensors.
+    /// Sum of the delivery ledgers of all sensors in the store.
     pub total: DeliveryLedger,
     /// Findings of the survey: what is missing or needs attention.
     pub findings: Vec<SurveyFinding>,
@@ -81,7 +81,7 @@ pub struct SensorFacts {
     /// Status that the sensor has written to the store.
     #[serde(flatten)]
     pub status: SensorStatus,
-    /// Age of the sensor's status in seconds.
+    /// Age of the sensor's status at the time of the survey, in seconds.
     pub age_s: f64,
     /// Set when the sensor's status is older than the age limit of the survey.
     pub stale: bool,
@@ -97,21 +97,21 @@ pub enum SurveyFinding {
     Nobody,
     /// The status of a sensor is older than the age limit of the survey.
     Stale {
-        /// Name of the sensor.
+        /// Name of the sensor whose status is too old.
         sensor: String,
         /// Age of the sensor's status in seconds.
         age_s: f64,
     },
     /// The status of a sensor is from the future, so that its age is unknown.
     Ahead {
-        /// Name of the sensor.
+        /// Name of the sensor whose status is from the future.
         sensor: String,
         /// Time in seconds by which the status is ahead of the clock of the survey.
         ahead_s: f64,
     },
     /// Files of a sensor were deleted before they were shipped.
     Expired {
-        /// Name of the sensor.
+        /// Name of the sensor whose files were deleted unshipped.
         sensor: String,
         /// Number of frames in the sensor's files that were deleted unshipped.
         frames: u64,
@@ -124,7 +124,7 @@ pub enum SurveyFinding {
     },
     /// The lines of a sensor's delivery ledger do not sum up to its captured frames.
     DoesNotAddUp {
-        /// Name of the sensor.
+        /// Name of the sensor whose delivery ledger is inconsistent.
         sensor: String,
     },
     /// A machine does not ship, because another machine ships under its sensor name.
@@ -133,12 +133,12 @@ pub enum SurveyFinding {
         sensor: String,
         /// Name of the machine that may not ship.
         host: String,
-        /// Instance that owns the sensor name.
+        /// Instance of `wqcap ship` that owns the sensor name.
         by: Instance,
     },
     /// The name of a sensor has moved to another machine or journal within a day.
     TakenOver {
-        /// Name of the sensor.
+        /// Name of the sensor that has moved.
         sensor: String,
         /// Machine that owns the sensor name now.
         host: String,
@@ -147,14 +147,14 @@ pub enum SurveyFinding {
     },
     /// The status of a sensor reports a problem.
     Problem {
-        /// Name of the sensor.
+        /// Name of the sensor that reports the problem.
         sensor: String,
         /// Description of the problem that the sensor reports.
         problem: String,
     },
     /// The store has recent packets of a sensor that has no status.
     NoStatus {
-        /// Name of the sensor.
+        /// Name of the sensor that has no status.
         sensor: String,
         /// Partition of `blocks/` with the sensor's newest packets.
         partition: String,
@@ -233,7 +233,7 @@ async fn survey_store(
     Ok(fleet)
 }
 
-/// Reads all objects in the folder of sensor statuses.
+/// Reads all objects in the folder of sensor statuses from the store.
 async fn statuses(
     store: &Arc<dyn ReadStore>,
     unusable: &mut UnusableKeys,

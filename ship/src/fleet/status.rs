@@ -22,7 +22,7 @@ const LONGEST_LAG: f64 = 1e10;
 /// Instance of `wqcap ship` that ships a sensor's files, and the time of its last status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Identifier of the journal that the instance uses.
+    /// Identifier of the delivery journal that the instance uses.
     pub instance: String,
     /// Name of the machine on which the instance runs.
     pub host: String,
@@ -54,7 +54,7 @@ impl LastObject {
 pub struct SensorStatus {
     /// Version of the layout of the sensor status.
     pub version: u32,
-    /// Name of the sensor.
+    /// Name of the sensor whose status this is.
     pub sensor: String,
     /// Instance that wrote the sensor status, and the time.
     #[serde(flatten)]
@@ -84,7 +84,7 @@ pub struct SensorStatus {
     pub pending_bytes: u64,
     /// Time in seconds since the oldest unshipped file was finished.
     pub lag_s: f64,
-    /// Object that the sensor shipped last.
+    /// Object that the sensor shipped last; `None`: it has shipped no object.
     pub last_object: Option<LastObject>,
     /// Current problems of shipping that the sensor reports, a line each.
     pub problems: Vec<String>,

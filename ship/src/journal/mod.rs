@@ -396,7 +396,7 @@ fn unchecked(content: Bytes) -> Option<Bytes> {
     is_sound.then(|| content.slice(..blocks.len()))
 }
 
-/// Returns a random identifier of 32 hex digits.
+/// Returns a random identifier as 32 hex digits.
 pub(crate) fn random_name() -> Result<String, JournalError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes).map_err(io::Error::other);

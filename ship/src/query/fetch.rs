@@ -103,7 +103,7 @@ impl Portions {
     }
 }
 
-/// Object of the store that is fetched in pieces.
+/// Object of the store that the query fetches in pieces.
 struct Object {
     key: String,
     bytes: u64,
@@ -242,7 +242,7 @@ impl Fetcher {
         self.failure.get()
     }
 
-    /// Requests a piece of an object from the store.
+    /// Requests the piece number `piece` of an object from the store.
     fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<PendingPiece> {
         let (sender, receiver) = mpsc::channel();
         let fetcher = Arc::clone(self);
@@ -424,7 +424,7 @@ struct ObjectReader {
     coming: VecDeque<Arc<PendingPiece>>,
     /// Index of the stored object's next piece to read, from 0.
     at: usize,
-    /// Bytes of the stored object's current piece.
+    /// Fetched bytes of the piece of the object that is being read.
     held: Bytes,
     /// Wanted ranges of the stored object's current piece that have not been read.
     parts: vec::IntoIter<std::ops::Range<usize>>,

@@ -126,7 +126,7 @@ pub enum StoreQueryError {
     Fetch {
         /// URL of the queried store.
         url: String,
-        /// Error of the first request that failed.
+        /// Error of the first store request that failed.
         #[source]
         problem: StoreError,
     },

@@ -12,7 +12,7 @@ const NEAR: u64 = 16 << 10;
 /// Maximum gap in bytes between wanted ranges of an object that one request may fetch.
 const FAR: u64 = 1 << 20;
 
-/// Byte range of a stored object that one request fetches.
+/// Byte range of a stored object that one request to the store fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) span: Range<u64>,

@@ -43,7 +43,7 @@ pub enum ObjectChoice {
 /// Byte ranges of an object that a query fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectParts {
-    /// Parsed key of the stored object to fetch from.
+    /// Parsed key of the stored object from which the query fetches.
     pub key: CaptureKey,
     /// Length of the whole stored object in bytes.
     pub bytes: u64,

@@ -23,7 +23,7 @@ pub(super) struct PartTable {
     pub(super) parts: Vec<ObjectPart>,
 }
 
-/// Part of a stored object that can be read separately.
+/// Part of a stored object: a byte range that can be read separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectPart {
     pub(super) bytes: Range<u64>,

@@ -22,7 +22,7 @@ pub enum ShipError {
     /// The delivery journal cannot be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A folder of the capture cannot be listed for the dry run.
+    /// A folder of the capture cannot be listed for the dry run of shipping.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// The threads that send files to the store cannot be started.
@@ -63,7 +63,7 @@ pub enum PassError {
     Blocks {
         /// Path of the capture file whose table of blocks cannot be encoded.
         path: PathBuf,
-        /// Error of the Parquet encoder.
+        /// Error of the Parquet encoder for the table.
         source: ParquetError,
     },
     /// One file cannot be sent to the store; it is deferred, and the other files are sent.

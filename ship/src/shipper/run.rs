@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(200);
 pub enum Mode {
     /// Shipping ends when all present files have been shipped, or the store fails.
     Once,
-    /// Shipping ends when the caller stops it.
+    /// Shipping follows the capture, and ends when the caller stops it.
     Follow,
 }
 

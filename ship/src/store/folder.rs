@@ -76,7 +76,7 @@ fn finish(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Entry of a folder in a folder store.
+/// Entry of a folder that a folder store lists.
 enum Entry {
     Folder(PathBuf),
     /// File of any kind, including pipes: its kind is checked when it is opened.

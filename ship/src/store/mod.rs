@@ -115,7 +115,7 @@ pub(crate) struct Listing {
 /// Key of an object in the store, and the time when the object was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StoredKey {
-    /// Key of the stored object.
+    /// Key under which the object is stored.
     pub key: String,
     /// Time at which the store wrote the object, in nanoseconds since 1970; `None`: unknown.
     pub written_ns: Option<u64>,
@@ -133,7 +133,7 @@ pub(crate) struct KeyList {
 /// Keys of a store that cannot be used: too long, with an empty part, or not a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnusableKeys {
-    /// Number of unusable keys in the store.
+    /// Number of keys in the store that cannot be used.
     pub count: u64,
     /// First unusable keys of the store, shortened to 1024 bytes.
     pub named: Vec<String>,

@@ -38,7 +38,7 @@ const REQUEST: &str = "300s";
 /// Cloud service that hosts a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cloud {
-    /// Amazon S3, or a service with its protocol.
+    /// Amazon S3, or a service with the protocol of S3.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -47,7 +47,7 @@ pub(super) enum Cloud {
 }
 
 impl Cloud {
-    /// URL schemes of the clouds that host buckets.
+    /// Prefixes of store URLs, with the cloud that each selects.
     pub(super) const SCHEMES: [(&str, Self); 3] = [
         ("s3://", Self::S3),
         ("gs://", Self::Google),
@@ -542,7 +542,7 @@ impl ReadStore for Remote {
 
 #[cfg(test)]
 impl Remote {
-    /// Wraps any other store of the crate `object_store`.
+    /// Makes a bucket store from any other store of the crate `object_store`.
     pub(crate) fn with_client(client: impl ObjectStore + MultipartStore) -> Self {
         Self {
             client: boxed(client),

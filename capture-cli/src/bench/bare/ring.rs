@@ -19,7 +19,7 @@ use wqcap_rss::{key::RssKey, profile::HashFields};
 pub enum Poll {
     /// Polls with `ibv_start_poll` and its readers, including that of the time stamp.
     CqEx,
-    /// Polls with `ibv_poll_cq`, which provides no time stamp.
+    /// Polls completions with `ibv_poll_cq`, which provides no time stamp.
     PollCq,
 }
 
@@ -44,7 +44,7 @@ pub struct BareRing {
     wrs: Vec<ffi::ibv_recv_wr>,
     /// Scatter entries of the receive WRs, whose addresses the WRs contain.
     _entries: Vec<ffi::ibv_sge>,
-    /// Room for the completions of one `ibv_poll_cq`.
+    /// Buffer for the completions that one call of `ibv_poll_cq` returns.
     completions: Vec<ffi::ibv_wc>,
     /// Buffers into which the receive WRs of the bare ring receive.
     buffers: RingBuffers,
@@ -244,7 +244,7 @@ impl List {
         list
     }
 
-    /// Appends a receive WR to the list.
+    /// Appends a receive WR of the bare ring to the list.
     #[inline]
     fn append(&mut self, wrs: &mut [ffi::ibv_recv_wr], wr_id: u64) {
         let wr = &mut wrs[wr_id as usize];

@@ -13,7 +13,7 @@ const LIST: usize = 64;
 /// Frame generator: a RAW_PACKET QP and the frames that it sends in turn. The order of the fields
 /// is the order in which they are dropped.
 pub struct Generator {
-    /// RAW_PACKET QP that sends the frames.
+    /// RAW_PACKET QP over which the generator sends its frames.
     qp: SendQp,
     /// CQ for the completions of the generator's sends.
     cq: MessageCq,
@@ -21,13 +21,13 @@ pub struct Generator {
     memory: Mr,
     /// Scatter entries of the frames to send, one for each frame.
     entries: Vec<ffi::ibv_sge>,
-    /// Send WRs, reused for each list of sends.
+    /// Send WRs of the generator, reused for each list of sends.
     list: Vec<ffi::ibv_send_wr>,
     /// Number of sends that the send queue accepts before an earlier one completes.
     room: usize,
     /// Maximum number of frames in flight on the send queue.
     depth: usize,
-    /// Index of the frame to send next.
+    /// Index of the frame that the generator sends next.
     next: usize,
 }
 
@@ -36,7 +36,7 @@ unsafe impl Send for Generator {}
 
 /// RAW_PACKET QP of a frame generator. The generator drops it before its CQ.
 struct SendQp {
-    /// Verbs handle of the RAW_PACKET QP.
+    /// Verbs handle of the generator's RAW_PACKET QP.
     raw: *mut ffi::ibv_qp,
     // Held until the QP is destroyed.
     _pd: Pd,

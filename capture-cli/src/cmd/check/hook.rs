@@ -107,9 +107,9 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
 struct LookupStep {
     /// Absolute path of the folder in which the name is looked up, without links.
     folder: PathBuf,
-    /// Metadata of the folder in which the name is looked up.
+    /// Metadata of the folder in which the step looks up the name.
     folder_found: Metadata,
-    /// Name that is looked up in the folder.
+    /// Name that the step looks up in the folder.
     name: OsString,
     /// Metadata of the entry with the looked-up name; a link is not followed.
     found: Metadata,

@@ -74,7 +74,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// Report of `wqcap check --json`.
+/// Report that `wqcap check --json` prints.
 #[derive(Serialize)]
 struct CheckReport<'a> {
     config: &'a Config,

@@ -222,7 +222,7 @@ fn descriptors_line(plan: &Plan) -> String {
     )
 }
 
-/// Describes the device of the plan and its port.
+/// Describes the captured device of the plan and its port in a line.
 fn device_line(plan: &PortPlan) -> String {
     let mut text = match &plan.device.kernel {
         Some(kernel) => {
@@ -377,7 +377,7 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     text
 }
 
-/// Describes the flow records that a run writes.
+/// Describes the flow records that a run writes, in a line of the plan.
 fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     format!(

@@ -74,7 +74,7 @@ fn shares(volumes: &BTreeMap<String, Volume>, of: u64) -> String {
     )
 }
 
-/// Formats `part` as a share of `of` in percent.
+/// Formats `part` as a share of `of`, in percent.
 fn percent(part: u64, of: u64) -> String {
     let percent = part as f64 * 100.0 / of.max(1) as f64;
     if percent > 0.0 && percent < 1.0 {
@@ -84,7 +84,7 @@ fn percent(part: u64, of: u64) -> String {
     }
 }
 
-/// Formats the percentiles of a distribution of times.
+/// Formats the percentiles and the maximum of a distribution of times.
 fn times(it: &Distribution) -> String {
     format!(
         "p50 {}, p99 {}, max {}, of {}",

@@ -173,7 +173,7 @@ fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeParams>, Failure> {
     Ok(Some(AnonymizeParams { key, slice }))
 }
 
-/// Formats the result of an extraction as text.
+/// Formats the result of an extraction from capture files as text.
 fn text(it: &Extracted) -> String {
     let mut text = format!(
         "{}; read {} of {}, {} of {}\n",

@@ -51,13 +51,13 @@ pub fn page() -> Roff {
 /// Converter of Markdown events to roff.
 #[derive(Default)]
 struct RoffConverter {
-    /// Man page converted so far.
+    /// Part of the man page that is converted so far.
     page: Roff,
     /// Text converted so far of the open paragraph, list item or table cell.
     text: Vec<Inline>,
     /// Set while the converted Markdown text is emphasised.
     is_strong: bool,
-    /// Header row of the current Markdown table.
+    /// Cells of the header row of the current Markdown table.
     heads: Vec<String>,
     /// Cells converted so far of the current row of the Markdown table.
     row: Vec<Vec<Inline>>,

@@ -24,7 +24,7 @@ struct CounterReading {
     ticks: u64,
     /// Host time at which the device's counter was read.
     at: Instant,
-    /// Uncertainty of the host time `at`.
+    /// Uncertainty of the host time at which the device's counter was read.
     within: Duration,
 }
 

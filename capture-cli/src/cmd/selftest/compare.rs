@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt::Write};
 /// Finding in which two selftest reports differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Id of the finding in which two selftest reports differ.
+    /// ID of the finding in which two selftest reports differ.
     id: String,
     /// Outcome of the finding in the first report; `None`: the report lacks the finding.
     a: Option<Outcome>,

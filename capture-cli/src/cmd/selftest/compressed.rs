@@ -41,7 +41,7 @@ pub fn compressed(
     }
 }
 
-/// Tests one format of compressed completions.
+/// Tests completions that are compressed in the format `format`.
 fn format(
     run: &mut SelftestRun,
     sender: &Sender,

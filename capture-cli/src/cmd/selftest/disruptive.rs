@@ -48,9 +48,9 @@ const PROMISCUOUS: u32 = 0x100;
 struct PutBack<F: FnMut() -> io::Result<()>> {
     /// Name of the action that restores the setting, for error messages.
     what: &'static str,
-    /// Function that restores the setting.
+    /// Function that restores the setting of the port.
     how: F,
-    /// Set when the setting has been restored.
+    /// Set when the setting of the port has been restored.
     is_done: bool,
 }
 

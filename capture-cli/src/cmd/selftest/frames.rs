@@ -14,7 +14,7 @@ pub const FOREIGN: [u8; 6] = *b"\x02wqcar";
 pub const ROCE: u16 = 4791;
 /// Source and destination IPv4 addresses of the test frames, 192.0.2.1 and 192.0.2.2 (RFC 5737).
 pub const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
-/// Payload of the test frames.
+/// Payload of those test frames that have no other one.
 const PAYLOAD: [u8; 40] = [0x77; 40];
 
 /// Test frame of the selftest with its name in findings.
@@ -26,7 +26,7 @@ pub struct TestFrame {
     pub bytes: Vec<u8>,
 }
 
-/// Returns an IPv6 address of 2001:db8::/32 (RFC 3849).
+/// Returns the IPv6 address of the test host `host`, in 2001:db8::/32 (RFC 3849).
 fn v6(host: u8) -> [u8; 16] {
     let mut address = [0; 16];
     address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);

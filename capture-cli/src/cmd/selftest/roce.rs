@@ -88,7 +88,7 @@ fn arrives(run: &mut SelftestRun, sender: &Sender, pass: Pass<'_>, id: &str, pac
     }
 }
 
-/// Returns the MAC address of a network interface.
+/// Returns the MAC address of the network interface `netdev` from sysfs; `None`: it is unknown.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn address(netdev: &str) -> Option<[u8; 6]> {
     let text = fs::read_to_string(format!("/sys/class/net/{netdev}/address")).ok()?;

@@ -37,7 +37,7 @@ pub const TICKS: &str = "ticks";
 const A_DAY: u64 = 86_400;
 /// Number of frames that the test of drop counters sends beyond the WQEs of the receiving queue.
 const TOO_MANY: u32 = 10;
-/// Number of frames whose time stamps the selftest checks.
+/// Number of test frames whose time stamps the selftest checks.
 const STAMPED: u16 = 64;
 /// Duration of a throughput trial at one rate on a card.
 const TRIAL: Duration = Duration::from_millis(300);

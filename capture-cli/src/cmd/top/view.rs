@@ -278,7 +278,7 @@ fn right(text: String) -> Line<'static> {
 /// Column of the table of queues: its name, its width in characters, and the text of a cell.
 type Column = (&'static str, u16, fn(&QueueRates) -> String);
 
-/// Returns the table of queues, with as many columns as fit.
+/// Returns the table of receive queues, with as many columns as fit into `width`.
 fn queue_table(flows: &[QueueRates], width: u16) -> Table<'static> {
     let names = flows.iter().map(|it| it.name.chars().count());
     let name_width = u16::try_from(names.max().unwrap_or(0))

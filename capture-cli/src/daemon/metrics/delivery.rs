@@ -13,7 +13,7 @@ use wqcap_ship::shipper::ShipStatus;
 pub struct DeliverySource {
     /// Name of the sensor, which is a label of every metric of shipping.
     sensor: String,
-    /// Shipping status that was last published.
+    /// Status of shipping that was published last.
     status: Arc<Mutex<ShipStatus>>,
 }
 

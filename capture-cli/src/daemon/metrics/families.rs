@@ -519,7 +519,7 @@ impl Families<'_> {
 
 /// Metric histogram in encodable form: each bin counts only the values above the previous bound.
 struct Bins {
-    /// Sum of all values in the metric histogram.
+    /// Sum of all values that the metric histogram counts.
     sum: f64,
     /// Upper bound and number of values of each histogram bin.
     bins: Vec<(f64, u64)>,

@@ -20,10 +20,10 @@ pub const PAUSE: Duration = Duration::from_millis(50);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// HTTP content type of metrics in the older Prometheus text format.
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// HTTP content type of error texts.
+/// HTTP content type of the endpoint's error texts.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// HTTP request of a metrics client.
+/// Parsed HTTP request of a metrics client.
 #[derive(Debug, PartialEq, Eq)]
 enum MetricsRequest {
     /// HTTP request for the metrics. With `head`, only the response headers are requested; with

@@ -43,7 +43,7 @@ pub struct Endpoint {
     key: &'static str,
     /// Address of the metrics endpoint as configured.
     listen: Listen,
-    /// Socket addresses to which the configured host resolves.
+    /// Socket addresses to which the configured host of the metrics endpoint resolves.
     addresses: Vec<SocketAddr>,
 }
 
@@ -73,7 +73,7 @@ impl Endpoint {
 pub struct Metrics {
     /// Socket address on which the metrics endpoint listens.
     pub address: SocketAddr,
-    /// Socket that stops the metrics thread when it is closed.
+    /// Socket whose closing stops the thread of the metrics endpoint.
     bell: Option<UnixStream>,
     /// Thread that accepts connections to the metrics endpoint.
     thread: Option<JoinHandle<()>>,

@@ -289,7 +289,7 @@ fn places(file: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// Returns the folder that contains a file.
+/// Returns the path of the folder that contains a file.
 fn folder_of(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -38,10 +38,10 @@ pub enum SandboxError {
     /// The kernel refuses the seccomp filters of system calls.
     #[error("seccomp: {0}")]
     Seccomp(#[from] seccompiler::Error),
-    /// The kernel refuses the landlock domain.
+    /// The kernel refuses the landlock domain, which restricts file access.
     #[error("landlock: {0}")]
     Landlock(#[from] RulesetError),
-    /// The kernel has no landlock.
+    /// The kernel does not support landlock, which restricts file access.
     #[error("this kernel has no landlock, or its boot parameter lsm= leaves landlock out")]
     NoLandlock,
     /// The capabilities of the process cannot be changed.

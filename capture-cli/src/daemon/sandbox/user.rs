@@ -117,7 +117,7 @@ pub fn become_reader(config: &Config, port: u16) -> Result<(), SandboxError> {
     Ok(keep(&kept)?)
 }
 
-/// User and group to which the process switches.
+/// User and group to which the process switches for `process.user`.
 struct Identity {
     uid: Uid,
     gid: Gid,
@@ -126,7 +126,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// Looks up a user of this system by name or number.
+    /// Looks up a user of this system by the name or number in `process.user`.
     fn lookup(name: &str) -> Result<Self, SandboxError> {
         let number = name.parse().ok().map(Uid::from_raw);
         let found = match number {

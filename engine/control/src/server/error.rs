@@ -58,9 +58,9 @@ pub enum StartError {
     /// A thread or a file descriptor of the control service cannot be created.
     #[error("{what}: {source}")]
     System {
-        /// Description of the operation that failed.
+        /// Description of the operation that failed at the start of the service.
         what: String,
-        /// Error of the system for the operation that failed.
+        /// Error of the system for the failed operation.
         source: io::Error,
     },
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Limits of one client of the control service, which are equal on every transport.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Maximum length of a client's request in bytes.
+    /// Maximum length in bytes of one request of a client.
     pub request: usize,
     /// Number of requests per second that a client may send permanently. A client above the rate is
     /// not read from until another request is allowed.

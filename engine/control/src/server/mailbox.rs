@@ -45,7 +45,7 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Takes all queued answers out of the mailbox.
+    /// Takes all queued answers to clients out of the mailbox.
     pub fn take(&self) -> Vec<(ClientId, String)> {
         let mut count = [0; 8];
         // An error means that no event was pending.

@@ -112,7 +112,7 @@ impl ControlService {
 pub struct TransportCounters(Mutex<TransportStatus>);
 
 impl TransportCounters {
-    /// Updates the counters of the transport with `change`.
+    /// Updates the counters of the transport by calling `change`.
     pub fn update(&self, change: impl FnOnce(&mut TransportStatus)) {
         change(&mut self.lock());
     }

@@ -40,7 +40,7 @@ pub struct SessionContext {
 /// Session of an authenticated client of the control service, which may send requests.
 pub struct ClientSession {
     client: ClientId,
-    /// Name of the client in the audit trail.
+    /// Name by which the audit trail refers to the client.
     pub who: Peer,
     access: AccessLevel,
     requester: Requester,

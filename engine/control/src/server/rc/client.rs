@@ -62,7 +62,7 @@ pub struct RcClient {
     outbox: VecDeque<Vec<u8>>,
     fragment_len: usize,
     messages_sent: u32,
-    /// `wr_id`s of outstanding sends to the client.
+    /// `wr_id`s of the outstanding sends to the client.
     outstanding: Vec<u64>,
     /// Time since which a message of the client has been arriving; `None`: no message is
     /// incomplete.

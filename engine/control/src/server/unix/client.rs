@@ -40,7 +40,7 @@ pub struct UnixClient {
     sending: Option<Instant>,
     /// Set if the client is to be disconnected once the refusal with the reason is sent.
     expelled: bool,
-    /// Set when the expulsion of the client has been counted.
+    /// Set when the client's forced disconnection has been counted.
     counted: bool,
     /// Set if the client has closed its side of the connection; it may still wait for answers.
     ended: bool,
