@@ -12,12 +12,12 @@
 //! |---|---|
 //! | [`client`] | fetches frames from other sensors |
 //! | [`identity`] | who calls: tokens, client certificates, roles |
-//! | `query` | what requests say: times, stenographer's query language, numbers of 64 bits in JSON |
+//! | `query` | languages and values of requests: times, stenographer's query language, numbers of 64 bits in JSON |
 //! | `error` | errors as answers |
 //! | `store` | the files of the capture with their times, from indexes |
 //! | `packets` | streams the frames of a query |
 //! | `flow_rows` | reads flow records |
-//! | `timeline` | what is stored, by interval |
+//! | `timeline` | stored frames and bytes by interval |
 //! | `sensor` | state of the capture, marks, pins |
 //! | `audit` | an audit line and counters for each request |
 //! | `http` | connections, TLS, their limits; the HTTP interface and its description |
@@ -27,7 +27,7 @@
 //! The process only reads what the capture writes; it adds pins and sends marks for callers with the
 //! role for that. It never waits for the capture and the capture never waits for it. Requests,
 //! connections, memory and the bytes of an answer have bounds. Every request ends in one audit line.
-//! An answer that lacks frames says so in its last block, in a trailer and in the audit line.
+//! An answer that lacks frames states that in its last block, in a trailer and in the audit line.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

@@ -1,11 +1,11 @@
-//! Files of the capture: which files there are, and the times of what is in them.
+//! Files of the capture: their list, and the times of the frames in them.
 //!
 //! ```text
 //! folder -> list of files -> index of each finished file -> FileFacts, kept while the file exists
 //! times -> the files that may have frames of them
 //! ```
 //!
-//! Indexes are read by a thread of their own; a request never waits for them.
+//! A separate thread reads the indexes; a request never waits for them.
 //!
 //! Invariants: a list of files is at most [`FRESH`] old. A file without facts may have frames of any
 //! time. The facts of a file have a bounded size, whatever its index has.

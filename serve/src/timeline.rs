@@ -1,4 +1,5 @@
-//! What is stored, by interval: from the facts of the files, never from packets.
+//! Timeline of the stored frames by interval, computed from the facts of the capture files and never
+//! from packets.
 
 use crate::{query::digits::digits, sensor::PinRow, store::StoreView};
 use serde::Serialize;

@@ -8,12 +8,12 @@
 //!                                    +-> delivery ledger -> status/ -> fleet
 //! ```
 //!
-//! Readers find packets only through `blocks/`. A file's table in `blocks/` is put after its
-//! packets are complete in the store, so that no incomplete file is visible. Keys are derived from
-//! sensor, queue and start time: a file that is sent again after a crash replaces its own object.
-//! To ship files, a store must support put, multipart upload and reading an object's length. A
-//! sensor's status is also read, and put with a precondition where the store supports one. A query
-//! needs list and get.
+//! Readers find packets only through `blocks/`. A file's table in `blocks/` is written after its
+//! packets are complete in the store, so that no incomplete file is visible. Keys of objects are
+//! derived from sensor, queue and start time, so that a file that is sent again after a crash
+//! replaces its earlier object. To ship files, a store must support writing an object, multipart
+//! upload and reading an object's length. A sensor's status is also read, and written with a
+//! precondition where the store supports one. A query needs lists of keys, and reading objects.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -26,7 +26,7 @@
 //! | `journal` | delivery state of each file, on disk before the next step |
 //! | [`ledger`] | counts every captured frame in one line: shipped, pending, not selected, expired |
 //! | [`shipper`] | ships the files step by step, and writes the sensor's status to the store |
-//! | [`fleet`] | collects the statuses of all sensors of a store, and finds what is missing |
+//! | [`fleet`] | collects the statuses of all sensors of a store, and reports missing ones |
 //! | [`query`] | extracts frames from a store |
 //! | `limits` | limits of everything that a store, a table or a journal file may contain |
 //! | `threads` | threads for work that blocks, started before the first request |

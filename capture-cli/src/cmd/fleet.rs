@@ -1,4 +1,4 @@
-//! `wqcap fleet`: shows all sensors of a store, and what is missing.
+//! `wqcap fleet`: shows the statuses of all sensors of a store, and findings on missing data.
 
 use crate::{
     args::{ConfigArgs, FleetArgs},

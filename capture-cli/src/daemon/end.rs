@@ -1,8 +1,8 @@
 //! The end of a command after a signal, whatever the command waits for: a reader of stdout or
 //! stderr, a disk, a helper process or a store.
 //!
-//! A signal asks the command to end. The guard thread waits for that for a limited time, reports
-//! what it knows, and then ends the process.
+//! A signal requests the end of the command. The guard thread waits for the end for a limited time,
+//! reports the last progress, and then ends the process.
 //!
 //! Invariant: the guard never waits without a time limit, and takes no lock that the command holds.
 

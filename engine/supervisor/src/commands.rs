@@ -1,5 +1,5 @@
-//! Control commands that change something: [`CaptureBackend::route`] lists every command, and says what carries it
-//! out. Changes of the capture are executed by its owner.
+//! Control commands that change something. [`CaptureBackend::route`] lists every command with the
+//! function that executes it. The capture's owner executes changes of the capture.
 
 use super::{
     Supervisor,

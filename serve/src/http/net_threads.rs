@@ -1,7 +1,7 @@
 //! Threads that handle connections, all started before the first connection is accepted.
 //!
-//! tokio's own scheduler of several threads starts its threads by a call that panics if the system
-//! refuses one. Here each thread runs a scheduler of its own, and a refusal is an error at the start.
+//! tokio's scheduler of several threads starts its threads by a call that panics if the system
+//! refuses one. Here each thread runs a separate scheduler, and a refusal is an error at the start.
 
 use std::{future::Future, io, thread};
 use tokio::{

@@ -1,5 +1,5 @@
-//! Survey of a store: statuses of all sensors, sensors without a status, and findings on what is
-//! missing.
+//! Survey of a store: statuses of all sensors, sensors without a status, and findings on missing
+//! data.
 //!
 //! May import: `store`, `ledger` and `key`.
 //!
@@ -71,7 +71,7 @@ pub struct Fleet {
     pub sensors: Vec<SensorFacts>,
     /// Sum of the delivery ledgers of all sensors in the store.
     pub total: DeliveryLedger,
-    /// Findings of the survey: what is missing or needs attention.
+    /// Findings of the survey: missing data, and events that need attention.
     pub findings: Vec<SurveyFinding>,
 }
 
@@ -279,7 +279,8 @@ async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusR
     Some((key, status))
 }
 
-/// Checks that a status is stored under the key of its sensor: any writer may have put it there.
+/// Checks that a status is stored under the key of its sensor, because any writer of the store may
+/// have written it.
 fn under_its_key(it: SensorStatus, key: &str) -> StatusResult {
     let own = match it.refused_by {
         Some(_) => key::refused(&it.sensor, &it.by.instance),

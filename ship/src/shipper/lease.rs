@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! read -> status of another instance, younger than HELD -> refused
-//!      -> no status, own status, or an old one          -> put if the object is unchanged
+//!      -> no status, own status, or an old one          -> write if the object is unchanged
 //! ```
 //!
-//! If a store does not support conditional puts, two instances that begin at the same time both
-//! ship until the next status of one of them, which then reads the other's status. A failed put of
+//! If a store does not support conditional writes, two instances that begin at the same time both
+//! ship until the next status of one of them, which then reads the other's status. A failed write of
 //! a status is logged once, and files are still sent.
 //!
-//! Invariant: a status that another instance has put within [`HELD`] is not overwritten.
+//! Invariant: a status that another instance has written within [`HELD`] is not overwritten.
 
 use super::ShipStatus;
 use crate::{

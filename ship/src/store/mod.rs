@@ -1,9 +1,9 @@
 //! Object stores: a bucket, or a folder with the same layout.
 //!
-//! Shipping needs only a few operations, so that every store supports them: put an object at once
-//! or in parts, and read its length. A put replaces an existing object. A sensor's status is a
-//! small object that is read before it is put, with a precondition where the store supports one.
-//! Queries list keys, and get objects or ranges of them.
+//! Shipping needs only a few operations, so that every store supports them: write an object in one
+//! request or in parts, and read its length. A write replaces an existing object. A sensor's status
+//! is a small object that is read before it is written, with a precondition where the store supports
+//! one. Queries list keys, and read objects or ranges of them.
 //!
 //! Objects in buckets have the SHA-256 of their content in their metadata, named `sha256`, in
 //! hexadecimal. Folders have no metadata, and `object_store` does not support metadata for

@@ -1,4 +1,4 @@
-//! Sandbox of a running capture (`[process]`): allows only its own files and the system calls that
+//! Sandbox of a running capture (`[process]`): allows only its files and the system calls that
 //! captures make.
 //!
 //! A capture starts in this order:
