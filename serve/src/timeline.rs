@@ -1,4 +1,4 @@
-//! Timeline of the stored frames by interval, computed from the facts of the capture files and never
+//! Timeline of the stored frames by interval, computed from the facts of the capture files, never
 //! from packets.
 
 use crate::{query::digits::digits, sensor::PinRow, store::StoreView};

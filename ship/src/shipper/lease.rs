@@ -6,8 +6,8 @@
 //! ```
 //!
 //! If a store does not support conditional writes, two instances that begin at the same time both
-//! ship until the next status of one of them, which then reads the other's status. A failed write of
-//! a status is logged once, and files are still sent.
+//! ship until the next status of one of them, which then reads the other's status. A failed write
+//! of a status is logged once, and files are still sent.
 //!
 //! Invariant: a status that another instance has written within [`HELD`] is not overwritten.
 

@@ -2,8 +2,8 @@
 //!
 //! Shipping needs only a few operations, so that every store supports them: write an object in one
 //! request or in parts, and read its length. A write replaces an existing object. A sensor's status
-//! is a small object that is read before it is written, with a precondition where the store supports
-//! one. Queries list keys, and read objects or ranges of them.
+//! is a small object that is read before it is written, with a precondition where the store
+//! supports one. Queries list keys, and read objects or ranges of them.
 //!
 //! Objects in buckets have the SHA-256 of their content in their metadata, named `sha256`, in
 //! hexadecimal. Folders have no metadata, and `object_store` does not support metadata for
