@@ -100,7 +100,7 @@ pub enum TokenError {
     #[error("the file has a token of the name {0:?} already; remove its line first")]
     Known(String),
     /// The system provides no random bytes for a new token.
-    #[error("no random bytes: {0}")]
+    #[error("the system provides no random bytes for a token: {0}")]
     Random(String),
 }
 

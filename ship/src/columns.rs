@@ -74,7 +74,7 @@ pub enum ParquetColumnError {
     #[error("column {0}: {1} is below 0")]
     Negative(String, i64),
     /// The Parquet column has a null where a value is needed.
-    #[error("column {0}: is null")]
+    #[error("column {0} has a null; every row must have a value")]
     Null(String),
     /// The Parquet column cannot be decoded.
     #[error("column {0}: {1}")]

@@ -23,7 +23,7 @@ pub enum TimePointError {
     #[error("this machine's clock is before 1970")]
     Before1970(#[from] SystemTimeError),
     /// The clock of this machine is beyond the year 2553.
-    #[error("this machine's clock is far off")]
+    #[error("this machine's clock is far off; set it")]
     FarOff,
     /// The duration after a sign (`-10m`, `+10m`) is invalid.
     #[error("{0}")]

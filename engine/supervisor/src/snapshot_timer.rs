@@ -44,7 +44,7 @@ impl Interval {
 }
 
 impl SnapshotTimer {
-    /// Creates a timer for snapshots of a capture's counters. The first snapshot is due immediately.
+    /// Creates a timer for snapshots of a capture's counters; the first one is due immediately.
     pub(super) fn new() -> Self {
         Self {
             last: None,

@@ -61,7 +61,7 @@ pub enum RangeListError {
 #[non_exhaustive]
 pub enum RangeRowError {
     /// A value that every row of the list of byte ranges needs is null.
-    #[error("column {0}: is null")]
+    #[error("column {0} has a null; every row must have a value")]
     Null(&'static str),
     /// A value of the list's row is not a whole number of at least 0.
     #[error("column {0}: {1:?} is not a whole number of at least 0")]

@@ -36,10 +36,10 @@ use wqcap_engine::{
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The kernel refuses the seccomp filters of system calls.
-    #[error("seccomp: {0}")]
+    #[error("seccomp: the kernel refuses the filters of system calls: {0}")]
     Seccomp(#[from] seccompiler::Error),
     /// The kernel refuses the landlock domain, which restricts file access.
-    #[error("landlock: {0}")]
+    #[error("landlock: the kernel refuses the rules for files: {0}")]
     Landlock(#[from] RulesetError),
     /// The kernel does not support landlock, which restricts file access.
     #[error("this kernel has no landlock, or its boot parameter lsm= leaves landlock out")]
