@@ -19,35 +19,34 @@ use wqcap_engine::{
     files::name::FileName,
 };
 
-/// Option of tcpdump or dumpcap, with the key or limit that it sets.
+/// Option of tcpdump or dumpcap, with the configuration key or limit that it sets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Alias {
     /// Option of tcpdump or dumpcap as typed.
     pub option: String,
-    /// Key or limit that the tcpdump or dumpcap option sets: `capture.snaplen = 96`, or
-    /// `--count 1000`.
+    /// Configuration key or limit that the option sets: `capture.snaplen = 96`, or `--count 1000`.
     pub sets: String,
 }
 
-/// Command line after its tcpdump and dumpcap options are translated to keys and limits.
+/// Command line whose tcpdump and dumpcap options are translated to configuration keys and limits.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
-    /// Configuration arguments, including the keys that tcpdump and dumpcap options set.
+    /// Arguments for the configuration, including the keys that tcpdump and dumpcap options set.
     pub config: ConfigArgs,
-    /// Limits of the run, including those that tcpdump and dumpcap options set.
+    /// Limits of the capture run, including those that tcpdump and dumpcap options set.
     pub limits: LimitArgs,
     /// Each tcpdump or dumpcap option of the command line, with the key or limit that it sets.
     pub aliases: Vec<Alias>,
     /// Notes for the user about unexpected effects of tcpdump and dumpcap options.
     pub notes: Vec<String>,
-    /// RDMA devices or network interfaces that `-i` names.
+    /// Names of RDMA devices or network interfaces that the options `-i` give.
     interfaces: Vec<String>,
-    /// Filter file that `-F` names.
+    /// Path of the filter file that the option `-F` names.
     filter_file: Option<PathBuf>,
 }
 
-/// Translates the tcpdump and dumpcap options, as far as that does not depend on the devices of
-/// this machine.
+/// Translates the tcpdump and dumpcap options of the command line, except those that depend on the
+/// devices of this machine.
 pub fn settle(
     args: &AliasArgs,
     config: &ConfigArgs,
@@ -87,8 +86,8 @@ pub fn settle(
 }
 
 impl Settled {
-    /// Takes the path of the config file from the front of the filter words, if the first word is a
-    /// path.
+    /// Takes the path of the config file from the front of the filter words, if the first of them
+    /// is a path.
     fn config_of(&mut self, mut words: Vec<String>) -> Vec<String> {
         let is_path = |word: &String| {
             let path = Path::new(word);
@@ -101,8 +100,8 @@ impl Settled {
         words
     }
 
-    /// Takes the value of `-c` as a frame count, as tcpdump and dumpcap do, if it is digits only
-    /// and no config file has this name.
+    /// Takes the value of `-c` as a number of frames, as tcpdump and dumpcap do, if it has only
+    /// digits and no config file has this name.
     fn count_of_config(&mut self) {
         let count = |file: &PathBuf| {
             let text = file.to_str()?;
@@ -128,7 +127,8 @@ impl Settled {
         self.limits.count.get_or_insert(count);
     }
 
-    /// Sets a configuration key to a number or a boolean, and records the option that set it.
+    /// Sets a configuration key to a number or a boolean, and records the tcpdump or dumpcap option
+    /// that sets it.
     fn key(&mut self, option: impl Into<String>, key: &str, value: impl ToString) {
         let value = value.to_string();
         self.limit(option.into(), format!("{key} = {value}"));
@@ -136,7 +136,8 @@ impl Settled {
         self.config.set.push(Setting { key, value });
     }
 
-    /// Sets a configuration key to a string, and records the option that set it.
+    /// Sets a configuration key to a string, and records the tcpdump or dumpcap option that sets
+    /// it.
     fn text(&mut self, option: impl Into<String>, key: &str, value: &str) {
         self.limit(option.into(), format!("{key} = {value:?}"));
         self.config.set.push(Setting {
@@ -145,7 +146,7 @@ impl Settled {
         });
     }
 
-    /// Records which key or limit a tcpdump or dumpcap option sets.
+    /// Records the configuration key or limit that a tcpdump or dumpcap option sets.
     fn limit(&mut self, option: String, sets: String) {
         self.aliases.push(Alias { option, sets });
     }
@@ -172,8 +173,8 @@ impl Settled {
         Ok(())
     }
 
-    /// Translates `-w FILE`: sets the output keys for one capture file in time order with the name
-    /// FILE.
+    /// Translates the option `-w FILE`: sets the output keys for one capture file in time order
+    /// with the name FILE.
     fn file(&mut self, option: String, to: &Path, args: &AliasArgs) -> Result<(), Failure> {
         let (folder, name) = folder_and_name(path(to)?);
         let folder = Path::new(folder);
@@ -268,8 +269,8 @@ impl Settled {
         Ok(())
     }
 
-    /// Translates a stop condition of `-a`. As in dumpcap, with `-b` a size ends a file instead of
-    /// the run.
+    /// Translates a stop condition of dumpcap's option `-a`. As in dumpcap, with `-b` a size ends a
+    /// file instead of the run.
     fn autostop(&mut self, condition: &str, args: &AliasArgs) -> Result<(), Failure> {
         let option = format!("-a {condition}");
         match read(condition) {
@@ -304,7 +305,7 @@ impl Settled {
         Ok(())
     }
 
-    /// Translates the capture filter: `-f` or the filter words.
+    /// Translates the capture filter, which is given by the option `-f` or by the filter words.
     fn filter(&mut self, args: &AliasArgs, words: &[String]) -> Result<(), Failure> {
         let number = |word: &&String| word.bytes().all(|b| b.is_ascii_digit());
         if let Some(number) = words.first().filter(number) {
@@ -321,9 +322,9 @@ impl Settled {
         Ok(())
     }
 
-    /// Reads the filter file that `-F` names, and looks up the device or interface that `-i` names.
-    /// Must be called once, after the model is loaded. Without a device and unless one is required,
-    /// the name of `-i` is accepted unchecked.
+    /// Reads the filter file of the option `-F`, and looks up the device or interface of the option
+    /// `-i`. Must be called once, after the software NIC is loaded. Without a device and unless one
+    /// is required, the name of `-i` is accepted unchecked.
     pub fn resolve_devices(&mut self, device_required: bool) -> Result<(), Failure> {
         // Errors of the configuration are reported when it is read as a whole.
         let config = self.config.read();
@@ -359,8 +360,8 @@ impl Settled {
 }
 
 impl Settled {
-    /// Sets the list of ports for several `--model`, one port of each device, unless the
-    /// configuration names what to capture.
+    /// Sets the configuration's list of ports for several options `--model`, one port of each
+    /// device, unless the configuration names devices.
     pub fn capture_models(&mut self, wires: &[String]) -> Result<(), Failure> {
         if wires.len() < 2 {
             return Ok(());
@@ -377,7 +378,7 @@ impl Settled {
         Ok(())
     }
 
-    /// Sets the list of ports for `-i` that occurs several times or is `any`.
+    /// Sets the configuration's list of ports if the option `-i` occurs several times or is `any`.
     fn capture_ports(&mut self, names: &[String], device_required: bool) -> Result<(), Failure> {
         let option: Vec<_> = names.iter().map(|name| format!("-i {name}")).collect();
         let option = option.join(" ");
@@ -411,8 +412,8 @@ impl Settled {
     }
 }
 
-/// Returns the interfaces that `-i any` captures: each that is up, but not those whose frames arrive
-/// on another interface as well. Also returns a note for each interface that is left out.
+/// Returns the interfaces that `-i any` captures: each that is up, except those whose frames also
+/// arrive on another interface. Also returns a note for each interface that is left out.
 fn every_interface(devices: &[DeviceFacts]) -> (Vec<String>, Vec<String>) {
     let (mut all, mut left_out) = (Vec::new(), Vec::new());
     for it in kernel::interfaces() {
@@ -439,8 +440,8 @@ fn every_interface(devices: &[DeviceFacts]) -> (Vec<String>, Vec<String>) {
     (all, left_out)
 }
 
-/// Returns the configuration key that selects `name`, which `-i` gives. Without a device and unless
-/// one is required, a name is accepted unchecked.
+/// Returns the configuration key that selects the device or interface `name` of the option `-i`.
+/// Without a device and unless one is required, a name is accepted unchecked.
 fn key(
     name: &str,
     devices: &[DeviceFacts],
@@ -468,9 +469,9 @@ fn key(
     }
 }
 
-/// Value of a `-a` or `-b` condition: the part after the colon.
+/// Value of a condition of the options `-a` and `-b`: the part after the colon.
 enum Value {
-    /// Plain number in a `-a` or `-b` condition: seconds, frames, files or kilobytes.
+    /// Plain number in the condition: seconds, frames, files or kilobytes.
     Number(u64),
     /// Size with a unit in a `-a` or `-b` condition, converted to bytes.
     Size(u64),
@@ -487,7 +488,8 @@ impl Value {
     }
 }
 
-/// Splits a `-a` or `-b` condition such as `filesize:100` into its word and value.
+/// Splits a condition of the options `-a` and `-b`, such as `filesize:100`, into its word and
+/// value.
 fn read(condition: &str) -> Option<(&str, Value)> {
     let (word, value) = condition.split_once(':')?;
     let number = value.parse().ok().map(Value::Number);
@@ -495,7 +497,8 @@ fn read(condition: &str) -> Option<(&str, Value)> {
     Some((word, number.or_else(size)?))
 }
 
-/// Parses tcpdump's `-C`: millions of bytes, or with the letter k, m or g a power of 1024.
+/// Parses the size of tcpdump's option `-C` to bytes: millions of bytes, or with the letter k, m or
+/// g a power of 1024.
 fn million_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
@@ -509,8 +512,8 @@ fn million_bytes(text: &str) -> Option<u64> {
     number.checked_mul(unit).filter(|it| *it > 0)
 }
 
-/// Splits an output path into directory and file name: before the first part that is a template,
-/// else before the last part.
+/// Splits an output path into directory and file name: before the first component with a template,
+/// else before the last component.
 fn folder_and_name(path: &str) -> (&str, &str) {
     let plain = path.find(['%', '{']).unwrap_or(path.len());
     match path[..plain].rfind('/') {
@@ -520,7 +523,7 @@ fn folder_and_name(path: &str) -> (&str, &str) {
     }
 }
 
-/// Returns a path as UTF-8 text.
+/// Returns a path as UTF-8 text, or a failure if it is not UTF-8.
 fn path(path: &Path) -> Result<&str, Failure> {
     let refused = || {
         Failure::refused(format!(

@@ -14,11 +14,12 @@ use wqcap_engine::{
     files::folder::open::{MOST_TEXT, read_named},
 };
 
-/// Prefix of the `--set` keys that belong to the software NIC instead of the configuration.
+/// Prefix of the keys in `--set` that belong to the software NIC instead of the configuration.
 const MODEL: &str = "model.";
 
 impl ConfigArgs {
-    /// Returns the `--set` settings of the software NIC, without their prefix `model.`.
+    /// Returns the settings of the software NIC in `--set`, without the prefix `model.` of their
+    /// keys.
     pub fn model(&self) -> Vec<Setting> {
         let without_prefix = |it: &Setting| {
             let key = it.key.strip_prefix(MODEL)?.into();
@@ -28,15 +29,15 @@ impl ConfigArgs {
         self.set.iter().filter_map(without_prefix).collect()
     }
 
-    /// Reads the config file, if one is given, and applies the `--set` settings over it. Fails if
-    /// any value is invalid.
+    /// Reads the config file, if one is given, and applies the settings of `--set` over it. Returns
+    /// a failure if any value is invalid.
     pub fn load(&self) -> Result<Config, Failure> {
         let reading = self.read()?;
         reading.into_config().map_err(|e| self.refuse(e.problems()))
     }
 
-    /// Reads the config file and applies the `--set` settings over it. Problems with values are
-    /// part of the returned configuration and do not stop the reading.
+    /// Reads the config file, and applies the settings of `--set` over it. Problems with values are
+    /// part of the result and do not stop the reading.
     pub fn read(&self) -> Result<ParsedConfig, Failure> {
         let text = match &self.file {
             Some(path) => read_text(path).map_err(|e| {
@@ -72,7 +73,8 @@ fn in_file(problem: &Problem, file: Option<&Path>) -> String {
     }
 }
 
-/// Returns the text of the config file. `-` is standard input, which is read once and cached.
+/// Returns the text of a config file. The path `-` is standard input, which is read once and
+/// cached.
 ///
 /// # Errors
 /// The file cannot be read, has more than [`MOST_TEXT`] bytes, or is not UTF-8.

@@ -26,8 +26,8 @@ pub enum FailureKind {
 pub struct Failure {
     /// Kind of the command's failure, which decides the exit status.
     pub kind: FailureKind,
-    /// Error messages of the failure, the most important one last: that one is printed directly
-    /// above the prompt.
+    /// Error messages of the failure, the most important one last, which is printed directly above
+    /// the prompt.
     pub messages: Vec<String>,
 }
 
@@ -43,17 +43,17 @@ impl Failure {
         Self::new(FailureKind::Failed, message)
     }
 
-    /// Returns `Ok` if there are no error messages, else a failure of kind [`FailureKind::Failed`]
-    /// with them.
+    /// Returns `Ok` if `messages` is empty, else a failure of kind [`FailureKind::Failed`] with
+    /// these error messages.
     pub fn from_messages(messages: Vec<String>) -> Result<(), Self> {
         let kind = FailureKind::Failed;
         let failure = Self { kind, messages };
         failure.messages.is_empty().then_some(()).ok_or(failure)
     }
 
-    /// Creates a failure for the error `cause`, which came before the command began its work. It is of
-    /// kind [`FailureKind::Failed`] if memory, threads or file descriptors were short, because the same
-    /// command may succeed later, else of kind [`FailureKind::Refused`].
+    /// Creates a failure for the error `cause`, which occurred before the command began its work.
+    /// The kind is [`FailureKind::Failed`] if memory, threads or file descriptors were short,
+    /// because the command may succeed later, else [`FailureKind::Refused`].
     pub fn of_setup(message: impl Display, cause: &(dyn Error + 'static)) -> Self {
         let kind = match is_shortage(cause) {
             true => FailureKind::Failed,
@@ -62,7 +62,8 @@ impl Failure {
         Self::new(kind, message)
     }
 
-    /// Creates a failure of kind [`FailureKind::Refused`] with one error message for each reason.
+    /// Creates a failure of kind [`FailureKind::Refused`] with one error message for each of the
+    /// reasons.
     pub fn all_refused(messages: impl IntoIterator<Item = String>) -> Self {
         Self {
             kind: FailureKind::Refused,
@@ -77,8 +78,8 @@ impl Failure {
     }
 }
 
-/// Returns `true` if the operating system had no memory, thread or file descriptor to give, as far as
-/// an error or one of its causes says so.
+/// Returns `true` if an error, or one of its causes, is that the operating system had no memory,
+/// thread or file descriptor left.
 fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
     let mut causes = iter::successors(Some(error), |it| (**it).source());
@@ -88,7 +89,7 @@ fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Formats the error messages on one line.
+/// Formats all error messages of the failure on one line.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.messages.join("; "))
@@ -104,15 +105,15 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// Maps a refusal of the operating system as [`Failure::of_setup`] does.
+/// Converts a refusal of the operating system to a failure, as [`Failure::of_setup`] does.
 impl From<wqcap_engine::ResourceError> for Failure {
     fn from(e: wqcap_engine::ResourceError) -> Self {
         Self::of_setup(&e, &e)
     }
 }
 
-/// Maps each engine error as [`Failure::of_setup`] does: engine errors come from planning or setup,
-/// before anything runs.
+/// Converts each engine error to a failure, as [`Failure::of_setup`] does: engine errors come from
+/// planning or setup, before a capture runs.
 impl From<wqcap_engine::Error> for Failure {
     fn from(e: wqcap_engine::Error) -> Self {
         match e {

@@ -25,32 +25,32 @@ use tracing_subscriber::{
     reload,
 };
 
-/// Log target of the audit trail's events.
+/// Target by which log events of the audit trail are recognised.
 const AUDIT: &str = "audit";
 
-/// Function that replaces the active log filter.
+/// Type of the function that replaces the active log filter.
 type Change = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
-/// Function that replaces the active log filter. Set once by [`start`].
+/// Function that replaces the active log filter; [`start`] sets it once.
 static CHANGE: OnceLock<Box<Change>> = OnceLock::new();
-/// Active log level, or the whole of `RUST_LOG`.
+/// Active log level, or the whole value of the environment variable `RUST_LOG`.
 static LEVEL: Mutex<String> = Mutex::new(String::new());
 
 /// Reason why the log level cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub enum LogLevelError {
-    /// [`start`] was not called.
+    /// Logging was not started by [`start`].
     #[error("logging has not been started")]
     NotStarted,
-    /// The level is not a filter of log events.
+    /// The text of the log level is not a valid filter of log events.
     #[error(transparent)]
     Filter(#[from] ParseError),
-    /// The active filter cannot be replaced.
+    /// The active log filter cannot be replaced.
     #[error(transparent)]
     Reload(#[from] reload::Error),
 }
 
-/// Returns the active log level, or the whole of `RUST_LOG`.
+/// Returns the active log level, or the whole value of the environment variable `RUST_LOG`.
 pub fn level() -> String {
     LEVEL.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -63,7 +63,8 @@ pub fn set_level(level: &str) -> Result<(), LogLevelError> {
     Ok(())
 }
 
-/// Builds the log filter for `level`. It includes the audit trail unless `level` excludes it.
+/// Builds the log filter for the level `level`. It includes the audit trail unless `level` excludes
+/// it.
 fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("audit=info,{level}"))
 }
@@ -139,8 +140,8 @@ where
     }
 }
 
-/// Returns a log event as a line of JSON. A line of the audit trail has fields only, and its message is
-/// the request that they name.
+/// Formats a log event as a line of JSON. A line of the audit trail has fields only, so that its
+/// message is its field `what`.
 fn record(event: &Event<'_>) -> Result<String, fmt::Error> {
     let mut fields = String::new();
     JsonFields::new().format_fields(Writer::new(&mut fields), event)?;
@@ -183,7 +184,7 @@ impl MakeWriter<'_> for Stderr {
     }
 }
 
-/// Writer of log events to stderr. The subscriber passes one whole event in each call.
+/// Writer of log events to stderr, to which the subscriber passes one whole event in each call.
 struct Lines(TextKind);
 
 impl io::Write for Lines {

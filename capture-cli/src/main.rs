@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     status
 }
 
-/// Prints what clap says about a command line that it does not accept: an error, or the help.
+/// Prints clap's text on a command line that it does not accept: an error, or the requested help.
 fn print_refusal(text: &str) {
     match text.strip_prefix("error: ") {
         Some(message) => terminal::print_error(message),
@@ -109,9 +109,9 @@ fn print_refusal(text: &str) {
     }
 }
 
-/// Returns the exit status of wqcap: 0 done; 1 failed while running; 2 the command line, the config
-/// or the device does not allow it. For `model`, 126 and 127 as in env(1): the program cannot be
-/// executed or is not found.
+/// Returns the exit status of wqcap for a failure: 1 if the command failed while running; 2 if the
+/// command line, the config or the device does not allow it. For `model`, 126 and 127 as in env(1):
+/// the program cannot be executed or is not found.
 fn status(failure: &Failure) -> u8 {
     match failure.kind {
         FailureKind::Failed => 1,

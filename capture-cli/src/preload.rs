@@ -19,20 +19,21 @@ use std::{
     process::{self, Command},
 };
 
-/// File name of the software NIC's shared object.
+/// File name of the software NIC's shared object, which is preloaded into programs.
 const OBJECT: &str = "libmlx5_model.so";
-/// Environment variable with the wires of the software NIC, one per line.
+/// Environment variable with the wires of the software NIC, its simulated traffic sources, one per
+/// line.
 const WIRES: &str = "MLX5_MODEL_WIRES";
 /// Environment variable with the settings of the software NIC, one `key=value` per line.
 const SET: &str = "MLX5_MODEL_SET";
-/// Environment variable with the id of the process that re-executed itself. execve keeps the id; a
-/// child process has another one.
+/// Environment variable with the ID of the process that re-executed itself on the software NIC.
+/// execve keeps the process ID; a child process has another one.
 const GUARD: &str = "WQCAP_MODEL_ENTERED";
 /// Environment variable of the dynamic linker that names the objects to preload.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Re-executes this process on the software NIC. Returns at once if this process is the re-executed
-/// one.
+/// Re-executes this process with the software NIC preloaded. Returns at once if this process was
+/// re-executed already.
 pub fn enter(wires: &[String], settings: &[Setting]) -> Result<(), Failure> {
     if entered() {
         return loaded();
@@ -65,7 +66,7 @@ pub fn enter(wires: &[String], settings: &[Setting]) -> Result<(), Failure> {
     )))
 }
 
-/// Replaces this process with another program on the software NIC.
+/// Replaces this process with the program `program` on the software NIC.
 pub fn exec(wires: &[&str], settings: &[Setting], program: &[OsString]) -> Result<(), Failure> {
     let Some((program, args)) = program.split_first() else {
         return Err(Failure::refused("no program to run; write it after --"));
@@ -89,7 +90,8 @@ pub fn entered() -> bool {
     env::var(GUARD).is_ok_and(|id| id == process::id().to_string())
 }
 
-/// Returns `true` if the software NIC has a setting for this key, for any device or port.
+/// Returns `true` if the environment has a setting of the software NIC with this key, for any
+/// device or port.
 pub fn is_set(key: &str) -> bool {
     env::var(SET)
         .unwrap_or_default()
@@ -98,8 +100,8 @@ pub fn is_set(key: &str) -> bool {
         .any(|(name, _)| name.rsplit('.').next() == Some(key))
 }
 
-/// Returns `true` if a wire of the software NIC only replays or generates frames, so that granting
-/// capabilities is safe.
+/// Returns `true` if a wire of the software NIC, its simulated traffic source, only replays or
+/// generates frames, so that the software NIC can grant all capabilities safely.
 fn grants_all(wire: &str) -> bool {
     ["pcap", "synth", "loopback"].contains(&wire.split(':').next().unwrap_or_default())
 }
@@ -123,7 +125,7 @@ fn loaded() -> Result<(), Failure> {
     )))
 }
 
-/// Sets the environment variables that the dynamic linker and the software NIC read.
+/// Sets the environment variables of `command` that the dynamic linker and the software NIC read.
 fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<(), Failure> {
     let object = find()?;
     if object
@@ -153,8 +155,8 @@ fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<
     Ok(())
 }
 
-/// Returns the value of LD_PRELOAD: the software NIC's `object` first, then the objects in
-/// `present`, each once.
+/// Returns the value of the environment variable LD_PRELOAD: the software NIC's `object` first,
+/// then the objects in `present`, each once.
 fn joined(object: &Path, present: Option<OsString>) -> OsString {
     let mut all = object.as_os_str().to_owned();
     for other in present
@@ -172,13 +174,13 @@ fn joined(object: &Path, present: Option<OsString>) -> OsString {
     all
 }
 
-/// Returns the path of this program's file.
+/// Returns the path of the executable file of this process.
 fn this_program() -> Result<PathBuf, Failure> {
     env::current_exe()
         .map_err(|e| Failure::refused(format!("cannot determine the path of this program: {e}")))
 }
 
-/// Finds the shared object of the software NIC.
+/// Returns the path of the software NIC's shared object, or a failure if it is not found.
 fn find() -> Result<PathBuf, Failure> {
     let places = places(&this_program()?);
     if let Some(place) = places.iter().find(|place| place.is_file()) {

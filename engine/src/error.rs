@@ -26,33 +26,34 @@ pub enum Error {
     /// No RDMA device is present. Exit status 2.
     #[error("there is no RDMA device on this machine")]
     NoDevice,
-    /// Several RDMA devices are present, and no configuration key selects one. Exit status 2.
+    /// Several RDMA devices are present, and no configuration key selects one. Contains their
+    /// names. Exit status 2.
     #[error("there are several RDMA devices ({}): set device.name or device.netdev", .0.join(", "))]
     SeveralDevices(Vec<String>),
     /// The selected RDMA device lacks verbs that a capture needs. Exit status 2.
     #[error("the RDMA device {device} cannot capture: it lacks {}{}", missing.join(", "), if *sniffs_roce { SNIFFS_ROCE } else { "" })]
     Incapable {
-        /// Name of the RDMA device.
+        /// Name of the RDMA device that cannot capture.
         device: String,
-        /// Names of the verbs that the device lacks.
+        /// Names of the verbs that the RDMA device lacks for a capture.
         missing: Vec<String>,
-        /// `true` if the device captures in mode `sniffer`.
+        /// `true` if the device can capture in mode `sniffer`, which needs fewer verbs.
         sniffs_roce: bool,
     },
     /// No RDMA device has the given name or address. Exit status 2.
     #[error(transparent)]
     UnknownDevice(VerbsError),
-    /// A receive ring or its loop failed.
+    /// A receive ring, or the loop that polls it, failed.
     #[error(transparent)]
     Receive(RxError),
-    /// A call to a verb (libibverbs) failed.
+    /// A call of a verb (function of libibverbs) failed.
     #[error("{verb}({object}): {source}{}", hint.as_deref().map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
         /// Name of the failed verb, such as `ibv_create_wq`.
         verb: &'static str,
-        /// Object of the failed verb: the device, queue or rule.
+        /// Device, queue or rule on which the verb failed, as text.
         object: String,
-        /// errno of the failed verb.
+        /// System error (errno) that the failed verb returned.
         source: io::Error,
         /// Meaning of the errno for the failed verb, and the remedy.
         hint: Option<String>,
@@ -60,9 +61,9 @@ pub enum Error {
     /// A packet socket of an ordinary network interface failed.
     #[error("{source}{}", hint.map(|h| format!("; {h}")).unwrap_or_default())]
     Socket {
-        /// Failure of the socket.
+        /// Failure of the packet socket.
         source: PacketError,
-        /// Remedy for the failure.
+        /// Remedy for the failure of the packet socket.
         hint: Option<&'static str>,
     },
     /// An AF_XDP socket of an ordinary network interface failed.
@@ -74,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns an error for a configuration key whose value cannot be used.
+    /// Returns an error for the configuration key `key`, whose value cannot be used.
     pub(crate) fn config(
         key: impl Into<String>,
         value: impl ToString,
@@ -83,7 +84,8 @@ impl Error {
         Self::Config(Problem::new(key, value, problem))
     }
 
-    /// Adds configuration keys whose values the error depends on, if it is one of a key.
+    /// Adds configuration keys whose values the error depends on, if the error is about a
+    /// configuration key.
     pub(crate) fn involving(self, keys: &[&'static str]) -> Self {
         match self {
             Self::Config(problem) => Self::Config(problem.involving(keys)),
@@ -91,7 +93,7 @@ impl Error {
         }
     }
 
-    /// Returns an error for a configuration key that the running capture cannot change.
+    /// Returns an error for a configuration key that cannot be changed while the capture runs.
     pub(crate) fn unsupported(
         key: impl Into<String>,
         value: impl ToString,
@@ -141,7 +143,7 @@ impl From<VerbsError> for Error {
     }
 }
 
-/// Returns the remedy for a failed verb: the hint of the verbs crate in `general`, and the
+/// Returns the remedy for the failed verb `verb`: the hint of the verbs crate in `general`, and the
 /// configuration key that requests the feature.
 fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String> {
     let setting = match (verb, source.raw_os_error()?) {

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 use crate::process::Errno;
 
-/// Number of a device context: one open of the device's file.
+/// Number that identifies a device context, which is one open of the device's file.
 pub type ContextId = u32;
 
-/// Kinds of verbs objects. The number is part of the handle, so that a handle of another kind is
-/// not found.
+/// Kinds of verbs objects. The kind is part of an object's handle, so that a handle of another kind
+/// is not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ObjectKind {
@@ -25,7 +25,7 @@ pub enum ObjectKind {
     /// Object kind of a QP's send queue.
     Sq,
     Table,
-    /// An RSS QP's hash and indirection table (TIR).
+    /// Object kind of an RSS QP's hash and indirection table (TIR).
     Tir,
     Qp,
     Flow,
@@ -145,14 +145,16 @@ impl<T> Slab<T> {
             .map_or(0, |entry| entry.users)
     }
 
-    /// Counts one more user of the slab's object at `index`, if there is an index.
+    /// Adds 1 to the number of users of the slab's object at `index`; does nothing without an
+    /// index.
     pub fn add_user(&mut self, index: impl Into<Option<Index>>) {
         if let Some(entry) = self.used(index.into()) {
             entry.users += 1;
         }
     }
 
-    /// Counts one user less of the slab's object at `index`, if there is an index.
+    /// Subtracts 1 from the number of users of the slab's object at `index`; does nothing without
+    /// an index.
     pub fn remove_user(&mut self, index: impl Into<Option<Index>>) {
         if let Some(entry) = self.used(index.into()) {
             entry.users = entry.users.saturating_sub(1);
@@ -231,7 +233,8 @@ pub fn index_of(handle: u32) -> Index {
     handle & ((1 << INDEX_BITS) - 1)
 }
 
-/// Returns the generation in an object's handle: how often its slab index was assigned.
+/// Returns the generation in an object's handle: the number of times that its slab index was
+/// assigned, modulo a power of two.
 pub fn generation(handle: u32) -> u32 {
     handle >> INDEX_BITS & ((1 << GENERATION_BITS) - 1)
 }

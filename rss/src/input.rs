@@ -14,18 +14,18 @@
 
 use crate::profile::{HashDepth, Profile};
 
-/// Bytes of an Ethernet header: destination, source, EtherType.
+/// Length in bytes of an Ethernet header: destination, source, EtherType.
 const ETHERNET_LEN: usize = 14;
-/// Bytes of a VLAN tag behind its TPID: the TCI and the next EtherType. The TPID takes the place of
-/// the previous EtherType.
+/// Length in bytes of a VLAN tag behind its TPID: the TCI and the next EtherType. The TPID takes
+/// the place of the previous EtherType.
 const VLAN_LEN: usize = 4;
-/// Bytes of an IPv4 header without options.
+/// Length in bytes of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
-/// Bytes of an IPv6 header without extension headers.
+/// Length in bytes of an IPv6 header without extension headers.
 const IPV6_LEN: usize = 40;
-/// Bytes of a TCP header without options.
+/// Length in bytes of a TCP header without options.
 const TCP_LEN: usize = 20;
-/// Bytes of a UDP header.
+/// Length in bytes of a UDP header.
 const UDP_LEN: usize = 8;
 /// TPID of an IEEE 802.1Q customer tag.
 const TPID_CVLAN: u16 = 0x8100;

@@ -155,7 +155,7 @@ impl fmt::Debug for RssKey {
     }
 }
 
-/// Error from parsing an RSS key.
+/// Error of a text that is not an RSS key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

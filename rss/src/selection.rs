@@ -10,7 +10,7 @@ use crate::input::{FrameClass, L3, L4};
 use crate::profile::HashFields;
 use crate::toeplitz::Toeplitz;
 
-/// Contiguous header bytes at a fixed offset from the start of a header.
+/// Range of header bytes that enter a hash, at a fixed offset from the start of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ByteRun {
     at: u8,

@@ -248,7 +248,7 @@ pub enum TableError {
          or none for equal weights"
     )]
     WeightCount {
-        /// Number of queue weights given.
+        /// Number of queue weights that were given.
         weights: usize,
         /// Number of queues of the indirection table.
         queues: u16,

@@ -9,32 +9,32 @@ use std::{
 };
 use wqcap_control::audit::{Peer, log_answer, log_frequent};
 
-/// Maximum length of a request in an audit line, in characters.
+/// Maximum length in characters of a request's description in an audit line.
 const LONGEST: usize = 512;
 
-/// Counters of the service since its start.
+/// Counters of the HTTP service since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Requests by outcome.
+    /// Number of requests that the service answered.
     pub answered: AtomicU64,
-    /// Answers that lack frames.
+    /// Number of answers that lack frames.
     pub incomplete: AtomicU64,
-    /// Requests that were refused or failed.
+    /// Number of requests that were refused or failed.
     pub refused: AtomicU64,
-    /// Bytes of packets that were sent.
+    /// Number of bytes of packets that were sent in answers.
     pub bytes: AtomicU64,
-    /// Frames that were sent.
+    /// Number of frames that were sent in answers.
     pub frames: AtomicU64,
-    /// Connections that were accepted.
+    /// Number of connections that the service accepted.
     pub connections: AtomicU64,
-    /// Connections that were closed because too many were open.
+    /// Number of connections that were closed because too many were open.
     pub turned_away: AtomicU64,
-    /// TLS handshakes that failed.
+    /// Number of TLS handshakes that failed.
     pub handshakes_failed: AtomicU64,
 }
 
 impl Counters {
-    /// Returns the counters in the text format of OpenMetrics.
+    /// Returns the counters of the HTTP service in the text format of OpenMetrics.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (name, help, value) in [
@@ -77,18 +77,18 @@ impl Counters {
     }
 }
 
-/// Request on its way to its audit line.
+/// Request to the service whose audit line is to be written.
 pub struct Audited {
     caller: Caller,
     what: String,
     begun: Instant,
-    /// Set when the line has been written.
+    /// Set when the audit line of the request has been written.
     is_written: bool,
 }
 
 impl Drop for Audited {
-    /// Writes the line of a request that ended without an outcome, for example because its client
-    /// left before the answer.
+    /// Writes the audit line of a request that ended without an outcome, for example because its
+    /// client left before the answer.
     fn drop(&mut self) {
         if !self.is_written {
             log_frequent(
@@ -101,19 +101,19 @@ impl Drop for Audited {
     }
 }
 
-/// Size of an answer with packets, and the reasons why it lacks frames.
+/// Size of an answer with packets, and the reasons why the answer lacks frames.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerFacts {
-    /// Number of frames in the answer.
+    /// Number of frames in the answer to the request.
     pub frames: u64,
-    /// Number of bytes of packets in the answer.
+    /// Number of bytes of packets in the answer to the request.
     pub bytes: u64,
-    /// Reasons why the answer lacks frames; empty: it is complete.
+    /// Reasons why the answer lacks frames; empty: the answer is complete.
     pub losses: Vec<String>,
 }
 
 impl Audited {
-    /// Begins the audit of a request. `what` is its method, path and parameters.
+    /// Begins the audit of a request. `what` describes its method, path and parameters.
     pub fn new(caller: Caller, what: impl fmt::Display) -> Self {
         let what = what.to_string();
         let what = match what.char_indices().nth(LONGEST) {
@@ -133,7 +133,7 @@ impl Audited {
         Peer::named(format!("{} at {address}", self.caller.shown()))
     }
 
-    /// Writes the line of a request that an error ended.
+    /// Writes the audit line of a request that an error ended.
     pub fn refuse(mut self, counters: &Counters, status: StatusCode, why: &str) {
         self.is_written = true;
         counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Audited {
         log_frequent(&self.peer().limited_as(bound), &what, "refused", Some(why));
     }
 
-    /// Writes the line of a request that was answered.
+    /// Writes the audit line of a request that was answered with packets.
     pub fn answer(mut self, counters: &Counters, facts: &AnswerFacts) {
         self.is_written = true;
         counters.answered.fetch_add(1, Ordering::Relaxed);
@@ -168,8 +168,8 @@ impl Audited {
         );
     }
 
-    /// Writes the line of a request that was answered without packets. The page reads the state
-    /// every few seconds, so that these lines are limited.
+    /// Writes the audit line of a request that was answered without packets. The number of such
+    /// lines is limited, because the web page reads the state every few seconds.
     pub fn done(mut self, counters: &Counters) {
         self.is_written = true;
         counters.answered.fetch_add(1, Ordering::Relaxed);

@@ -22,101 +22,102 @@ use tokio::{
 };
 use wqcap_files::folder::open::{MOST_TEXT, read_named};
 
-/// Environment variable with the token, unless a file is named.
+/// Name of the environment variable that holds the access token, unless a file with it is named.
 pub const TOKEN_VARIABLE: &str = "WQCAP_TOKEN";
-/// Time limit to connect to a sensor.
+/// Time limit for connecting to another sensor's service.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Time within which the head of an answer must arrive, and then at least [`LEAST`] bytes again and
-/// again. A sensor may search large files first.
+/// Time within which the head of a sensor's answer must arrive, and the length of the periods in
+/// which at least [`LEAST`] bytes must follow. A sensor may search large files first.
 const SILENT: Duration = Duration::from_secs(300);
-/// Least number of bytes that a sensor must send in each [`SILENT`].
+/// Minimum number of bytes that a sensor must send in each period of [`SILENT`].
 const LEAST: u64 = 1 << 10;
-/// Interval at which the end of the work is checked.
+/// Interval at which a fetch checks whether the caller has stopped it.
 const TICK: Duration = Duration::from_millis(200);
-/// Maximum length of an error body that is read, in bytes.
+/// Maximum length in bytes of the body of a sensor's error answer that is read.
 const MOST_ERROR: usize = 64 << 10;
 
-/// How the client identifies itself, and whom it trusts.
+/// Files with the client's token and certificate, and with the authorities that it trusts.
 #[derive(Clone, Debug, Default)]
 pub struct ClientFiles {
-    /// File with the token; `None`: the environment may have it.
+    /// File with the access token; `None`: the environment variable [`TOKEN_VARIABLE`] may have it.
     pub token: Option<PathBuf>,
-    /// PEM file of the authorities that sign the sensors' certificates; `None`: those of the system.
+    /// PEM file of the authorities that sign the sensors' certificates; `None`: the authorities of
+    /// the system.
     pub ca: Option<PathBuf>,
-    /// PEM file of the client's certificate.
+    /// PEM file of the client's TLS certificate.
     pub cert: Option<PathBuf>,
-    /// PEM file of the client's key.
+    /// PEM file of the private key of the client's certificate.
     pub key: Option<PathBuf>,
 }
 
-/// Reason why a sensor has no answer.
+/// Reason why no answer could be fetched from a sensor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SensorFetchError {
-    /// A file of the client cannot be used.
+    /// A file with the client's token, certificate, key or authorities cannot be used.
     #[error("{}: {problem}", .path.display())]
     File {
-        /// Path of the file.
+        /// Path of the file that cannot be used.
         path: PathBuf,
         /// Reason why the client cannot use the file.
         problem: String,
     },
-    /// The client cannot be created.
+    /// The HTTP client cannot be created.
     #[error("cannot create the client: {0}")]
     Client(String),
     /// The sensor refused the request.
     #[error("{url}: {detail}; {remedy}")]
     Refused {
-        /// Address of the sensor.
+        /// URL of the sensor that refused the request.
         url: String,
-        /// Description of the failure by the sensor.
+        /// Description of the failure in the sensor's answer.
         detail: String,
-        /// Remedy that the sensor proposes.
+        /// Remedy that the answer of the sensor proposes.
         remedy: String,
     },
-    /// The sensor cannot be reached, or the answer ended early.
+    /// The sensor cannot be reached, or its answer ended early.
     #[error("{url}: {problem}")]
     Lost {
-        /// Address of the sensor.
+        /// URL of the sensor that cannot be reached, or whose answer ended early.
         url: String,
-        /// Reason why the connection or the answer ended.
+        /// Reason why the connection failed or the answer ended.
         problem: String,
     },
-    /// The answer cannot be written.
+    /// The answer of the sensor cannot be written to the file.
     #[error("cannot write the answer of {url}: {source}")]
     Write {
-        /// Address of the sensor.
+        /// URL of the sensor.
         url: String,
-        /// Error of the system call.
+        /// Error of the system when the answer was written to the file.
         source: io::Error,
     },
-    /// The caller stopped the work.
+    /// The caller stopped the fetch before the sensor's answer was complete.
     #[error("stopped before the answer of {0} was complete")]
     Stopped(String),
 }
 
-/// Length of a fetched answer, and whether it is complete.
+/// Length of an answer fetched from a sensor, and its number of frames and missing frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FetchedAnswer {
-    /// Number of bytes of the answer.
+    /// Number of bytes in the sensor's answer.
     pub bytes: u64,
-    /// Number of frames that the sensor states; `None`: it does not state one.
+    /// Number of frames in the answer, as the sensor states; `None`: the sensor does not state one.
     pub frames: Option<u64>,
-    /// Frames that the answer lacks, as its header, trailer or last block states, or what is unknown
-    /// about it; `None`: it is complete.
+    /// Description of the frames that the answer lacks, from its header, trailer or last block, or
+    /// of doubts about its completeness; `None`: the answer is complete.
     pub lacks: Option<String>,
 }
 
-/// What headers or trailers state about an answer.
+/// Statement of headers or trailers on whether an answer is complete.
 #[derive(Debug)]
 enum Completeness {
-    /// Nothing.
+    /// The headers or trailers do not state whether the answer is complete.
     Unstated,
-    /// The trailers will state it.
+    /// The headers of the answer announce that its trailers state the completeness.
     InTrailers,
-    /// All frames of the query are in the answer.
+    /// The headers or trailers state that the answer has all frames of the query.
     Complete,
-    /// The answer lacks frames, with the reason.
+    /// The headers or trailers state that the answer lacks frames, with this reason.
     Lacks(String),
 }
 
@@ -132,7 +133,7 @@ impl Completeness {
         }
     }
 
-    /// Returns what the answer lacks, if it has ended.
+    /// Returns what an answer lacks, after its end; `None`: it is complete.
     fn lacks(self) -> Option<String> {
         match self {
             Self::Complete => None,
@@ -147,7 +148,7 @@ impl Completeness {
     }
 }
 
-/// Client of sensors' services.
+/// HTTP client that fetches frames from other sensors' services.
 pub struct SensorClient {
     http: Client,
     token: Option<String>,
@@ -162,10 +163,10 @@ fn read(path: &Path) -> Result<Vec<u8>, SensorFetchError> {
 }
 
 impl SensorClient {
-    /// Creates a client with the files of the user.
+    /// Creates a client with the user's token, certificate and authorities.
     ///
     /// # Errors
-    /// A file cannot be used, or no thread can be started.
+    /// A file cannot be used, or the HTTP client cannot be created.
     pub fn new(files: &ClientFiles) -> Result<Self, SensorFetchError> {
         // Selects the TLS provider. It may be selected already.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -199,9 +200,9 @@ impl SensorClient {
         })
     }
 
-    /// Fetches the frames of a query as pcapng or pcap into `to`. `params` are parameters of
-    /// `/api/v1/packets`. An answer without frames is written as no bytes. `stop` ends the work;
-    /// `watch` is called with the number of bytes so far.
+    /// Fetches the frames of a query from the sensor at `url`, and writes them to `to` as pcapng or
+    /// pcap. `params` are parameters of `/api/v1/packets`. For an answer without frames nothing is
+    /// written. Setting `stop` ends the fetch. `watch` is called with the number of bytes so far.
     ///
     /// # Errors
     /// See [`SensorFetchError`].
@@ -278,7 +279,7 @@ impl SensorClient {
         })
     }
 
-    /// Sends the request, and returns its answer unless that is an error.
+    /// Sends a request for packets to a sensor, and returns the answer unless it is an error.
     async fn request(
         &self,
         url: &str,
@@ -328,12 +329,12 @@ impl SensorClient {
     }
 }
 
-/// Says that a sensor sends too little.
+/// Returns the text of the error that a sensor sends too few bytes in the time limit.
 fn too_slow() -> String {
     format!("fewer than {LEAST} bytes came in {} s", SILENT.as_secs())
 }
 
-/// Returns the number of frames that headers or trailers state.
+/// Returns the number of frames that the headers or trailers of an answer state.
 fn frames_stated(headers: &HeaderMap) -> Option<u64> {
     headers.get(FRAMES)?.to_str().ok()?.parse().ok()
 }
@@ -345,7 +346,7 @@ fn body(params: &[(&str, String)]) -> Value {
         .collect()
 }
 
-/// Returns an error with its causes, which reqwest leaves out.
+/// Returns the text of an HTTP error with its causes, which reqwest leaves out.
 fn causes(e: &reqwest::Error) -> String {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(e);
@@ -356,7 +357,8 @@ fn causes(e: &reqwest::Error) -> String {
     text
 }
 
-/// Returns the comment in the last block of a pcapng file, which says what the file lacks.
+/// Returns the comment in the last block of a pcapng file, which describes the frames that the file
+/// lacks.
 fn closing_comment(file: &mut File) -> io::Result<Option<String>> {
     /// Block type of interface statistics, and option code of a comment (pcapng draft, 4.6 and 3.5).
     const STATISTICS: u32 = 5;

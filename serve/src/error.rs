@@ -9,17 +9,17 @@ use serde::Serialize;
 use std::io;
 use utoipa::ToSchema;
 
-/// Reason for which a request has no result.
+/// Reason why an HTTP request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// A parameter, or a field of the body, has a wrong value.
+    /// A parameter of the request, or a field of its body, has a wrong value.
     #[error("{name} = {value:?}: {problem}")]
     Value {
         name: &'static str,
         value: String,
         problem: String,
     },
-    /// The request cannot be read as one of this interface.
+    /// The request does not have the form of a request of this interface.
     #[error("{0}")]
     Malformed(String),
     /// The caller has no valid token or certificate.
@@ -28,28 +28,28 @@ pub enum ApiError {
     /// The caller lacks the role for the request.
     #[error("{who} has the role read; this request needs the role mark")]
     NeedsMark { who: String },
-    /// The request may come from a page of another site.
+    /// The request may come from a web page of another site.
     #[error("{0}")]
     Foreign(String),
-    /// The path is not part of the interface.
+    /// The path of the request is not part of the HTTP interface.
     #[error("{0}: there is no such path")]
     NoPath(String),
-    /// The path has no such method.
+    /// The path does not support the method of the request.
     #[error("{0}: the path does not have this method")]
     NoMethod(String),
-    /// The capture writes no flow records.
+    /// The request is for flow records, but the capture writes none.
     #[error("the capture of this sensor writes no flow records")]
     NoFlows,
-    /// No mark or pin has the ID.
+    /// No mark or pin has the ID that the request names.
     #[error("mark = {0:?}: there is no pin or mark of this ID")]
     NoMark(String),
-    /// The body of the request is too long.
+    /// The body of the request is longer than the limit.
     #[error("the body of the request has more than {0} bytes, which is the limit")]
     TooLong(usize),
-    /// The body of the request did not arrive in time.
+    /// The body of the request did not arrive within the time limit.
     #[error("the body of the request was not complete after {0} s")]
     Slow(u64),
-    /// As many requests as allowed are being answered.
+    /// The service is answering as many requests as it may.
     #[error("{0} requests are being answered, which is the limit (serve.max_requests)")]
     Busy(usize),
     /// The disk of the sensor is too busy to read from it.
@@ -57,7 +57,7 @@ pub enum ApiError {
         "programs waited for the disk in {percent} % of the last 10 s; the capture has priority"
     )]
     DiskBusy { percent: f64 },
-    /// The capture did not do what the request asks for.
+    /// The capture did not carry out the request, or cannot be reached.
     #[error("{0}")]
     Capture(String),
     /// No thread can be started for the request.
@@ -80,7 +80,7 @@ pub struct ErrorBody {
 }
 
 impl ApiError {
-    /// Creates the error of a parameter.
+    /// Creates the error of a request's parameter with a wrong value.
     pub fn value(name: &'static str, value: &str, problem: impl ToString) -> Self {
         Self::Value {
             name,
@@ -90,12 +90,12 @@ impl ApiError {
         }
     }
 
-    /// Returns the status of the answer.
+    /// Returns the HTTP status of the answer that reports the error.
     pub fn status(&self) -> StatusCode {
         self.facts().0
     }
 
-    /// Returns status, short name and remedy of the error.
+    /// Returns the HTTP status, the short name and the remedy of the error.
     fn facts(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::Value { .. } => (
@@ -212,6 +212,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Reason of a failed request, which its answer carries to the audit line.
+/// Reason why a request failed, which the answer carries to the request's audit line.
 #[derive(Clone, Debug)]
 pub struct FailureText(pub String);

@@ -20,11 +20,11 @@ use wqcap_files::{
 };
 use wqcap_ship::columns::{Columns, ParquetColumnError};
 
-/// Maximum number of records that a request reads.
+/// Maximum number of flow records that one request reads.
 const MOST_ROWS: u64 = 4_000_000;
-/// Maximum length of a file of flow records in bytes.
+/// Maximum length in bytes of a file of flow records that is read.
 const MOST_BYTES: u64 = 512 << 20;
-/// Maximum number of records in an answer.
+/// Maximum number of flow records in an answer.
 pub const MOST_ANSWERED: usize = 10_000;
 
 /// Order of the records in an answer.
@@ -104,24 +104,26 @@ pub struct FlowsAnswer {
     pub notes: Vec<String>,
 }
 
-/// Query for flow records.
+/// Query of a request for flow records.
 #[derive(Debug)]
 pub struct FlowsQuery {
-    /// Times of frames: a record matches if it has frames before the end and after the start.
+    /// Time range in nanoseconds since 1970: a flow record matches if its flow has frames before
+    /// the end and after the start.
     pub times: Range<u64>,
-    /// Filter expression, of which records decide the plain terms.
+    /// pcap-filter expression; flow records decide only its plain terms.
     pub filter: String,
-    /// Part of a name: of a TLS server, an HTTP host or a JA4 fingerprint, without regard to case.
+    /// Part of a TLS server name, an HTTP host or a JA4 fingerprint of the flow, in any case;
+    /// empty: any.
     pub name: String,
-    /// Community ID; empty: any.
+    /// Community ID of the flow; empty: any.
     pub community_id: String,
-    /// Order of the records.
+    /// Order of the flow records in the answer.
     pub order: FlowOrder,
-    /// Maximum number of records.
+    /// Maximum number of flow records in the answer.
     pub limit: usize,
 }
 
-/// Reads the flow records of a query. `may_continue` is called for each file.
+/// Reads the flow records that match a query. `may_continue` is called before each file.
 pub fn read(
     folder: &FlowsFolder,
     query: &FlowsQuery,
@@ -156,7 +158,7 @@ pub fn read(
     answer
 }
 
-/// Sorts the records and keeps the first ones.
+/// Sorts the matching flow records, and keeps the first `limit` of them.
 fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
     let flows = &mut answer.flows;
     match query.order {
@@ -172,8 +174,9 @@ fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
     flows.truncate(query.limit);
 }
 
-/// Lists the files that may have records of the times, in the order of their names. A file is named
-/// after the time at which it was created, and has the records that ended from then on.
+/// Lists the files that may have flow records of the time range `times`, in the order of their
+/// names. A file is named after the time at which it was created, and has the records of flows that
+/// ended from then on.
 fn files(folder: &FlowsFolder, times: &Range<u64>, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let entries = match fs::read_dir(&folder.dir) {
         Ok(entries) => entries,
@@ -206,7 +209,8 @@ fn files(folder: &FlowsFolder, times: &Range<u64>, notes: &mut Vec<String>) -> V
         .collect()
 }
 
-/// Adds the matching records of a file. Returns the number of records that were read.
+/// Adds the matching flow records of a file to the answer. Returns the number of records that were
+/// read.
 fn of_file(
     path: &Path,
     query: &FlowsQuery,
@@ -244,7 +248,7 @@ fn has_name(row: &FlowRow, name: &str) -> bool {
 type Numbers = Vec<Option<u64>>;
 type Texts = Vec<Option<String>>;
 
-/// Columns of a file of flow records.
+/// Columns of a Parquet file of flow records.
 struct FlowColumns {
     first: Numbers,
     last: [Numbers; 2],
@@ -324,7 +328,7 @@ impl FlowColumns {
         })
     }
 
-    /// Returns the flow of a record as terms of filters see it.
+    /// Returns the flow of record `n` in the form that the terms of filters examine.
     fn index_flow(&self, n: usize, row: &FlowRow) -> IndexFlow {
         let end = |address: &str, port: Option<u16>| {
             let number = match address.parse() {

@@ -18,9 +18,9 @@ use utoipa::ToSchema;
 use wqcap_files::folder::open::{open_for_append, read_regular};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Maximum length of the file of tokens in bytes.
+/// Maximum length in bytes of the file of access tokens.
 const MOST_BYTES: u64 = 1 << 20;
-/// Maximum length of the name of a token in bytes.
+/// Maximum length in bytes of the name of an access token.
 const LONGEST_NAME: usize = 64;
 
 /// Role of a caller: the requests that it may send.
@@ -34,7 +34,7 @@ pub enum CallerRole {
 }
 
 impl CallerRole {
-    /// Parses the name of a role in the file of tokens.
+    /// Parses the name of a caller's role in the file of tokens.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -44,7 +44,7 @@ impl CallerRole {
         }
     }
 
-    /// Returns the name of the role in the file of tokens.
+    /// Returns the name of the caller's role in the file of tokens.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,57 +54,57 @@ impl CallerRole {
     }
 }
 
-/// Caller of one request.
+/// Caller of one request to the service.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// Name of the token or of the certificate; `None`: the service does not authenticate callers.
     pub name: Option<String>,
-    /// Role of the caller.
+    /// Role of the caller, which limits the requests that it may send.
     pub role: CallerRole,
-    /// Address of the caller's end of the connection.
+    /// Network address of the caller.
     pub address: SocketAddr,
 }
 
 impl Caller {
-    /// Returns the caller's name for people.
+    /// Returns the caller's name for log lines; `anonymous` if it has no name.
     #[must_use]
     pub fn shown(&self) -> &str {
         self.name.as_deref().unwrap_or("anonymous")
     }
 }
 
-/// Reason why a file of tokens cannot be used.
+/// Reason why a file of access tokens cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The file cannot be read or written.
+    /// The file of tokens cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A line does not have the form of a token.
+    /// A line of the file does not have the form of a token.
     #[error(
         "line {0}: write a name, a role (read or mark), and sha256: with 64 hexadecimal digits"
     )]
     Line(usize),
-    /// Two lines have the same name.
+    /// Two lines of the file of tokens have the same name.
     #[error("line {0}: another line has the same name")]
     Twice(usize),
-    /// Other users can read or change the file.
+    /// Other users can read or change the file of tokens.
     #[error("the mode {0:04o} lets other users read or change the file; set 0640 or less")]
     Mode(u32),
-    /// The name of a new token cannot be used.
+    /// The name of a new token has forbidden characters, or is too short or long.
     #[error(
         "the name {0:?} of a token must have 1 to {LONGEST_NAME} letters, digits and the characters . _ - @"
     )]
     Name(String),
-    /// The file has a token of this name already.
+    /// The file already has a token of this name.
     #[error("the file has a token of the name {0:?} already; remove its line first")]
     Known(String),
-    /// The system has no random bytes.
-    #[error("no random bytes: {0}")]
+    /// The system provides no random bytes for a new token.
+    #[error("the system provides no random bytes for a token: {0}")]
     Random(String),
 }
 
-/// Tokens of a file.
+/// Access tokens of a file: their names, roles and hashes.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens(Vec<Token>);
 
@@ -116,10 +116,10 @@ struct Token {
 }
 
 impl Tokens {
-    /// Reads a file of tokens.
+    /// Reads a file of access tokens.
     ///
     /// # Errors
-    /// The file cannot be read, other users can change it, or a line is malformed.
+    /// The file cannot be read, other users can read or change it, or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let mode = fs::metadata(path)?.mode() & 0o7777;
         if mode & 0o027 != 0 {
@@ -144,7 +144,8 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
-    /// Returns name and role of a token's text.
+    /// Returns name and role of the access token with the text `text`; `None`: the file does not
+    /// have it.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<(&str, CallerRole)> {
         let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
@@ -185,11 +186,12 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Makes a token, appends its line to the file of tokens, which is created if it is missing, and
-/// returns its text, which is stored nowhere.
+/// Makes a random access token, and appends its line to the file of tokens, which is created if it
+/// is missing. Returns the token's text, which is stored nowhere.
 ///
 /// # Errors
-/// The name cannot be used or is known already, or the file cannot be read or written.
+/// The name of the token cannot be used or is in the file already, or the file cannot be read or
+/// written.
 pub fn add_token(path: &Path, name: &str, role: CallerRole) -> Result<String, TokenError> {
     if !is_name(name) {
         return Err(TokenError::Name(name.to_owned()));
@@ -220,8 +222,8 @@ pub fn add_token(path: &Path, name: &str, role: CallerRole) -> Result<String, To
     Ok(text)
 }
 
-/// Returns the name of a client certificate: its first common name, otherwise the SHA-256 of the
-/// certificate.
+/// Returns the name by which a client certificate identifies its caller: its first common name,
+/// otherwise the SHA-256 of the certificate.
 pub(crate) fn certificate_name(der: &[u8]) -> String {
     let parsed = X509Certificate::from_der(der).ok();
     let name = parsed.and_then(|(_, it)| {

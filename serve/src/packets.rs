@@ -38,51 +38,52 @@ use wqcap_files::{
     merge::MergeError,
 };
 
-/// Time after which a client that does not read is given up.
+/// Time after which an answer is ended if its client does not read.
 pub const STALLED: Duration = Duration::from_secs(60);
-/// Number of pieces, of at most 2 MiB each, that wait for the client.
+/// Maximum number of pieces of an answer, of at most 2 MiB each, that wait for the client.
 const WAITING: usize = 4;
-/// Time that the head of an answer waits for the end of a short answer.
+/// Time for which the head of an answer is delayed, so that the head of a short answer can state
+/// its completeness.
 const SHORT: Duration = Duration::from_millis(50);
-/// Header and trailer that state if the answer is complete: `true`, `false`, or in the head of a long
-/// answer `trailer`.
+/// Header and trailer that state whether an answer with packets is complete: `true` or `false`; in
+/// the head of a long answer `trailer`.
 pub(crate) const COMPLETE: HeaderName = HeaderName::from_static("wqcap-complete");
-/// Header and trailer with the number of frames.
+/// Header and trailer with the number of frames in an answer with packets.
 pub(crate) const FRAMES: HeaderName = HeaderName::from_static("wqcap-frames");
-/// Header and trailer with the reasons why the answer is not complete.
+/// Header and trailer with the reasons why an answer with packets is incomplete.
 pub(crate) const LACKS: HeaderName = HeaderName::from_static("wqcap-lacks");
-/// Maximum length of the reasons in a header or trailer.
+/// Maximum length in bytes of the reasons in the header or trailer `Wqcap-Lacks`.
 const LONGEST_LACKS: usize = 1024;
 
-/// Message of the thread that reads the files.
+/// Message from the thread that reads capture files to the task that sends the answer.
 enum AnswerPiece {
-    /// Form of the answer, before everything else.
+    /// Form of the answer, which is the first message.
     Form(PacketsForm),
-    /// Next bytes of the answer.
+    /// Next bytes of the body of the answer with packets.
     Bytes(Bytes),
-    /// The answer has ended.
+    /// The answer has ended with these counts and reasons of losses.
     End(AnswerFacts),
-    /// There is no answer.
+    /// The request is refused, and has no answer with packets.
     Refused(ApiError),
 }
 
-/// Form of an answer with packets.
+/// Form of an HTTP answer with packets.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketsForm {
-    /// Media type of the answer.
+    /// Media type of the answer with packets.
     pub media_type: &'static str,
-    /// Name for a file with the answer.
+    /// Name under which a browser saves the answer as a file.
     pub file_name: &'static str,
-    /// Answer without frames: a file without frames instead of 204.
+    /// Set when an answer without frames is a capture file without frames instead of status 204.
     pub is_file_always: bool,
 }
 
-/// Right of one request to read files, which ends when it is dropped.
+/// Permit of one request to read capture files, which ends when it is dropped.
 pub struct ReadPermit(Arc<AtomicUsize>);
 
 impl ReadPermit {
-    /// Returns the right to read files if fewer than `most` requests read files now, whose number is
-    /// `reading`.
+    /// Returns a permit to read capture files if `reading`, the number of requests that read files
+    /// now, is below `most`.
     pub fn take(reading: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let more = |now| (now < most).then(|| now + 1);
         let begun = reading.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
@@ -96,8 +97,8 @@ impl Drop for ReadPermit {
     }
 }
 
-/// Answers with the frames of the query that `prepare` builds. The permit is held until the files are
-/// read.
+/// Answers a request with the frames of the query that `prepare` builds. The permit is held until
+/// the capture files are read.
 pub async fn answer(
     prepare: impl FnOnce() -> Result<(ExtractQuery, PacketsForm), ApiError> + Send + 'static,
     permit: ReadPermit,
@@ -166,7 +167,7 @@ pub async fn answer(
     Ok(long(bytes, pieces, form.ok_or_else(ended)?))
 }
 
-/// Reads the frames of a query into the answer.
+/// Reads the frames of a query from the capture files, and passes them to the answer.
 fn read(
     query: &ExtractQuery,
     mut writer: PieceWriter,
@@ -191,17 +192,18 @@ fn read(
     }
 }
 
-/// Sends a message to the answer; returns `false` if the client has left or does not read.
+/// Sends a message to the task of the answer; returns `false` if the client has left or does not
+/// read.
 fn send(handle: &Handle, sender: &mpsc::Sender<AnswerPiece>, piece: AnswerPiece) -> bool {
     let sent = handle.block_on(async { timeout(STALLED, sender.send(piece)).await });
     matches!(sent, Ok(Ok(())))
 }
 
-/// Passes the output of an extraction to the answer.
+/// Writer that passes the output of an extraction to the answer in pieces.
 struct PieceWriter {
     sender: mpsc::Sender<AnswerPiece>,
     handle: Handle,
-    /// Set when the client has left or does not read.
+    /// Set when the client has left, or does not read the answer.
     has_left: Arc<AtomicBool>,
 }
 
@@ -223,7 +225,7 @@ impl Write for PieceWriter {
     }
 }
 
-/// Returns an answer whose end is known.
+/// Returns a short answer with packets, whose headers state its completeness.
 fn short(bytes: Vec<Bytes>, facts: &AnswerFacts, form: PacketsForm) -> Response<Body> {
     let body = match facts.frames > 0 || form.is_file_always {
         true => bytes.concat(),
@@ -239,7 +241,7 @@ fn short(bytes: Vec<Bytes>, facts: &AnswerFacts, form: PacketsForm) -> Response<
     answer
 }
 
-/// Returns an answer whose end is not known yet.
+/// Returns a long answer with packets, whose trailers state its completeness.
 fn long(first: Vec<Bytes>, rest: mpsc::Receiver<AnswerPiece>, form: PacketsForm) -> Response<Body> {
     let first = first
         .into_iter()
@@ -278,7 +280,8 @@ fn add_form(headers: &mut HeaderMap, form: PacketsForm) {
     headers.extend(disposition.map(|it| (header::CONTENT_DISPOSITION, it)));
 }
 
-/// Adds headers or trailers with the number of frames and what is missing.
+/// Adds headers or trailers with the number of frames in an answer and the reasons why it lacks
+/// frames.
 fn add_facts(headers: &mut HeaderMap, facts: &AnswerFacts) {
     let complete = match facts.losses.is_empty() {
         true => "true",

@@ -26,12 +26,12 @@ use wqcap_control::{
 use wqcap_core::stats::QueueLedger;
 use wqcap_files::pin::{Pin, PinFolder};
 
-/// Age at which the state of the capture is read again.
+/// Age after which the state of the capture is read again from its control service.
 const FRESH: Duration = Duration::from_secs(1);
-/// Time limit for an answer of the control service.
+/// Time limit for an answer of the capture's control service.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Share of the last 10 s in percent that all programs waited for a disk, from which on requests for
-/// packets are refused.
+/// Share of the last 10 s in percent that all programs waited for a disk. At this share or above,
+/// requests for packets are refused.
 const BUSY_PERCENT: f64 = 80.0;
 
 /// Pin of the capture folder. Times are decimal digits: nanoseconds since 1970.
@@ -161,7 +161,8 @@ pub struct QueueRow {
     pub lost: u64,
 }
 
-/// Access to the capture and to the pins.
+/// Access to the capture through its control service, and to the pins, which protect capture files
+/// from deletion.
 pub struct SensorAccess {
     dir: PathBuf,
     control: Option<PathBuf>,
@@ -176,7 +177,8 @@ struct LastReading {
 }
 
 impl SensorAccess {
-    /// Creates the access to the capture of a folder, by the socket of its control service.
+    /// Creates the access to the capture that writes to the folder `dir`; `control` is the socket
+    /// of its control service.
     pub fn new(dir: PathBuf, control: Option<PathBuf>) -> Self {
         Self {
             dir,
@@ -185,7 +187,7 @@ impl SensorAccess {
         }
     }
 
-    /// Returns the state of the capture, or the reason why it is not known, and the hours of traffic
+    /// Returns the state of the capture, or the reason why it is unknown, and the hours of traffic
     /// that the disk holds.
     pub fn capture(&self) -> (Result<CaptureAnswer, String>, Option<f64>) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +235,8 @@ impl SensorAccess {
         Ok(CaptureAnswer::new(&status, &stats))
     }
 
-    /// Marks the present moment. Returns the ID of the mark and the answer of the capture.
+    /// Requests a mark of the present moment from the capture. Returns the ID of the mark and the
+    /// text of the capture's answer.
     pub fn mark(
         &self,
         text: String,
@@ -259,7 +262,7 @@ impl SensorAccess {
         }
     }
 
-    /// Returns the pins of the capture folder.
+    /// Returns the pins of the capture folder, which protect files from deletion.
     pub fn pins(&self) -> PinsAnswer {
         let pins = self.folder().read();
         let row = |(id, pin): (String, Pin)| PinRow {
@@ -280,13 +283,13 @@ impl SensorAccess {
         }
     }
 
-    /// Returns the pin or mark of an ID.
+    /// Returns the pin that has the ID `id`; a mark is also a pin.
     pub fn pin(&self, id: &str) -> Result<Pin, ApiError> {
         let found = self.folder().find(id);
         found.map_err(|_| ApiError::NoMark(id.chars().take(200).collect()))
     }
 
-    /// Adds a pin and returns its ID.
+    /// Adds a pin, which protects capture files from deletion, and returns its ID.
     pub fn add_pin(&self, pin: &Pin) -> Result<String, ApiError> {
         use wqcap_files::pin::PinError;
         self.folder().add(pin).map_err(|e| match e {
@@ -299,7 +302,7 @@ impl SensorAccess {
         PinFolder { dir: &self.dir }
     }
 
-    /// Returns the state of what is stored.
+    /// Returns the number, length and times of the stored capture files.
     pub fn store(&self, view: &StoreView, disk_hours: Option<f64>) -> StoreStatus {
         let span = view.span();
         StoreStatus {
@@ -331,7 +334,7 @@ impl CaptureAnswer {
         (it, hours)
     }
 
-    /// Adds the rates since an earlier state.
+    /// Computes the rates of frames and losses since the earlier state `before` of the capture.
     fn add_rates(&mut self, before: &Self, passed: Duration) {
         let rate = |now: u64, before: u64| {
             let grown = now.checked_sub(before)?;
@@ -343,14 +346,15 @@ impl CaptureAnswer {
     }
 }
 
-/// Returns the number of frames in the lines of losses.
+/// Returns the number of lost frames: the sum of the ledger's lines whose names begin with
+/// `dropped`.
 fn lost(ledger: &BTreeMap<String, u64>) -> u64 {
     let lines = ledger.iter();
     let lost = lines.filter(|(line, _)| line.starts_with("dropped"));
     lost.map(|(_, n)| n).sum()
 }
 
-/// Returns the queues of a ledger.
+/// Returns the rows of the receive queues in a ledger of frames.
 fn queues(ledger: &LedgerSnapshot) -> Vec<QueueRow> {
     let row = |it: &QueueLedger| {
         let lines = serde_json::to_value(it).unwrap_or_default();
@@ -375,7 +379,7 @@ fn free_bytes(dir: &Path) -> Option<u64> {
 }
 
 /// Refuses a request for packets while programs wait for a disk most of the time (proc(5),
-/// `/proc/pressure/io`, line `full`). A kernel without this file refuses nothing.
+/// `/proc/pressure/io`, line `full`). Without this file no request is refused.
 pub fn check_disk() -> Result<(), ApiError> {
     #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     let Ok(text) = fs::read_to_string("/proc/pressure/io") else {
@@ -387,14 +391,16 @@ pub fn check_disk() -> Result<(), ApiError> {
     }
 }
 
-/// Returns the share of the last 10 s in percent that all programs waited for a disk.
+/// Returns the share of the last 10 s in percent that all programs waited for a disk, from the text
+/// of `/proc/pressure/io`.
 fn full_percent(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|it| it.strip_prefix("full "))?;
     let field = line.split(' ').find_map(|it| it.strip_prefix("avg10="))?;
     field.parse().ok()
 }
 
-/// Returns a new pin of the present time.
+/// Returns a new pin, which protects the capture files of a time range, with the present time as
+/// its creation time.
 pub fn new_pin(from_ns: u64, to_ns: u64, filter: String, reason: String) -> Pin {
     Pin {
         from_ns,

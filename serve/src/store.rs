@@ -1,11 +1,11 @@
-//! Files of the capture: which files there are, and the times of what is in them.
+//! Files of the capture: their list, and the times of the frames in them.
 //!
 //! ```text
 //! folder -> list of files -> index of each finished file -> FileFacts, kept while the file exists
 //! times -> the files that may have frames of them
 //! ```
 //!
-//! Indexes are read by a thread of their own; a request never waits for them.
+//! A separate thread reads the indexes; a request never waits for them.
 //!
 //! Invariants: a list of files is at most [`FRESH`] old. A file without facts may have frames of any
 //! time. The facts of a file have a bounded size, whatever its index has.
@@ -26,52 +26,52 @@ use wqcap_files::{
     read::FileRanges,
 };
 
-/// Age at which the list of files is read again.
+/// Age after which the list of capture files is read again.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// Times and counts of a finished capture file.
+/// Times of the frames in a finished capture file, with its parts and marks.
 #[derive(Clone, Debug, Default)]
 pub struct StoredFileFacts {
     /// Time of the first frame in nanoseconds since 1970; 0 if it is not known.
     pub first_ns: u64,
     /// Time of the last frame in nanoseconds since 1970; `u64::MAX` if it is not known.
     pub last_ns: u64,
-    /// Parts of the file in file order; empty without an index.
+    /// Indexed parts of the capture file, in file order; empty without an index.
     pub parts: Vec<IndexPart>,
-    /// Marks of operators: time in nanoseconds since 1970, and text.
+    /// Marks of operators in the capture file: time in nanoseconds since 1970, and text.
     pub marks: Vec<(u64, String)>,
-    /// Set if the facts are from an index.
+    /// Set when the facts were read from an index of the capture file.
     pub is_indexed: bool,
 }
 
-/// Capture file with its facts.
+/// Capture file with the facts that were read of it.
 #[derive(Clone, Debug)]
 pub struct KnownFile {
-    /// Path of the file; of an open file without `.part`.
+    /// Path of the capture file; for an open file without `.part`.
     pub path: PathBuf,
-    /// Length of the file in bytes.
+    /// Length of the capture file in bytes.
     pub len: u64,
-    /// Facts of a finished file; `None`: they are not known.
+    /// Facts of a finished capture file; `None`: they have not been read.
     pub facts: Option<Arc<StoredFileFacts>>,
 }
 
-/// Files of a capture folder at one time.
+/// List of the files in a capture folder at one time.
 #[derive(Clone, Debug, Default)]
 pub struct StoreView {
-    /// Finished files.
+    /// Finished capture files.
     pub finished: Vec<KnownFile>,
-    /// Files that the capture writes, with their present lengths.
+    /// Capture files that are being written, with their present lengths.
     pub open: Vec<KnownFile>,
 }
 
 impl StoreView {
-    /// Returns the facts of finished files, as far as they are known.
+    /// Returns the facts of those finished capture files whose facts were read.
     pub fn facts(&self) -> impl Iterator<Item = &StoredFileFacts> {
         self.finished.iter().filter_map(|it| it.facts.as_deref())
     }
 
-    /// Returns the earliest and the latest time of frames in finished files, as far as they are
-    /// known; the end is exclusive.
+    /// Returns the time range of the frames in finished capture files, as far as facts were read;
+    /// nanoseconds since 1970, the end exclusive.
     pub fn span(&self) -> Option<Range<u64>> {
         let parts = || self.facts().flat_map(|it| &it.parts);
         let start = parts().map(|it| it.first_ns).min()?;
@@ -79,7 +79,7 @@ impl StoreView {
         Some(start..end.saturating_add(1))
     }
 
-    /// Returns the files that may have frames of `times`.
+    /// Returns the capture files that may have frames of the time range `times`.
     pub fn files_of(&self, times: &Range<u64>) -> SearchedFiles {
         let may_hold = |it: &&KnownFile| {
             let facts = it.facts.as_ref();
@@ -93,14 +93,14 @@ impl StoreView {
     }
 }
 
-/// Files of a capture folder, with the facts that are known of them.
+/// Capture folder with a cache of the facts that were read of its files.
 pub struct CaptureStore {
     dir: PathBuf,
     index_dir: Option<PathBuf>,
     known: Mutex<Known>,
 }
 
-/// Facts of a file as it was at the stamp.
+/// Facts of a capture file, with the length and time that the file had when they were read.
 type StampedFacts = (FileStamp, Arc<StoredFileFacts>);
 
 #[derive(Default)]
@@ -111,7 +111,7 @@ struct Known {
 }
 
 impl CaptureStore {
-    /// Creates the store of a capture folder.
+    /// Creates the store of the capture files in a folder. Nothing is read yet.
     pub fn new(dir: PathBuf, index_dir: Option<PathBuf>) -> Self {
         Self {
             dir,
@@ -120,11 +120,11 @@ impl CaptureStore {
         }
     }
 
-    /// Returns the present files with the facts that are known. Calls at the same time wait for one
-    /// reading of the folder.
+    /// Returns the present list of capture files with the facts that were read of them. Concurrent
+    /// calls wait for one reading of the folder.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// The capture folder cannot be read.
     pub fn view(&self) -> io::Result<Arc<StoreView>> {
         let mut known = self.known();
         if known.listed.is_some_and(|it| it.elapsed() < FRESH) {
@@ -154,8 +154,8 @@ impl CaptureStore {
         Ok(Arc::clone(&known.view))
     }
 
-    /// Reads the facts of files that have none yet, while `may_continue` returns `true`. The facts
-    /// are in the views after that.
+    /// Reads the facts of finished capture files that have none yet, while `may_continue` returns
+    /// `true`. Later views include these facts.
     pub fn learn(&self, may_continue: impl Fn() -> bool) {
         let Ok(view) = self.view() else { return };
         // Most requests are for recent frames.
@@ -195,14 +195,14 @@ impl CaptureStore {
     }
 }
 
-/// Returns the facts of a file, unless the file has changed since they were read.
+/// Returns the cached facts of a capture file, unless the file has changed since they were read.
 fn known_facts(known: &HashMap<PathBuf, StampedFacts>, path: &Path) -> Option<StampedFacts> {
     let facts = known.get(path)?;
     let is_same = FileStamp::read(path).is_ok_and(|it| it == facts.0);
     is_same.then(|| facts.clone())
 }
 
-/// Returns the final path of an open capture file.
+/// Returns the path that an open capture file, named `….part`, gets when it is finished.
 fn without_part(part: &Path) -> Option<PathBuf> {
     let name = part.file_name()?.to_str()?;
     Some(part.with_file_name(name.strip_suffix(PART)?))

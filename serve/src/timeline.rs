@@ -1,4 +1,5 @@
-//! What is stored, by interval: from the facts of the files, never from packets.
+//! Timeline of the stored frames by interval, computed from the facts of the capture files, never
+//! from packets.
 
 use crate::{query::digits::digits, sensor::PinRow, store::StoreView};
 use serde::Serialize;
@@ -6,9 +7,9 @@ use std::ops::Range;
 use utoipa::ToSchema;
 use wqcap_files::index::IndexPart;
 
-/// Shortest time without a stored frame that is a gap.
+/// Minimum time in nanoseconds without a stored frame that counts as a gap.
 const SHORTEST_GAP_NS: u64 = 2_000_000_000;
-/// Maximum number of gaps and of marks in an answer.
+/// Maximum number of gaps, and of marks, in a timeline.
 const MOST: usize = 1000;
 
 /// Stored frames and bytes by interval. Times are decimal digits: nanoseconds since 1970.
@@ -79,7 +80,8 @@ pub struct TimelineMark {
     pub text: String,
 }
 
-/// Computes the timeline of `times` in `count` intervals.
+/// Computes the timeline of the time range `times` in `count` intervals, from the facts of the
+/// capture files.
 pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRow>) -> Timeline {
     let length = times.end.saturating_sub(times.start).max(1);
     let step_ns = length.div_ceil(count.max(1));
@@ -130,7 +132,8 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
 }
 
 impl Timeline {
-    /// Adds a part of a file to the intervals that it reaches over.
+    /// Adds the frames and bytes of a file's part to the intervals of the timeline that it
+    /// overlaps.
     fn spread(&mut self, part: &IndexPart) {
         let span = u128::from((part.last_ns - part.first_ns).max(1));
         let Some(last) = part.last_ns.checked_sub(self.from_ns) else {
@@ -158,7 +161,8 @@ impl Timeline {
     }
 }
 
-/// Returns the times between spans, if they are at least `shortest` long, within `times`.
+/// Returns the gaps of at least `shortest` nanoseconds between the time ranges `spans`, within
+/// `times`.
 fn gaps(mut spans: Vec<Range<u64>>, times: &Range<u64>, shortest: u64) -> Vec<Gap> {
     spans.sort_by_key(|it| it.start);
     let mut gaps = Vec::new();

@@ -3,11 +3,11 @@
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Pacing of upload parts: each begins when the previous part would be complete at the bandwidth
-/// limit.
+/// Pacing of upload parts: each part begins when the previous one would be complete at the
+/// bandwidth limit.
 #[derive(Debug)]
 pub(crate) struct PartPace {
-    /// Bandwidth limit in bytes per second; `None`: no limit.
+    /// Bandwidth limit of uploads in bytes per second; `None`: no limit.
     limit: Option<u64>,
     free_at: Instant,
 }
@@ -20,7 +20,8 @@ impl PartPace {
         }
     }
 
-    /// Returns the time at which an upload of the next `bytes` bytes may begin.
+    /// Returns the time at which the upload of the next `bytes` bytes may begin under the bandwidth
+    /// limit.
     pub(crate) fn begin(&mut self, bytes: u64) -> Instant {
         let begin = self.free_at.max(Instant::now());
         if let Some(limit) = self.limit {
@@ -29,7 +30,7 @@ impl PartPace {
         begin
     }
 
-    /// Waits until an upload of the next `bytes` bytes may begin.
+    /// Waits until the upload of the next `bytes` bytes may begin under the bandwidth limit.
     pub(crate) async fn wait(&mut self, bytes: u64) {
         sleep_until(self.begin(bytes)).await;
     }

@@ -26,7 +26,7 @@ pub(crate) const SCHEMA_VERSION: &str = "2";
 pub(crate) const WITHOUT_FILTERS: &str = "1";
 /// Name of the Parquet column with the flow filters.
 pub(crate) const FLOW_FILTER: &str = "flow_filter";
-/// Parquet metadata key that holds the version of the columns of `blocks/`.
+/// Key of the Parquet metadata that holds the version of the columns of `blocks/`.
 pub(crate) const SCHEMA_VERSION_KEY: &str = "wqcap.blocks.schema_version";
 /// Parquet schema of a table in `blocks/`, in the order in which [`write`] writes the columns.
 const SCHEMA: &str = "message blocks {
@@ -45,14 +45,14 @@ const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY flow_filter;
 }";
 
-/// Stored object whose parts a table in `blocks/` describes.
+/// Object of the store whose parts a table in `blocks/` describes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectInfo<'a> {
     /// Key of the capture file's object; `None`: its packets are not in the store.
     pub(crate) key: Option<&'a str>,
     /// Length of the capture file's object in bytes.
     pub(crate) bytes: u64,
-    /// Queue whose frames the object holds; `None`: all queues.
+    /// Receive queue whose frames the object holds; `None`: all queues.
     pub(crate) queue: Option<u16>,
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn write(index: &CaptureIndex, of: ObjectInfo<'_>) -> Result<Bytes, P
     Ok(writer.into_inner()?.into())
 }
 
-/// Returns the parts of a capture file that can be read separately, one per row. A file without such
-/// parts has one part, the whole file.
+/// Returns the parts of a capture file that can be read separately, each a row of its table in
+/// `blocks/`. A file without such parts has one part, the whole file.
 fn rows(index: &CaptureIndex, bytes: u64) -> Cow<'_, [IndexBlock]> {
     if index.apart {
         return index.blocks.as_slice().into();
@@ -113,7 +113,7 @@ fn rows(index: &CaptureIndex, bytes: u64) -> Cow<'_, [IndexBlock]> {
     whole.into_iter().collect()
 }
 
-/// Writes all columns of the parts except their flow filters.
+/// Writes all columns of a table of parts except the flow filters.
 fn write_rows<W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     rows: &[IndexBlock],
@@ -141,7 +141,7 @@ fn write_rows<W: std::io::Write + Send>(
     write_optional::<Int64Type, _>(group, rows.iter().map(|it| it.lost.map(signed)))
 }
 
-/// Writes the next column of the table. An optional column has definition levels.
+/// Writes the next Parquet column of a table of parts. An optional column has definition levels.
 fn write_column<T: DataType, W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[T::T],
@@ -154,7 +154,7 @@ fn write_column<T: DataType, W: std::io::Write + Send>(
     column.close()
 }
 
-/// Writes the next column of the table from one optional value per row.
+/// Writes the next Parquet column of a table of parts from one optional value per row.
 fn write_optional<T: DataType, W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     rows: impl Iterator<Item = Option<T::T>>,
@@ -187,7 +187,8 @@ fn filters_of(
     rows.iter().map(filter).collect()
 }
 
-/// Converts a number to the signed integer of a Parquet column; stamps fit until the year 2262.
+/// Converts a number to the signed integer of a Parquet column. Time stamps in nanoseconds fit
+/// until the year 2262.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -22,12 +22,12 @@ use parquet::{
 use std::{cell::Cell, panic::AssertUnwindSafe, sync::Arc};
 use wqcap_core::sync::caught::caught;
 
-/// Last bytes of a Parquet file, after the length of the metadata.
+/// Last bytes of a Parquet file, which follow the length of its metadata.
 const MAGIC: &[u8] = b"PAR1";
-/// Number of rows that are decoded at a time.
+/// Number of rows of a Parquet column that are decoded at a time.
 const BATCH: usize = 1 << 16;
 
-/// Columns of a Parquet file. Errors name the column, but not the file.
+/// Reader of the columns of a Parquet file. Its errors name the column, but not the file.
 pub struct Columns {
     file: Arc<CheckedFile>,
     metadata: ParquetMetaData,
@@ -52,37 +52,37 @@ pub enum ParquetColumnError {
     /// The metadata of the Parquet file is longer than the limit.
     #[error("the Parquet file has {0} bytes of metadata; the limit is {PARQUET_FOOTER} bytes")]
     FooterTooLong(usize),
-    /// The values of the column are longer than the limit.
+    /// The values of a Parquet column are longer than the limit.
     #[error("column {0} has more than {PARQUET_COLUMN} bytes of values, which is the limit")]
     TooManyBytes(String),
-    /// No column of the Parquet file has the name.
+    /// The Parquet file has no column of the requested name.
     #[error("the Parquet file has no column {0}")]
     Absent(String),
-    /// Several columns of the Parquet file have the name.
+    /// The Parquet file has several columns of the requested name.
     #[error("the Parquet file has several columns with the name {0}")]
     Ambiguous(String),
-    /// The column has lists of values.
+    /// The Parquet column has lists of values instead of plain values.
     #[error("column {0} is a list; it must be a plain value")]
     List(String),
-    /// The physical type of the column is not the one that the reader needs.
+    /// The physical type of the Parquet column is not the one that the reader needs.
     #[error("column {0} has the type {1}; {2}")]
     PhysicalType(String, Type, &'static str),
-    /// The column has numbers that count something else, such as times.
+    /// The Parquet column has numbers that are not plain counts, such as times.
     #[error("column {0} has the type {1} ({2}); cast it to BIGINT")]
     ConvertedType(String, Type, ConvertedType),
-    /// A number of the column is negative.
+    /// A number of the Parquet column is negative.
     #[error("column {0}: {1} is below 0")]
     Negative(String, i64),
-    /// The column has a null where a value is needed.
-    #[error("column {0}: is null")]
+    /// The Parquet column has a null where a value is needed.
+    #[error("column {0} has a null; every row must have a value")]
     Null(String),
-    /// The column cannot be decoded.
+    /// The Parquet column cannot be decoded.
     #[error("column {0}: {1}")]
     Decode(String, #[source] ParquetError),
-    /// The decoder panicked on the values of the column.
+    /// The decoder panicked on the values of the Parquet column.
     #[error("the values of column {0} are damaged")]
     Damaged(String),
-    /// The number of values of the column is not the number of rows of the Parquet file.
+    /// The Parquet column does not have one value per row of the file.
     #[error("column {0} has {1} values for {2} rows")]
     Length(String, usize, usize),
 }
@@ -90,15 +90,15 @@ pub enum ParquetColumnError {
 use ParquetColumnError as Fault;
 
 impl Columns {
-    /// Opens a Parquet file that is in memory.
+    /// Opens a Parquet file that is in memory, to read its columns.
     ///
     /// # Errors
-    /// The bytes are not a Parquet file, or it has more rows than the limit.
+    /// The bytes are not a Parquet file, or the file has more rows than the limit of this crate.
     pub fn new(file: Bytes) -> Result<Self, Fault> {
         Self::with_row_limit(file, ROWS)
     }
 
-    /// Opens a Parquet file that is in memory, of at most `limit` rows.
+    /// Opens a Parquet file in memory that may have at most `limit` rows.
     ///
     /// # Errors
     /// As [`Columns::new`].
@@ -123,29 +123,29 @@ impl Columns {
         })
     }
 
-    /// Returns the number of rows of the Parquet file.
+    /// Returns the number of rows of the Parquet file that is read.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Returns the value of a metadata key of the Parquet file.
+    /// Returns the value of the key `key` in the metadata of the Parquet file.
     #[must_use]
     pub fn fact(&self, key: &str) -> Option<&str> {
         let facts = self.metadata.file_metadata().key_value_metadata()?;
         facts.iter().find(|it| it.key == key)?.value.as_deref()
     }
 
-    /// Returns `true` if the Parquet file has a column of this name.
+    /// Returns `true` if the Parquet file has a column of the name `name`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         !self.places(name).is_empty()
     }
 
-    /// Reads a Parquet column of whole numbers of at least 0, one per row; `None`: null.
+    /// Reads a Parquet column of whole numbers of at least 0, one value per row; `None`: null.
     ///
     /// # Errors
-    /// The column is missing, has another type, or is damaged.
+    /// The Parquet column is missing, has another type, or is damaged.
     pub fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, Fault> {
         let place = self.place(name)?;
         let column = self.schema().column(place);
@@ -179,10 +179,10 @@ impl Columns {
         }
     }
 
-    /// Reads a Parquet column of texts, one per row; `None`: null.
+    /// Reads a Parquet column of texts, one value per row; `None`: null.
     ///
     /// # Errors
-    /// The column is missing, has another type, or is damaged.
+    /// The Parquet column is missing, has another type, or is damaged.
     pub fn texts(&self, name: &str) -> Result<Vec<Option<String>>, Fault> {
         let place = self.place(name)?;
         let charge = budget(name);
@@ -196,10 +196,10 @@ impl Columns {
         }
     }
 
-    /// Reads a Parquet column of byte arrays, one per row; `None`: null.
+    /// Reads a Parquet column of byte arrays, one value per row; `None`: null.
     ///
     /// # Errors
-    /// The column is missing, has another type, or is damaged.
+    /// The Parquet column is missing, has another type, or is damaged.
     pub fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, Fault> {
         let place = self.place(name)?;
         let charge = budget(name);
@@ -234,8 +234,8 @@ impl Columns {
         }
     }
 
-    /// Reads a Parquet column of physical type `T`. The decoders of the crate `parquet` trust
-    /// lengths in the file, and panic if they are wrong.
+    /// Reads a Parquet column of physical type `T`. The decoders of the crate `parquet` panic on
+    /// wrong lengths in the file, which becomes an error.
     fn values<T: DataType, V>(
         &self,
         name: &str,
@@ -298,7 +298,8 @@ impl Columns {
     }
 }
 
-/// Returns a function that adds the lengths of a column's values, up to the limit.
+/// Returns a function that sums up the lengths of a Parquet column's values, and fails above the
+/// limit [`PARQUET_COLUMN`].
 fn budget(name: &str) -> impl Fn(usize) -> Result<(), Fault> {
     let left = Cell::new(PARQUET_COLUMN);
     move |len| {
@@ -308,8 +309,8 @@ fn budget(name: &str) -> impl Fn(usize) -> Result<(), Fault> {
     }
 }
 
-/// Parquet file in memory, whose pages are bounded before they are uncompressed. A reader of pages
-/// opens it at the header of each page.
+/// Parquet file in memory, whose pages are checked against a limit before they are uncompressed. A
+/// reader of pages opens it at the header of each page.
 struct CheckedFile(Bytes);
 
 impl Length for CheckedFile {
@@ -339,10 +340,11 @@ impl ChunkReader for CheckedFile {
     }
 }
 
-/// Returns the uncompressed length of a page from its header. The header is a struct of Thrift's
-/// compact protocol, which begins with two numbers: the kind of the page and this length.
+/// Returns the uncompressed length of a Parquet page from its header. The header is a struct of
+/// Thrift's compact protocol, which begins with two numbers: the kind of the page and this length.
 fn page_len(mut header: &[u8]) -> Option<usize> {
-    /// First byte of a field of type i32 whose identifier is one more than that of the last field.
+    /// First byte of a Thrift field of type i32 whose identifier is one more than that of the last
+    /// field.
     const NEXT_I32: u8 = 0x15;
     let mut number = || {
         header = header.strip_prefix(&[NEXT_I32])?;
@@ -362,7 +364,8 @@ fn page_len(mut header: &[u8]) -> Option<usize> {
     usize::try_from(number()?).ok()
 }
 
-/// Pages of a column chunk, without those whose decoder takes more memory than the page has.
+/// Pages of a Parquet column chunk; a page whose decoder would take more memory than the limit is
+/// an error.
 struct CheckedPages(SerializedPageReader<CheckedFile>);
 
 impl Iterator for CheckedPages {

@@ -7,20 +7,20 @@
 use parquet::{bloom_filter::Sbbf, errors::ParquetError};
 use wqcap_files::index::IndexKey;
 
-/// Length of a Bloom filter block in bytes.
+/// Length in bytes of a block of the split block Bloom filter.
 const BLOCK: usize = 32;
-/// Bytes of a flow filter per key: the rate of false positives is about 1 in 1000.
+/// Number of bytes of a flow filter per index key: about 1 in 1000 look-ups is a false positive.
 const BYTES_FOR_KEY: usize = 2;
-/// Divisor that limits a flow filter to 2 % of the length of its capture file part. Parts with many
-/// flows of one frame each would exceed that.
+/// Divisor that limits a flow filter to 2 % of the length of its capture file part. Without it the
+/// filter of a part with many flows of one frame each would be longer.
 const MOST_SHARE: u64 = 50;
 
-/// Bloom filter of the flows in a part of a capture file.
+/// Bloom filter of the index keys of the flows in a part of a capture file.
 pub(crate) struct FlowFilter(Sbbf);
 
 impl FlowFilter {
-    /// Builds the flow filter from index keys, in ascending order, for a capture file part of
-    /// `part` bytes.
+    /// Builds the flow filter of a capture file part of `part` bytes from index keys of its flows,
+    /// in ascending order.
     pub(crate) fn new(keys: &[IndexKey], part: u64) -> Self {
         let most = usize::try_from(part / MOST_SHARE).unwrap_or(usize::MAX);
         let bytes = (keys.len() * BYTES_FOR_KEY).min(most);
@@ -32,8 +32,8 @@ impl FlowFilter {
         Self(filter)
     }
 
-    /// Reads a flow filter from its bytes. `None`: the length is not a multiple of the filter's
-    /// block length.
+    /// Reads a flow filter from its bytes. `None`: the length is 0, or not a multiple of the
+    /// filter's block length.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let is_whole = !bytes.is_empty() && bytes.len().is_multiple_of(BLOCK);
         is_whole.then(|| Self(Sbbf::new(bytes)))

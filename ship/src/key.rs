@@ -8,7 +8,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
 use wqcap_files::{folder::delivery::ContentKind, name::FileName};
 
-/// Folder of the store that holds the statuses of all sensors.
+/// Folder of the store that holds the objects with the statuses of all sensors.
 pub(crate) const STATUS: &str = "status";
 /// Folder of the store that holds the tables of the capture files' parts.
 pub(crate) const BLOCKS: &str = "blocks";
@@ -33,19 +33,19 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Returns the object key of a table of flow records, DNS or DHCP messages that was written at
-/// `ns`.
+/// Returns the object key of a file of flow records, DNS messages or DHCP messages that was written
+/// at `ns`, in nanoseconds since 1970.
 pub fn table(kind: ContentKind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
-/// Returns the object key of a sensor's status. A sensor has one status.
+/// Returns the object key of the status of the sensor `sensor`.
 pub fn status(sensor: &str) -> String {
     format!("{STATUS}/sensor={sensor}.json")
 }
 
-/// Returns the object key of the status of an instance that was refused because another one ships
-/// under its sensor name.
+/// Returns the object key of the status of an instance that may not ship, because another instance
+/// ships under its sensor name.
 pub fn refused(sensor: &str, instance: &str) -> String {
     format!("{STATUS}/sensor={sensor}.{instance}.json")
 }
@@ -58,11 +58,12 @@ pub struct CaptureKey {
     pub sensor: String,
     /// Name of the capture file that was sent.
     pub file: String,
-    /// Queue whose frames the capture file holds; `None`: all queues.
+    /// Receive queue whose frames the capture file holds; `None`: all queues.
     pub queue: Option<u16>,
-    /// Stamp of the capture file's first record, or slightly later, in nanoseconds since 1970.
+    /// Time stamp of the capture file's first packet record, or slightly later, in nanoseconds
+    /// since 1970.
     pub start_ns: u64,
-    /// Object key without the prefix `packets/`.
+    /// Object key of the capture file without the prefix `packets/`.
     place: String,
 }
 
@@ -93,24 +94,24 @@ impl CaptureKey {
         })
     }
 
-    /// Returns the object key of the capture file's packets.
+    /// Returns the object key under which the store has the capture file.
     pub fn packets(&self) -> String {
         format!("packets/{}", self.place)
     }
 
-    /// Returns the object key of the table of the capture file's parts.
+    /// Returns the object key of the table of the capture file's parts in `blocks/`.
     pub fn blocks(&self) -> String {
         format!("blocks/{}.parquet", self.place)
     }
 
-    /// Returns the extension of the capture file's name.
+    /// Returns the extension of the capture file's name without the first dot.
     pub fn ending(&self) -> &str {
         self.file.split_once('.').map_or("", |(_, ending)| ending)
     }
 }
 
 /// Returns the time in the name of a finished file of flow records, DNS or DHCP, in nanoseconds
-/// since 1970. `None`: the file has another kind, or is not finished.
+/// since 1970. `None`: the file is of another kind, or is not finished.
 pub fn table_ns(kind: ContentKind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     let rest = name.strip_prefix("wqcap-")?.strip_prefix(kind.folder())?;

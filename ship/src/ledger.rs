@@ -6,16 +6,16 @@ use wqcap_files::folder::delivery::{DeliveryRecord, DeliveryState};
 /// Number of captured frames by delivery state: `captured` is the sum of the other lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryLedger {
-    /// Frames in the finished capture files that were found.
+    /// Number of frames in the finished capture files that `wqcap ship` found.
     pub captured: u64,
-    /// Frames that are in the store, verified and listed in `blocks/`.
+    /// Number of frames that are in the store, verified and listed in `blocks/`.
     pub shipped: u64,
-    /// Frames in capture files that are not sent yet, or sent in part.
+    /// Number of frames in capture files that are not sent yet, or sent in part.
     pub pending: u64,
-    /// Frames in capture files that are not selected (`ship.packets`); only their tables of blocks
-    /// are sent.
+    /// Number of frames in capture files that `ship.packets` does not select; of these only the
+    /// tables of blocks are sent.
     pub not_selected: u64,
-    /// Frames in capture files that were deleted before they were sent.
+    /// Number of frames in capture files that were deleted before they were sent to the store.
     pub expired_unshipped: u64,
 }
 
@@ -24,9 +24,10 @@ pub struct DeliveryLedger {
 pub enum FrameState {
     /// Frames that are in the store, verified and listed in `blocks/`: [`DeliveryLedger::shipped`].
     Shipped,
-    /// Frames in capture files that are not sent yet: [`DeliveryLedger::pending`].
+    /// Frames in capture files that are not sent yet, or sent in part: [`DeliveryLedger::pending`].
     Pending,
-    /// Frames in capture files that are not selected: [`DeliveryLedger::not_selected`].
+    /// Frames in capture files that `ship.packets` does not select:
+    /// [`DeliveryLedger::not_selected`].
     NotSelected,
     /// Frames in capture files deleted before they were sent:
     /// [`DeliveryLedger::expired_unshipped`].
@@ -34,7 +35,7 @@ pub enum FrameState {
 }
 
 impl FrameState {
-    /// Returns the delivery state of the frames of an existing capture file.
+    /// Returns the delivery state of the frames of a capture file that was not deleted.
     pub(crate) fn from_record(record: &DeliveryRecord) -> Self {
         match (&record.state, record.selected) {
             (_, false) => Self::NotSelected,
@@ -57,7 +58,7 @@ impl DeliveryLedger {
         *line = line.saturating_add(frames);
     }
 
-    /// Returns the ledger's lines with their names, `captured` first.
+    /// Returns the lines of the delivery ledger with their names, `captured` first.
     #[must_use]
     pub fn lines(&self) -> [(&'static str, u64); 5] {
         [
@@ -69,8 +70,8 @@ impl DeliveryLedger {
         ]
     }
 
-    /// Returns `true` if `captured` is the sum of the ledger's other lines. Ledgers of other
-    /// sensors may be inconsistent.
+    /// Returns `true` if `captured` is the sum of the delivery ledger's other lines. Ledgers of
+    /// other sensors may be inconsistent.
     #[must_use]
     pub fn adds_up(&self) -> bool {
         let [(_, captured), others @ ..] = self.lines();

@@ -8,12 +8,12 @@
 //!                                    +-> delivery ledger -> status/ -> fleet
 //! ```
 //!
-//! Readers find packets only through `blocks/`. A file's table in `blocks/` is put after its
-//! packets are complete in the store, so that no incomplete file is visible. Keys are derived from
-//! sensor, queue and start time: a file that is sent again after a crash replaces its own object.
-//! To ship files, a store must support put, multipart upload and reading an object's length. A
-//! sensor's status is also read, and put with a precondition where the store supports one. A query
-//! needs list and get.
+//! Readers find packets only through `blocks/`. A file's table in `blocks/` is written after its
+//! packets are complete in the store, so that no incomplete file is visible. Keys of objects are
+//! derived from sensor, queue and start time, so that a file that is sent again after a crash
+//! replaces its earlier object. To ship files, a store must support writing an object, multipart
+//! upload and reading an object's length. A sensor's status is also read, and written with a
+//! precondition where the store supports one. A query needs lists of keys, and reading objects.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -26,7 +26,7 @@
 //! | `journal` | delivery state of each file, on disk before the next step |
 //! | [`ledger`] | counts every captured frame in one line: shipped, pending, not selected, expired |
 //! | [`shipper`] | ships the files step by step, and writes the sensor's status to the store |
-//! | [`fleet`] | collects the statuses of all sensors of a store, and finds what is missing |
+//! | [`fleet`] | collects the statuses of all sensors of a store, and reports missing ones |
 //! | [`query`] | extracts frames from a store |
 //! | `limits` | limits of everything that a store, a table or a journal file may contain |
 //! | `threads` | threads for work that blocks, started before the first request |
@@ -68,28 +68,29 @@ use wqcap_files::{
     index::{CaptureIndex, FlowTerms},
 };
 
-/// Configuration of shipping: source folders, store, sensor, and limits.
+/// Configuration of shipping: source folders, object store, sensor, and limits.
 #[derive(Clone, Debug)]
 pub struct ShipPlan {
-    /// Folder of the capture files.
+    /// Folder of the capture files to be shipped.
     pub dir: PathBuf,
-    /// Folder of the capture files' indexes; `None`: indexes are built in memory, which reads each
-    /// file once more.
+    /// Folder of the capture files' indexes; `None`: `wqcap ship` builds indexes in memory, which
+    /// reads each file once more.
     pub index_dir: Option<PathBuf>,
-    /// Folder of the flow records; `None`: no flow records are shipped.
+    /// Folder of the flow records to be shipped; `None`: no flow records are shipped.
     pub flows_dir: Option<PathBuf>,
     /// URL of the object store, in a form that [`check_url`](crate::store::check_url) accepts.
     pub store: String,
-    /// Name of the sensor that ships, a plain word.
+    /// Name of the sensor that ships: a plain word, which is part of object keys.
     pub sensor: String,
-    /// Name of the machine that ships; it identifies the machine if two use the same sensor name.
+    /// Name of the machine that ships, which identifies the machine if two machines use one sensor
+    /// name.
     pub host: String,
-    /// Selection of the capture files whose packets are sent; of other files only the tables of
-    /// blocks are sent.
+    /// Selection of the capture files whose packets are sent; of each other file only the table of
+    /// blocks is sent.
     pub packets: ShipSelection,
     /// Length of a part of a multipart upload in bytes.
     pub part_bytes: u64,
-    /// Maximum number of upload parts in transit.
+    /// Maximum number of upload parts that are being sent at a time.
     pub concurrency: usize,
     /// Bandwidth limit of uploads in bytes per second; `None`: no limit.
     pub bandwidth: Option<u64>,
@@ -120,7 +121,7 @@ impl ShipSelection {
         }
     }
 
-    /// Returns the decision to send packets if it is the same for all capture files; `None`: it
+    /// Returns the decision to send packets if it does not depend on the capture file; `None`: it
     /// depends on a file's content.
     pub(crate) fn of_each(&self) -> Option<bool> {
         match self {

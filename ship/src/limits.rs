@@ -3,10 +3,10 @@
 
 /// Maximum number of bytes that are kept of the body of a store's error response.
 pub const ERROR_BODY: usize = 64 << 10;
-/// Maximum number of bytes of a store's response that is not the content of an object: a page of a
-/// list, or the confirmation of a request.
+/// Maximum number of bytes of a store's response that is not an object's content: a page of a list
+/// of keys, or the confirmation of a request.
 pub const RESPONSE: usize = 16 << 20;
-/// Maximum number of bytes of the response to the request of an object, or of a range of one.
+/// Maximum number of bytes of a store's response to a request for an object, or for a range of one.
 pub const CONTENT: usize = TABLE as usize;
 /// Maximum number of keys in a list of a folder of the store.
 pub const KEYS: usize = 1_000_000;
@@ -14,20 +14,20 @@ pub const KEYS: usize = 1_000_000;
 pub const PAGES: usize = 100_000;
 /// Maximum length of an object's key in bytes. It is the limit of S3.
 pub const KEY: usize = 1024;
-/// Maximum length in bytes of an ETag, of a generation, and of an upload's identifier.
+/// Maximum length in bytes of a store's ETags, generations and upload identifiers.
 pub const TAG: usize = 4 << 10;
-/// Maximum number of unusable keys that a list names; further ones are only counted.
+/// Maximum number of unusable keys of a store that a list names; further ones are only counted.
 pub const NAMED_KEYS: usize = 8;
-/// Maximum length in bytes of a small object, which is read in one request: a sensor's status, or
-/// the beginning of a table.
+/// Maximum length in bytes of an object that is read in one request, such as a sensor's status;
+/// also the length of the first request for a table of parts.
 pub const SMALL: u64 = 1 << 20;
-/// Maximum length in bytes of a table of parts.
+/// Maximum length in bytes of a table of parts, which describes a capture file in `blocks/`.
 pub const TABLE: u64 = 256 << 20;
-/// Maximum number of statuses of sensors that a survey reads.
+/// Maximum number of sensor statuses that a survey of a store reads.
 pub const STATUSES: usize = 20_000;
-/// Maximum number of ranges of objects that a query plans.
+/// Maximum number of byte ranges of objects that a query plans.
 pub const PLANNED_RANGES: usize = 4 << 20;
-/// Maximum number of rows of a table of parts.
+/// Maximum number of rows of a table of parts, which describes a capture file in `blocks/`.
 pub const PARTS: usize = 1 << 20;
 /// Maximum number of rows of any Parquet file.
 pub const ROWS: usize = 1 << 24;
@@ -35,10 +35,10 @@ pub const ROWS: usize = 1 << 24;
 pub const PARQUET_FOOTER: usize = 4 << 20;
 /// Maximum length in bytes of an uncompressed page of a Parquet file.
 pub const PARQUET_PAGE: usize = 64 << 20;
-/// Maximum number of values of a dictionary of a Parquet column.
+/// Maximum number of values in the dictionary of a Parquet column.
 pub const PARQUET_DICTIONARY: usize = 4 << 20;
-/// Maximum number of bytes of all texts or byte arrays of a Parquet column.
+/// Maximum number of bytes of all texts or byte arrays of a Parquet column together.
 pub const PARQUET_COLUMN: usize = 256 << 20;
-/// Maximum length in bytes of a journal file, except tables of parts. A record of an upload has the
-/// ETags of up to 10,000 parts.
+/// Maximum length in bytes of a file in the delivery journal, except tables of parts. A record of
+/// an upload has the ETags of up to 10,000 parts.
 pub const JOURNAL_FILE: u64 = 4 << 20;

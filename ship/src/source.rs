@@ -15,11 +15,12 @@ use wqcap_files::{
     name::FileName,
 };
 
-/// Finished capture file, or file of flow records, DNS or DHCP, that was found in its folder.
+/// Finished capture file, or finished file of flow records, DNS or DHCP, that was found in its
+/// folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundCapture {
     pub(crate) kind: ContentKind,
-    /// Name of the finished file in its folder.
+    /// Name of the finished file in its folder, without the path.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) stamp: FileStamp,
@@ -53,16 +54,16 @@ impl FoundCapture {
     }
 }
 
-/// Finished files of a folder.
+/// Finished files that were found in a folder.
 #[derive(Debug, Default)]
 pub(crate) struct FoundFiles {
-    /// Files whose stamps were read, in the order of shipping.
+    /// Files whose length and time were read, in the order of shipping.
     pub(crate) files: Vec<FoundCapture>,
-    /// Files that exist, and whose stamps cannot be read, with the reason.
+    /// Files that exist, but whose length and time cannot be read, with the reason.
     pub(crate) unread: Vec<UnreadFile>,
 }
 
-/// Finished file whose stamp cannot be read.
+/// Finished file whose length and time of modification cannot be read.
 #[derive(Debug)]
 pub(crate) struct UnreadFile {
     /// Key of the file's delivery record in the journal.
@@ -72,7 +73,7 @@ pub(crate) struct UnreadFile {
 }
 
 impl FoundFiles {
-    /// Adds a file by its path, unless the file was deleted or is not a regular file.
+    /// Adds a finished file by its path, unless the file was deleted or is not a regular file.
     fn add(&mut self, kind: ContentKind, path: PathBuf, ns: u64) {
         let Some(name) = path.file_name().and_then(|it| it.to_str()) else {
             return;
@@ -94,7 +95,7 @@ impl FoundFiles {
         }
     }
 
-    /// Adds the files of another folder behind the files of this one.
+    /// Adds the files of another folder after the files of this one.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.files.append(&mut other.files);
         self.unread.append(&mut other.unread);
@@ -108,7 +109,7 @@ impl FoundFiles {
 }
 
 /// Lists the finished capture files of a folder, oldest first. Files whose names have another form
-/// are left out, and so are encrypted files, because encryption and `[ship]` exclude each other.
+/// are left out. So are encrypted files, because `[ship]` and encryption exclude each other.
 pub(crate) fn packets(dir: &Path) -> io::Result<FoundFiles> {
     let mut found = FoundFiles::default();
     for (path, _) in CaptureFolder::list_to(dir, 0)?.finished {

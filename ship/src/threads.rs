@@ -17,19 +17,20 @@ use tokio::{
     sync::oneshot,
 };
 
-/// Number of threads for work that blocks: reads and writes of files, digests, look-ups of names.
+/// Number of threads for work that blocks: reads and writes of files, digests, look-ups of host
+/// names.
 const BLOCKING: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Queue of the work that blocks; `None`: its threads have not been started.
+/// Sender of jobs to the threads for work that blocks; `None`: the threads have not been started.
 static QUEUE: Mutex<Option<Sender<Job>>> = Mutex::new(None);
 
-/// Starts the threads for work that blocks, if they have not been started. They run until the
-/// process ends.
+/// Starts the threads for work that blocks, if they are not running yet. They run until the process
+/// ends.
 ///
 /// # Errors
-/// The system does not start another thread.
+/// The system refuses to start another thread.
 pub(crate) fn start() -> io::Result<()> {
     queue().map(drop)
 }
@@ -49,8 +50,8 @@ fn queue() -> io::Result<Sender<Job>> {
     Ok(queue.insert(sender).clone())
 }
 
-/// Runs the jobs of the queue. Ends when the queue's senders are dropped, which is so if not all
-/// threads could be started.
+/// Runs the jobs that `receiver` delivers. Returns when all senders of jobs are dropped, which
+/// happens if not all threads could be started.
 fn serve(receiver: &Mutex<Receiver<Job>>) {
     loop {
         let job = receiver
@@ -63,7 +64,7 @@ fn serve(receiver: &Mutex<Receiver<Job>>) {
     }
 }
 
-/// Runs work that blocks on one of the threads. If the returned future is dropped, the work
+/// Runs work that blocks on one of the threads for it. If the returned future is dropped, the work
 /// continues and its result is discarded.
 ///
 /// # Errors
@@ -82,17 +83,17 @@ pub(crate) async fn run<T: Send + 'static>(
     receiver.await.map_err(ended)
 }
 
-/// Runtime that sends store requests on one thread of its own. Dropping it ends the requests.
+/// Runtime that sends store requests on a separate thread. Dropping it ends the requests.
 pub(crate) struct RequestRuntime {
     handle: Handle,
     _stop: oneshot::Sender<()>,
 }
 
 impl RequestRuntime {
-    /// Starts the thread that sends requests, and the threads for work that blocks.
+    /// Starts the thread that sends store requests, and the threads for work that blocks.
     ///
     /// # Errors
-    /// The system does not start another thread, or has no descriptor left.
+    /// The system refuses to start another thread, or has no descriptor left.
     pub(crate) fn start() -> io::Result<Self> {
         start()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -110,7 +111,7 @@ impl RequestRuntime {
         })
     }
 
-    /// Returns the handle with which tasks are started on the runtime.
+    /// Returns the handle with which tasks are started on the runtime for store requests.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{args::Args, cmd::devices::tests::device};
 use clap::Parser;
 
-/// Translates the arguments of `wqcap run`, without devices.
+/// Translates the tcpdump and dumpcap options of `wqcap run` with these arguments, without devices.
 fn settled(args: &[&str]) -> Result<Settled, String> {
     let args = Args::try_parse_from([&["wqcap", "run"], args].concat()).unwrap();
     let crate::args::CliCommand::Run(run) = args.command else {

@@ -31,43 +31,43 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Size of a frame, and of a stride, in the burst benchmark, in bytes.
+/// Length in bytes of a frame, and of a stride, in the burst benchmark.
 const FRAME: u32 = 64;
-/// Largest value of `capture.ring`, in WRs.
+/// Maximum of the configuration key `capture.ring`, in WRs.
 const MOST_WRS: u32 = 32768;
-/// Default size of the buffer of a receive WR in bytes.
+/// Default length of the buffer of a receive WR in bytes.
 const BUFFER: u64 = 2048;
-/// Largest number of frames that may arrive before all flow rules are installed.
+/// Maximum number of frames that may arrive before all flow rules are installed.
 const EARLY: u64 = FILLING / 10;
 
-/// Burst result of one receive mode.
+/// Result of the burst benchmark for one receive mode.
 #[derive(Debug, Serialize)]
 struct Survived {
     /// Name of the burst result: `burst/MODE/SIZE`.
     name: String,
-    /// Frames that the queue absorbed before the first lost one.
+    /// Number of frames that the queue absorbed before the first lost one.
     frames: u64,
-    /// Duration of the absorbed frames at the link's rate, in milliseconds.
+    /// Time that the absorbed frames take at the link's rate, in milliseconds.
     line_ms: f64,
-    /// Number of WRs of the measured ring.
+    /// Number of receive WRs of the ring that the burst benchmark measures.
     wrs: u32,
-    /// Size of the measured ring's buffers in bytes.
+    /// Total length in bytes of the receive buffers of the measured ring.
     buffer_bytes: u64,
-    /// Size of the measured ring's CQ in bytes.
+    /// Length in bytes of the completion queue (CQ) of the measured ring.
     cq_bytes: u64,
-    /// Name of the baseline that the burst result is compared with.
+    /// Name of the baseline with which the burst result is compared.
     baseline: &'static str,
     /// Ratio of the absorbed frames to those of the baseline: the median over the repeats.
     ratio: f64,
     /// Lowest and highest ratio to the baseline among the repeats.
     spread: [f64; 2],
-    /// Number of repeats of the measurement.
+    /// Number of times that the burst benchmark repeats the measurement.
     repeats: u32,
     /// Time for which the receive loop is held, in milliseconds.
     hold_ms: f64,
-    /// Highest rate without loss while the loop is held, in frames per second.
+    /// Highest rate in frames per second that loses no frame while the receive loop is held.
     hold_frames_per_s: f64,
-    /// Burst at the rate of `--rate`, if the option is given.
+    /// Result for a burst at the rate of the option `--rate`; absent without the option.
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<FrameBurst>,
 }
@@ -79,7 +79,7 @@ struct FrameBurst {
     frames_per_s: u64,
     /// Number of frames in the burst.
     frames: u64,
-    /// Frames of the burst that the ring would lose.
+    /// Number of frames of the burst that the ring would lose.
     lost: u64,
 }
 
@@ -105,7 +105,8 @@ impl ResultRow for Survived {
     }
 }
 
-/// Overflows a ring of each receive mode in turn, and prints the frames that it absorbed.
+/// Runs `wqcap bench burst`: overflows a ring of each receive mode in turn, and prints the number
+/// of frames that the ring absorbed.
 pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     // Each frame takes at least a stride, so these are more frames than any ring holds.
     let frames = (args.memory.0 / u64::from(FRAME)).min(u64::from(MOST_WRS) * BUFFER / 64) + EARLY;
@@ -141,7 +142,7 @@ pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     report.results.iter().try_for_each(print_burst)
 }
 
-/// Prints the result for the burst at the rate of `--rate`.
+/// Prints the result for the burst at the rate of the option `--rate`.
 fn print_burst(it: &Survived) -> Result<(), Failure> {
     let Some(burst) = it.burst else { return Ok(()) };
     output::print(&format!(
@@ -157,8 +158,8 @@ fn print_burst(it: &Survived) -> Result<(), Failure> {
     ))
 }
 
-/// Computes the result of one receive mode from pairs of its absorbed frames and those of the
-/// baseline.
+/// Computes the result of one receive mode from pairs of the numbers of absorbed frames: that of
+/// the mode and that of the baseline.
 fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f64)]) -> Survived {
     let (ratio, spread) = compared(pairs);
     let least = pairs
@@ -191,12 +192,13 @@ fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f
     }
 }
 
-/// Returns the size of a queue's buffers and CQ in bytes.
+/// Returns the total length of a ring's buffers and CQ in bytes.
 fn taken(plan: &Plan) -> u64 {
     plan.port.ring.registered() + plan.port.ring.cq()
 }
 
-/// Returns the plan with the largest ring of a receive mode that fits into `memory` bytes.
+/// Returns a plan with the largest ring of the receive mode `receive` whose memory is at most
+/// `memory` bytes.
 fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan, Failure> {
     let mut wrs = MOST_WRS;
     loop {
@@ -223,8 +225,8 @@ fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan,
     }
 }
 
-/// Lets the wire deliver all its frames while the receive loop is held, and then lets the loop
-/// continue. Returns the number of frames that the NIC accepted.
+/// Lets the software NIC's traffic source deliver all its frames while the receive loop is held,
+/// and then lets the loop continue. Returns the number of frames that the NIC accepted.
 fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     let received = || {
         number(plan, "counters/port_rcv_packets").ok_or_else(|| {
@@ -275,16 +277,16 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
 /// Sequence numbers that the frames of a burst run carry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
-    /// Sequence number of the first received frame.
+    /// Sequence number of the first frame that the capture received; `None`: no frame yet.
     first: Option<u64>,
-    /// Sequence number that the next received frame should have.
+    /// Sequence number that the next received frame must have, if no frame is missing.
     next: u64,
     /// Set if sequence numbers are missing between the first and the last received frame.
     has_gaps: bool,
 }
 
 impl Numbers {
-    /// Records the sequence number that a received frame carries.
+    /// Records the sequence number in a received frame, and detects gaps.
     fn note(&mut self, number: u64) {
         self.has_gaps |= self.first.is_some() && number != self.next;
         self.first.get_or_insert(number);
@@ -312,8 +314,9 @@ enum BurstError {
     NoLoss(u64),
 }
 
-/// Returns the number of the wire's frames that the NIC accepted: all except those before the rules
-/// and those that found no WR. Exactly these frames must be captured, and they are the first ones.
+/// Returns the number of frames of the traffic source that the NIC accepted: all except those
+/// before the flow rules and those that found no WR. Exactly these frames must be captured, and
+/// they are the first ones.
 fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, BurstError> {
     let first = seen.first.ok_or(BurstError::NoFrame)?;
     let accepted = wire.saturating_sub(first + lost);
@@ -335,9 +338,9 @@ fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, Bu
 struct GatedConsumer {
     /// Lock that holds the receive loop while another thread has it.
     gate: Arc<Mutex<()>>,
-    /// Sequence numbers of the frames received so far.
+    /// Sequence numbers of the frames that the consumer has received so far.
     numbers: Numbers,
-    /// Destination of the sequence numbers at the end of the run.
+    /// Place for the sequence numbers at the end of the run, which the benchmark reads.
     seen: Arc<Mutex<Numbers>>,
 }
 

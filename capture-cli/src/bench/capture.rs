@@ -24,25 +24,25 @@ use wqcap_engine::{
     sink::{Count, Encoder, PcapEncoder, PcapngEncoder},
 };
 
-/// Default size of the buffer of a receive WR in bytes.
+/// Default length of the buffer of a receive WR in bytes.
 const BUFFER: u32 = 2048;
-/// Largest number of bytes of a frame that the bare loop copies.
+/// Maximum number of bytes of a frame that the bare receive loop copies.
 const SNAPLEN: usize = 64;
 
 /// Times per frame in one repeat of the capture benchmark, in nanoseconds.
 struct Times {
-    /// Time per frame of the receive loop that writes files.
+    /// Time per frame, in nanoseconds, of the receive loop that writes files.
     ours: f64,
     /// Time per frame of the receive loop that only counts frames.
     count: f64,
     /// Time per frame of the bare loop that copies frames into memory.
     copy: f64,
-    /// Number of frames that were written to files.
+    /// Number of frames that the measured loop wrote to files.
     frames: u64,
 }
 
-/// Drains full rings into a file, into a counter and into memory, in turn, and prints the ratios of
-/// the times.
+/// Runs `wqcap bench capture`: drains full rings into a file, into a counter and into memory, in
+/// turn, and prints the ratios of the times.
 pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=256,pps={FILLING}", args.frame);
@@ -71,7 +71,8 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     BenchReport::new(results(args, &modes)).print(args.common.json)
 }
 
-/// Compares each receive mode with its baselines, and with the mode before it.
+/// Compares the times of each receive mode with its baselines, and with those of the mode before
+/// it.
 fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
     let mut results = Vec::new();
     for (i, times) in modes.iter().enumerate() {
@@ -119,11 +120,11 @@ fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
     })
 }
 
-/// Memory blocks that are filled with frame records in rotation.
+/// Memory blocks of the baseline, which are filled with frame records in rotation.
 struct Records {
-    /// Blocks of memory that receive the frame records.
+    /// Memory blocks into which the frame records are copied.
     blocks: Vec<Region>,
-    /// Index of the memory block that is being filled.
+    /// Index in `blocks` of the memory block that is being filled.
     block: usize,
     /// Offset of the next record in the memory block that is being filled.
     at: usize,

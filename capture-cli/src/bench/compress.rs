@@ -10,11 +10,11 @@ use wqcap_engine::{
     sink::{Encoder, PcapEncoder, Record, compress_blocks},
 };
 
-/// Number of generated frames to compress, if no file is given.
+/// Number of frames that the compression benchmark generates if no file is given.
 const FRAMES: u64 = 20_000;
-/// Size of a generated frame to compress, in bytes.
+/// Length of a generated frame in bytes, without FCS.
 const FRAME: usize = 1500;
-/// Compression methods that are compared, with their names.
+/// Compression methods that the benchmark compares, with their names.
 const METHODS: [(&str, Compress); 4] = [
     ("lz4", Compress::Lz4),
     ("zstd:1", Compress::Zstd(Some(1))),
@@ -22,7 +22,7 @@ const METHODS: [(&str, Compress); 4] = [
     ("zstd:9", Compress::Zstd(Some(9))),
 ];
 
-/// Result of a compression method, compared with a plain copy.
+/// Result of a compression method in the benchmark, compared with a plain copy.
 #[derive(Debug, Serialize)]
 struct Compressed {
     /// Compression time per frame, with that of the plain copy as baseline.
@@ -30,7 +30,7 @@ struct Compressed {
     measured: Measured,
     /// Compression rate in bytes per second, counted before compression.
     bytes_per_s: f64,
-    /// Ratio of compressed to original bytes.
+    /// Ratio of compressed bytes to original bytes.
     compressed_to: f64,
 }
 
@@ -59,8 +59,8 @@ impl ResultRow for Compressed {
     }
 }
 
-/// Compresses the same blocks with each method, in turn with a plain copy of them, and prints the
-/// results.
+/// Runs `wqcap bench compress`: compresses equal blocks with each method, in turn with a plain copy
+/// of them, and prints the results.
 pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
     let block = usize::try_from(args.block.0).unwrap_or(usize::MAX);
     let (content, frames) = match &args.file {
@@ -116,7 +116,7 @@ fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
     encoder.record(&mut out[at..], 0, &record);
 }
 
-/// Returns the frames of a capture file, encoded as the block writer does, and their number.
+/// Returns the frames of a capture file as pcap records, and their number.
 fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), ReadError> {
     let mut reader = read::open(path)?;
     let (mut out, mut frames) = (Vec::new(), 0);

@@ -24,19 +24,19 @@ use wqcap_engine::{
     sink::{BLOCK, PcapEncoder},
 };
 
-/// Number of plain writes in flight, as many as the block writer of several queues has at most.
+/// Number of plain writes in flight, which is the maximum of the block writer with several queues.
 const DEPTH: u64 = 16;
-/// Size of a written frame in the disk benchmark, in bytes.
+/// Length of a written frame in the disk benchmark, in bytes.
 const FRAME: usize = 1500;
-/// Size of the pcap record of a frame of [`FRAME`] bytes, in bytes.
+/// Length in bytes of the pcap record of a frame of [`FRAME`] bytes.
 const RECORD: u64 = 1516;
-/// Plain writes that are a baseline for the block writer.
+/// Baseline of the disk benchmark: plain writes, with which the block writer is compared.
 struct Baseline {
-    /// Name of the baseline in the results.
+    /// Name of the baseline in the benchmark's results.
     name: &'static str,
-    /// Suffix that the baseline adds to the name of the result.
+    /// Suffix that the baseline adds to the name of the benchmark's result.
     ending: &'static str,
-    /// Size of each plain write of the baseline in bytes.
+    /// Length of each plain write of the baseline in bytes.
     write: usize,
     /// `true` if the file of plain writes is allocated in advance.
     allocated: bool,
@@ -61,7 +61,8 @@ const BASELINES: [Baseline; 2] = [
 /// Index of the block writer among the measured writers, after the baselines.
 const OURS: usize = BASELINES.len();
 
-/// Measures the block writer and its baselines in turn, and prints the ratios of the times.
+/// Runs `wqcap bench disk`: measures the block writer and its baselines in turn, and prints the
+/// ratios of the times.
 pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let scratch = files::scratch(&args.dir)?;
     let frames = args.size.0.div_ceil(RECORD).max(1);
@@ -104,15 +105,15 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     BenchReport::new(results.collect()).print(args.common.json)
 }
 
-/// Measurement of plain writes to a file.
+/// Measurement of the baseline with plain writes to a file.
 struct Plain {
     /// Time of the plain writes per frame record, in nanoseconds.
     ns: f64,
-    /// `true` if the plain writes used O_DIRECT.
+    /// `true` if the plain writes used O_DIRECT, which bypasses the page cache.
     direct: bool,
 }
 
-/// Measures plain writes to a file in `dir`.
+/// Measures the baseline with plain writes to a file in `dir`.
 fn by_plain_writes(dir: &Path, bytes: u64, baseline: &Baseline) -> Result<Plain, Failure> {
     let file = dir.join("plain");
     let (written, time, direct) = write_plainly(&file, bytes, baseline).map_err(|e| {
@@ -127,9 +128,9 @@ fn by_plain_writes(dir: &Path, bytes: u64, baseline: &Baseline) -> Result<Plain,
     Ok(Plain { ns, direct })
 }
 
-/// Writes `bytes`, rounded up to whole writes, into a new file, and syncs it at the end. Uses
-/// O_DIRECT if the file system supports it. All writes have the same content, and the next free
-/// thread makes each write. Returns the bytes, the time, and whether the writes used O_DIRECT.
+/// Writes `bytes` bytes, rounded up to whole writes, into a new file, and syncs it at the end. Uses
+/// O_DIRECT if the file system supports it. All writes have equal content, and the next free thread
+/// makes each write. Returns the number of bytes, the time, and whether the writes used O_DIRECT.
 #[expect(clippy::disallowed_methods, reason = "a new file of the benchmark")]
 fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Duration, bool)> {
     let open = |flags| {
@@ -193,7 +194,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     Ok(nanos(time) / frames as f64)
 }
 
-/// Converts a duration to nanoseconds.
+/// Converts a duration to nanoseconds as a float.
 fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }

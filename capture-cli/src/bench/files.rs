@@ -8,10 +8,11 @@ use wqcap_engine::{
     sink::{BLOCK, BlockSink, Encoder, OutputPlan, Writer, WriterConfig},
 };
 
-/// Default of `output.buffer` in bytes.
+/// Default of the configuration key `output.buffer` in bytes.
 const BUFFER: u64 = 256 << 20;
 
-/// Creates a scratch directory in `dir` that is removed when the returned value is dropped.
+/// Creates a scratch directory for a benchmark in `dir`, which is removed when the returned value
+/// is dropped.
 pub fn scratch(dir: &Path) -> Result<TempDir, Failure> {
     tempfile::Builder::new()
         .prefix(".wqcap-bench-")
@@ -24,7 +25,8 @@ pub fn scratch(dir: &Path) -> Result<TempDir, Failure> {
         })
 }
 
-/// Starts a block writer of one queue into `dir`, for frames of at most `longest` bytes.
+/// Starts the engine's block writer for one queue, with files in `dir` and frames of at most
+/// `longest` bytes.
 pub fn start<E: Encoder>(
     dir: &Path,
     longest: usize,
@@ -38,12 +40,13 @@ pub fn start<E: Encoder>(
     Ok((writer, sink))
 }
 
-/// Allocates as many blocks as the block writer of [`start`] has, of the same size.
+/// Allocates as many memory blocks as the block writer of [`start`] has, of equal length.
 pub fn blocks() -> Result<Vec<Region>, Failure> {
     Ok(Region::allocate_many(BUFFER as usize / BLOCK, BLOCK)?)
 }
 
-/// Waits until the writer's files have their final names, and returns these.
+/// Waits until the block writer's files have their final names, and returns the paths of these
+/// files.
 pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
     let finished = writer.finish();
     match finished.failures.into_iter().next() {

@@ -18,7 +18,7 @@ pub mod wire;
 use crate::{args::BenchCommand, failure::Failure};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Runs a benchmark and prints its results.
+/// Runs one of the benchmarks of `wqcap bench`, which prints its results.
 pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Burst(args) => burst::burst(args),
@@ -31,7 +31,7 @@ pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     }
 }
 
-/// Returns the system time in nanoseconds since 1970, as in time stamps.
+/// Returns the system time in nanoseconds since 1970, in the form of time stamps.
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))

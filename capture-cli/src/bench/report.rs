@@ -10,31 +10,31 @@ use crate::{
 use serde::Serialize;
 use std::fs;
 
-/// Report of a benchmark.
+/// Report of a benchmark: the machine and the results.
 #[derive(Debug, Serialize)]
 pub struct BenchReport<R = Measured> {
     /// Machine on which the benchmark ran.
     pub machine: Machine,
-    /// Results of the benchmark.
+    /// Results of the benchmark, a row each in the printed table.
     pub results: Vec<R>,
 }
 
-/// Benchmark result that has a row in the printed table.
+/// Result of a benchmark that has a row in the printed table.
 pub trait ResultRow: Serialize {
-    /// Column names of the printed table of results.
+    /// Column names of the printed table of benchmark results.
     const HEAD: &'static [&'static str];
-    /// Returns the texts of the result's cells in the printed table.
+    /// Returns the texts of the benchmark result's cells in the printed table.
     fn cells(&self) -> Vec<String>;
 }
 
 /// Machine on which a benchmark ran.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// Name of the processor; null if the system does not provide it.
+    /// Name of the machine's processor; null if the system does not provide it.
     pub cpu: Option<String>,
-    /// Number of CPUs that this process may use.
+    /// Number of CPUs that the process of the benchmark may use.
     pub cpus: usize,
-    /// Release of the machine's kernel.
+    /// Release of the machine's kernel, as uname(2) returns it.
     pub kernel: String,
 }
 
@@ -45,11 +45,11 @@ pub struct Measured {
     pub name: String,
     /// Median time per frame of the benchmark in nanoseconds.
     pub ns_per_frame: f64,
-    /// Frames per second at the median time per frame.
+    /// Number of frames per second at the median time per frame.
     pub frames_per_s: f64,
-    /// Name of the baseline that the result is compared with.
+    /// Name of the baseline with which the benchmark result is compared.
     pub baseline: &'static str,
-    /// Ratio of `ns_per_frame` to that of the baseline: the median over the repeats.
+    /// Ratio of `ns_per_frame` to the time of the baseline: the median over the repeats.
     pub ratio: f64,
     /// Lowest and highest ratio to the baseline among the repeats.
     pub spread: [f64; 2],
@@ -75,7 +75,7 @@ impl Measured {
         }
     }
 
-    /// Adds a fact to the benchmark result, under the key `name`.
+    /// Adds a value to the further facts of the benchmark result, under the key `name`.
     pub fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
         self.more.insert(name.into(), value.into());
         self
@@ -99,7 +99,8 @@ impl ResultRow for Measured {
     }
 }
 
-/// Returns the median ratio of pairs of a value and its baseline, and the lowest and highest ratio.
+/// Returns the median of the ratios of `pairs`, each a value and its baseline, and the lowest and
+/// highest ratio.
 pub fn compared(pairs: &[(f64, f64)]) -> (f64, [f64; 2]) {
     let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
     let spread = [

@@ -29,14 +29,14 @@ use wqcap_engine::{
 /// Number of WRs of a benchmark's receive ring. By default a striding ring has as much memory for
 /// frames.
 pub const RING: u32 = 8192;
-/// Rate at which frames fill the rings, in frames per second, low enough that the wire does not
-/// affect the measurement.
+/// Rate in frames per second at which the software NIC's traffic source fills the rings; it is so
+/// low that the source does not affect the measurement.
 pub const FILLING: u64 = 1_000_000;
 /// Time limit for filling a receive ring, and for a loop to drain it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Longest time until a NIC without rules has finished its last frames. All receive loops, bare
-/// ones too, start to drain after it.
+/// Maximum time until a NIC without flow rules has finished its last frames. All receive loops,
+/// including the bare ones, start to drain after it.
 pub const SETTLING: Duration = Duration::from_millis(5);
 
 /// Makes a plan of `queues` queues that only receives and counts, on `device` or on the only
@@ -64,18 +64,18 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
     )
 }
 
-/// Returns the number of frames of `len` bytes in a measured round. It is lower than what a ring
-/// holds: when the ring is filled again, a batch may not be reposted yet, nor the rest of a
-/// striding WR's buffer, and the consumer holds a batch while it waits.
+/// Returns the number of frames of `len` bytes in a measured round of a ring. It is lower than the
+/// number that the ring holds: when the ring is filled again, a batch and the rest of a striding
+/// WR's buffer may not be reposted yet, and the consumer holds a batch while it waits.
 fn round(plan: &Plan, len: u32) -> u64 {
     let held = plan.port.ring.frames(len);
     let slack = 256 + held / u64::from(plan.port.ring.wrs);
     held.saturating_sub(slack).max(1)
 }
 
-/// Measures the CPU cost of frames of `len` bytes for the queues' threads. The number of frames is
-/// that of `rounds` rings of [`RING`] WRs. An additional first round warms up. `sinks` has one sink
-/// for each queue of the plan.
+/// Measures the CPU time of the queues' threads for frames of `len` bytes. `rounds` is the number
+/// of rings of [`RING`] WRs that the frames would fill; an additional first round warms up. `sinks`
+/// has one sink for each queue of the plan.
 pub fn drain<C: Consumer + 'static>(
     plan: &Plan,
     len: u32,
@@ -119,7 +119,7 @@ pub fn drain<C: Consumer + 'static>(
     done.map(|()| sum)
 }
 
-/// CPU cost of the frames that one or more rounds drained from full rings.
+/// CPU time of the frames that one or more rounds drained from full receive rings.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
     /// Number of frames that were drained from full rings.
@@ -177,7 +177,7 @@ fn drained(
     Ok(sum)
 }
 
-/// Reads a counter of the plan's port from sysfs.
+/// Reads the counter `counter` of the plan's port from sysfs.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
     let (device, port) = (&plan.port.device.name, plan.port.number);
@@ -185,13 +185,14 @@ pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Returns the number of frames that found no receive WR, if the NIC has this counter.
+/// Returns the NIC's number of frames that found no receive WR; `None`: the NIC does not have this
+/// counter.
 pub fn out_of_buffer(nic: &NicCounters) -> Option<u64> {
     nic.get("out_of_buffer")?.value()
 }
 
-/// Waits until all `rings` receive rings, which hold `held` frames each, are full. They count as
-/// full when the NIC has `lost` enough frames. `pause` waits for a moment.
+/// Waits until all `rings` receive rings, which hold `held` frames each, are full, which is so when
+/// the NIC has lost enough frames according to `lost`. `pause` waits for a moment.
 pub fn fill<T: ?Sized>(
     it: &mut T,
     rings: usize,
@@ -222,23 +223,24 @@ pub fn fill<T: ?Sized>(
     Ok(())
 }
 
-/// Frame consumer that holds its loop until the rings are full, and then measures its CPU time.
+/// Frame consumer that holds its receive loop until the rings are full, and then measures the
+/// loop's CPU time.
 struct FullRingConsumer<C> {
-    /// Frame consumer that does the measured work.
+    /// Frame consumer whose work is measured.
     sink: C,
-    /// Number of frames of a measured round.
+    /// Number of frames in a measured round of the benchmark.
     round: u64,
     /// Receiver of the signal that the held loop may continue.
     held: Receiver<()>,
-    /// Channel on which the loop sends the result of each measured round of the bench.
+    /// Channel on which the receive loop sends the result of each measured round.
     sender: SyncSender<Round>,
     /// Number of frames that the current round has drained so far.
     frames: u64,
-    /// CPU time of the thread at the start of the round, or `None` while the loop is held.
+    /// CPU time of the thread at the start of the round; `None`: the loop is held.
     began: Option<u64>,
 }
 
-/// Frame consumer of one queue of the plan, or an empty one.
+/// Frame consumer of one queue of the plan; `None`: the queue has no consumer.
 struct QueueConsumer<C>(Option<FullRingConsumer<C>>);
 
 /// Returns the CPU time of this thread in nanoseconds.

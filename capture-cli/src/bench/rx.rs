@@ -20,7 +20,8 @@ use wqcap_engine::{
     sink::Count,
 };
 
-/// Runs the engine's receive loop and the bare loops in turn, and prints the ratios of their times.
+/// Runs `wqcap bench rx`: measures the engine's receive loop and the bare loops in turn, and prints
+/// the ratios of their times.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=4096,pps={FILLING}", args.frame);
@@ -53,8 +54,8 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     BenchReport::new(results).print(args.common.json)
 }
 
-/// Measures the receive loop of each plan, and compares it with the bare loops and with the plan
-/// before it.
+/// Measures the engine's receive loop with each plan, and compares its times with those of the bare
+/// loops and of the plan before it.
 fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure> {
     let mut engines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); plans.len()];
     let mut lines = Vec::new();
@@ -112,9 +113,9 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
     Ok(all)
 }
 
-/// Consumer that reads the first cache line of each frame.
+/// Frame consumer that reads the first cache line of each frame.
 struct FirstLine {
-    /// `true` to prefetch the lines of a batch before the first frame is read.
+    /// `true` to prefetch the cache lines of a batch before its first frame is read.
     ahead: bool,
 }
 
@@ -133,7 +134,7 @@ impl Consumer for FirstLine {
     }
 }
 
-/// Measures the time per frame of a bare receive loop in nanoseconds.
+/// Measures the time per frame of a bare receive loop over the plan's ring, in nanoseconds.
 fn bare(plan: &Plan, args: &BenchRxArgs, poll: Poll) -> Result<f64, Failure> {
     let attr = BareAttr {
         poll,

@@ -26,11 +26,11 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, Verdict},
 };
 
-/// Time limit for receiving all frames of a capture.
+/// Time limit for receiving all frames of a capture of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Captures with `capture.idle` "spin" and "sleep" in turn, and prints the difference between the
-/// ages of the frames.
+/// Runs `wqcap bench wake`: captures with `capture.idle` "spin" and "sleep" in turn, and prints the
+/// difference between the ages of the frames.
 pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     check::enter_model(args.model.as_slice(), &args.config.model())?;
     let mut config = args.config.load()?;
@@ -60,7 +60,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     ))
 }
 
-/// Measures the median age of `frames` captured frames, in nanoseconds.
+/// Measures the median age of `frames` frames when the receive loop gets them, in nanoseconds.
 fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> {
     let mut config = config.clone();
     config.capture.idle = Some(idle);
@@ -91,7 +91,7 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
     Ok(*median as f64)
 }
 
-/// Frame consumer that records the age of every frame.
+/// Frame consumer that records the age of every frame of a queue.
 struct Ages {
     /// Ages of the frames of one queue so far, in nanoseconds.
     seen: Vec<i64>,

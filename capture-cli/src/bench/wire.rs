@@ -39,20 +39,20 @@ use wqcap_engine::{
     verbs::Context,
 };
 
-/// Largest number of frames in flight on the send queue.
+/// Maximum number of frames in flight on the send queue of the benchmark.
 const DEPTH: u32 = 1024;
-/// Number of frames that the sender posts at once. At 64 bytes and 100 Gbit/s this deviates from an
-/// even pace by 0.2 us.
+/// Number of frames that the sender posts at once. At 64 bytes and 100 Gbit/s the pace deviates by
+/// 0.2 us from an even one.
 const BURST: usize = 32;
-/// Time without a received frame after which no more frames are expected. Only waited for if frames
-/// are missing that no counter accounts for.
+/// Time without a received frame after which the benchmark expects no more frames. It waits for
+/// this only if frames are missing that no counter accounts for.
 const QUIET: Duration = Duration::from_secs(1);
-/// Bytes on the wire in addition to a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
+/// Number of bytes on the cable in addition to a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
 const OVERHEAD: u64 = 24;
 /// Time limit for a probe frame to arrive, and for sent frames to leave the port.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Result of a trial that sends at one rate.
+/// Result of a trial of the wire benchmark, which sends at one rate.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Trial {
     /// Requested sending rate of the trial in frames per second.
@@ -65,27 +65,27 @@ pub struct Trial {
     received: u64,
     /// Number of frames lost in the trial.
     lost: u64,
-    /// Number of the trial's lost frames that found no WR.
+    /// Number of the trial's lost frames that found no receive WR.
     out_of_buffer: u64,
 }
 
-/// Ages of probe frames when they are stamped, in nanoseconds.
+/// Statistics on the ages of probe frames when they are stamped, in nanoseconds.
 #[derive(Debug, Serialize)]
 struct Latency {
     /// Number of probe frames that arrived.
     probes: usize,
-    /// Lowest age of a probe frame.
+    /// Lowest age of a probe frame in nanoseconds.
     min: i64,
-    /// Median age of the probe frames.
+    /// Median age of the probe frames in nanoseconds.
     median: i64,
-    /// 99th percentile of the ages of the probe frames.
+    /// 99th percentile of the ages of the probe frames in nanoseconds.
     p99: i64,
-    /// Highest age of a probe frame.
+    /// Highest age of a probe frame in nanoseconds.
     max: i64,
 }
 
-/// Searches for the highest rate without loss from one port to another, and prints the results with
-/// the latency.
+/// Runs `wqcap bench wire`: searches for the highest rate without loss from one port to another,
+/// and prints the results with the latency.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     if args.tx.is_none() {
@@ -123,8 +123,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns the configuration of the capture at the receiving end of the bench, which only counts
-/// frames.
+/// Returns the configuration of the benchmark's receiving capture, which only counts frames.
 fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
     let mut config = args.config.load()?;
     if let Some(device) = args.rx.as_ref().or(args.tx.as_ref()) {
@@ -169,7 +168,7 @@ fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<M
         .with("latency_ns", json!(latency)))
 }
 
-/// Returns the highest rate of the receiver's link in frames per second.
+/// Returns the highest rate of the receiver's link for frames of `len` bytes, in frames per second.
 pub fn line_rate(plan: &Plan, len: u64) -> f64 {
     let port = plan
         .port
@@ -180,8 +179,8 @@ pub fn line_rate(plan: &Plan, len: u64) -> f64 {
     port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
 }
 
-/// Searches for the highest sending rate with at most the given loss, to 1 %, by bisection from the
-/// line rate down.
+/// Searches for the highest sending rate with at most the loss `loss`, to 1 %, by bisection from
+/// the line rate down.
 pub fn search(
     line: f64,
     loss: f64,
@@ -218,7 +217,7 @@ pub fn search(
     }
 }
 
-/// Sends at `wanted` frames per second for `time`, and counts the received frames.
+/// Runs a trial: sends at `wanted` frames per second for `time`, and counts the received frames.
 pub fn trial(
     plan: &Plan,
     sender: &mut Generator,
@@ -260,7 +259,7 @@ pub fn trial(
 }
 
 /// Waits until all `sent` frames are counted or no more arrive. Returns the number of received
-/// frames, and of frames that found no WR.
+/// frames, and the number of frames that found no receive WR.
 fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
     let without_wr = |at: &Snapshot| out_of_buffer(&at.nic).unwrap_or(0);
     let count = |capture: &Capture| -> (u64, u64) {
@@ -279,8 +278,8 @@ fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
     last
 }
 
-/// Sends numbered probe frames one by one, and measures the time from the send call to each frame's
-/// stamp.
+/// Measures the latency: sends numbered probe frames one by one, and takes the time from the send
+/// call to each frame's time stamp.
 fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, Failure> {
     let stamps = Arc::new(Mutex::new(vec![None; probes as usize]));
     let mut capture = Capture::start_with(plan, Limits::default(), |_| {

@@ -14,10 +14,10 @@ use wqcap_engine::{
     device::{self, DeviceFacts, PortFacts, kernel},
 };
 
-/// Example command that works on every machine that supports the software NIC.
+/// Example command for the user, which works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
 
-/// Report of `wqcap devices --json`.
+/// Report that `wqcap devices --json` prints.
 #[derive(Serialize)]
 struct DeviceReport {
     devices: Vec<DeviceFacts>,
@@ -45,8 +45,8 @@ pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     output::print(&format!("{devices_text}{gap}{interfaces}"))
 }
 
-/// Describes network interfaces, one line each: the backend that `device.backend = "auto"` takes,
-/// and the link.
+/// Describes network interfaces, one line for each: the backend that `device.backend = "auto"`
+/// selects, and the link.
 fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> String {
     let width = interfaces.iter().map(|it| it.name.len()).max().unwrap_or(0);
     let mut text = String::from("interfaces (-i NAME)\n");
@@ -84,7 +84,7 @@ fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> Strin
     text
 }
 
-/// Describes RDMA devices, one paragraph each.
+/// Describes RDMA devices, one paragraph for each.
 pub fn text(devices: &[DeviceFacts]) -> String {
     let texts: Vec<_> = devices.iter().map(describe).collect();
     texts.join("\n")
@@ -186,7 +186,7 @@ fn describe_port(port: &PortFacts) -> String {
     )
 }
 
-/// Returns the WQ creation flags that a device offers.
+/// Returns the names of the WQ creation flags that a device supports.
 fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
     let offered: Vec<_> = [
         (caps.cvlan_stripping, "cvlan_stripping"),
@@ -204,8 +204,8 @@ fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
     }
 }
 
-/// Fails, with a remedy, if there is nothing to capture from: no device, or a selected device that
-/// lacks verbs for `mode`. The plan of a run reports all other obstacles.
+/// Returns a failure with a remedy if there is nothing to capture from: no device, or a selected
+/// device that lacks verbs for `mode`. The plan of a run reports all other obstacles.
 pub fn require_capable(
     devices: &[DeviceFacts],
     name: Option<&str>,
@@ -248,7 +248,8 @@ pub mod tests {
         verbs::RingAccess,
     };
 
-    /// Returns the facts of a device with one Ethernet port that lacks the verbs in `missing`.
+    /// Returns the facts of a device with one Ethernet port; the device lacks the verbs in
+    /// `missing`.
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
         DeviceFacts {
             name: name.into(),

@@ -23,10 +23,10 @@ use wqcap_engine::{config::Config, device, filter::Filter};
 const PREFIX: &str = "wqcap-";
 /// Name of the software NIC's capture interface for Wireshark.
 const MODEL: &str = "wqcap-model";
-/// Link type `LINKTYPE_ETHERNET`.
+/// Number of the link type `LINKTYPE_ETHERNET`, which all capture interfaces have.
 const ETHERNET: u32 = 1;
 
-/// Answers an extcap request of Wireshark.
+/// Answers a request that Wireshark sends over extcap: interfaces, dialogs, filters, or a capture.
 pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
     if args.extcap_interfaces {
         return output::print(&interfaces()?);
@@ -55,14 +55,14 @@ pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
     }
 }
 
-/// Capture interface that Wireshark selects.
+/// Capture interface that Wireshark selects for a request.
 enum ExtcapInterface {
     Port { device: String, port: u8 },
     Model,
 }
 
 impl ExtcapInterface {
-    /// Parses the name of a capture interface.
+    /// Parses the name of a capture interface for Wireshark.
     fn named(name: &str) -> Result<Self, Failure> {
         if name == MODEL {
             return Ok(Self::Model);
@@ -80,7 +80,8 @@ impl ExtcapInterface {
     }
 }
 
-/// Returns the list of capture interfaces: every port of an RDMA device, and the software NIC.
+/// Returns the list of capture interfaces for Wireshark: every port of an RDMA device, and the
+/// software NIC.
 fn interfaces() -> Result<String, Failure> {
     let mut text = format!(
         "extcap {{version={}}}{{display=wqcap}}\n",
@@ -102,7 +103,7 @@ fn interfaces() -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Writes the extcap line of a capture interface.
+/// Writes the line of a capture interface in the format of extcap.
 fn line(text: &mut String, value: impl Display, display: &str) {
     let _ = writeln!(
         text,
@@ -111,13 +112,13 @@ fn line(text: &mut String, value: impl Display, display: &str) {
     );
 }
 
-/// Replaces braces and line ends, which the extcap format reserves.
+/// Replaces braces and line ends in a text, because the format of extcap reserves them.
 fn escaped(text: &str) -> String {
     text.replace(['{', '}', '\n'], " ")
 }
 
-/// Returns the option dialog of a capture interface: the most important configuration keys, and a
-/// field for any other key.
+/// Returns the option dialog of a capture interface for Wireshark: the most important configuration
+/// keys, and a field for any other key.
 fn dialog(interface: &ExtcapInterface) -> String {
     let defaults = Config::default();
     let mut text = String::new();
@@ -142,7 +143,7 @@ fn dialog(interface: &ExtcapInterface) -> String {
     text
 }
 
-/// Captures into Wireshark's FIFO.
+/// Captures frames as pcapng into the FIFO of Wireshark.
 #[expect(clippy::disallowed_methods, reason = "a pipe of Wireshark")]
 fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Result<(), Failure> {
     let mut set = Vec::new();

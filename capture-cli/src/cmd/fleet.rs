@@ -1,4 +1,4 @@
-//! `wqcap fleet`: shows all sensors of a store, and what is missing.
+//! `wqcap fleet`: shows the statuses of all sensors of a store, and findings on missing data.
 
 use crate::{
     args::{ConfigArgs, FleetArgs},
@@ -15,7 +15,8 @@ use wqcap_ship::{
     store::FORMS,
 };
 
-/// Prints the status of all sensors of a store, and fails if anything is missing.
+/// Prints the status of all sensors of an object store, and returns a failure if anything is
+/// missing.
 pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     let (from, url) = match &args.store {
         Some(url) => ("STORE", url.clone()),
@@ -37,7 +38,7 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     Failure::from_messages(missing.into_iter().map(|it| message(it, &url)).collect())
 }
 
-/// Returns the URL of the store that a config names.
+/// Returns the URL of the object store that the config names (`ship.store`).
 fn configured(config: &ConfigArgs) -> Result<String, Failure> {
     let url = config.load()?.ship.and_then(|it| it.store);
     url.ok_or_else(|| {
@@ -78,8 +79,8 @@ fn in_words(fleet: &Fleet) -> String {
     format!("{}\n{}", aligned(&seen), aligned(&ledgers))
 }
 
-/// Returns the printed name of a sensor, marked if another instance ships under this name and the
-/// store refuses this one.
+/// Returns the printed name of a sensor, which is marked if the status is of an instance that may
+/// not ship, because another instance ships under this name.
 fn name(it: &SensorFacts) -> String {
     match it.status.refused_by {
         Some(_) => format!("{} (refused)", it.status.sensor),
@@ -116,8 +117,8 @@ fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String>
     [vec![name], numbers.to_vec(), vec![sum]].concat()
 }
 
-/// Formats the check of a delivery ledger: `ok` if each captured frame is in exactly one other
-/// line, `no` if not, or the number of files whose frames are not counted yet.
+/// Formats the check of a delivery ledger: `ok` if its lines sum up to the captured frames, `no` if
+/// not, or the number of files whose frames are not counted yet.
 fn sum(adds_up: bool, uncounted_files: u64) -> String {
     match (adds_up, uncounted_files) {
         (false, _) => "no".into(),
@@ -126,7 +127,7 @@ fn sum(adds_up: bool, uncounted_files: u64) -> String {
     }
 }
 
-/// Formats a finding of `wqcap fleet` with its remedy.
+/// Formats a finding of `wqcap fleet` with its remedy as a message.
 fn message(it: &SurveyFinding, url: &str) -> String {
     match it {
         SurveyFinding::Nobody => format!(

@@ -26,27 +26,27 @@ use wqcap_engine::{
     pipeline::Frame,
 };
 
-/// Number of frames between two sweeps over the flow table.
+/// Number of frames between two sweeps that end old flows in the flow table.
 const BATCH: u64 = 64;
-/// Maximum number of ports with a label; flow records number ports with one byte.
+/// Maximum number of captured ports with a label, because flow records number ports with one byte.
 const MOST_LABELS: usize = u8::MAX as usize;
 
-/// JSON document of `wqcap flows --json`.
+/// JSON document that `wqcap flows --json` prints.
 #[derive(Serialize)]
 struct FlowsDocument<'a> {
     #[serde(flatten)]
     report: &'a FlowsReport,
-    /// Number of frames in the capture files, with those that have no flow record.
+    /// Number of frames in the capture files, including those without a flow record.
     frames_read: u64,
-    /// Number of frames of link types without Ethernet frames, which have no flow record.
+    /// Number of frames whose link type has no Ethernet frames, which have no flow record.
     other_link_types: u64,
     inputs: &'a [merge::InputFacts],
     notes: &'a [String],
     seconds: f64,
 }
 
-/// Writes the flow records of the capture files, and fails with a message for each file that lost
-/// frames.
+/// Writes the flow records of the capture files, and returns a failure with a message for each file
+/// that lost frames.
 pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
     let key = key::of_args(&args.key)?;
     let config = args.config.load()?.flows.unwrap_or_default();
@@ -98,7 +98,8 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
     Failure::from_messages(losses.chain(report.failures).collect())
 }
 
-/// Returns the settings of the flow records: those of the config, in the directory of `-o`.
+/// Returns the settings of the flow records: those of the config, with the directory of the option
+/// `-o`.
 fn flows_plan(args: &FlowsArgs, config: &FlowsConfig) -> FlowsPlan {
     FlowsPlan {
         dir: args.out.clone(),
@@ -110,16 +111,16 @@ fn flows_plan(args: &FlowsArgs, config: &FlowsConfig) -> FlowsPlan {
     }
 }
 
-/// Result of reading the capture files.
+/// Result of reading the capture files for flow records.
 struct StoredFlows {
     summary: MergeSummary,
-    /// Number of frames in the capture files.
+    /// Number of frames that were read from all capture files.
     frames: u64,
-    /// Number of frames without an Ethernet frame, by link type.
+    /// Number of frames whose link type has no Ethernet frames, by link type.
     foreign: BTreeMap<u32, u64>,
 }
 
-/// Adds all frames of the plan to flow records, in the order of time.
+/// Adds all frames of the capture files to flow records, in the order of time.
 fn count(
     plan: MergePlan,
     writer: &FlowWriter,
@@ -162,7 +163,7 @@ fn count(
     })
 }
 
-/// Formats the result as text.
+/// Formats the result of `wqcap flows` as text.
 fn text(
     args: &FlowsArgs,
     report: &FlowsReport,

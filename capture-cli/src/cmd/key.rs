@@ -4,14 +4,14 @@
 use crate::{args::KeyArgs, failure::Failure};
 use wqcap_engine::files::sealed::{KeySource, SecretKey};
 
-/// Reads an encryption key from `source`. `name` is the configuration key or the option that names
-/// the source.
+/// Reads the encryption key of capture files from `source`. `name` is the configuration key or
+/// option that names the source.
 pub fn read(source: &KeySource, name: &str) -> Result<SecretKey, Failure> {
     let refused = |problem| Failure::refused(format!("{name} {source}: {problem}"));
     source.read().map_err(refused)
 }
 
-/// Returns the key that the arguments name, if any, for decrypting capture files.
+/// Returns the decryption key of capture files that the arguments name; `None`: they name no key.
 pub fn of_args(args: &KeyArgs) -> Result<Option<SecretKey>, Failure> {
     let file = args.key.clone().map(KeySource::File);
     let command = args.key_command.clone().map(KeySource::Command);

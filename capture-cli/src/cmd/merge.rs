@@ -39,7 +39,8 @@ impl From<MergeError> for Failure {
     }
 }
 
-/// Merges the input files, and fails with a message for each input that lost records.
+/// Merges capture files, and returns a failure with a message for each file that lost packet
+/// records.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
     let key = key::of_args(&args.key)?;
@@ -71,7 +72,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     Failure::from_messages(summary.losses)
 }
 
-/// Reads the secrets of a TLS key log.
+/// Reads the secrets in the TLS key log at `path`.
 fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
     let refused = |reason: &dyn Display| {
         let shown = path.display();
@@ -81,8 +82,8 @@ fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
     Secrets::from_tls_key_log(&log).map_err(|e| refused(&e))
 }
 
-/// Checks that stdout carries either the capture or the JSON report, and that a capture does not go
-/// to a terminal.
+/// Checks that stdout carries either the capture or the JSON report, and that no capture goes to a
+/// terminal.
 pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     let to_stdout = out.as_os_str() == "-";
     if to_stdout && json {
@@ -98,7 +99,7 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Formats the summary of a merge as text.
+/// Formats the summary of a merge of capture files as text.
 fn text(summary: &MergeSummary) -> String {
     let time = Duration::from_secs_f64(summary.seconds);
     let mut text = format!(

@@ -30,7 +30,7 @@ use wqcap_engine::{
     read::FileRanges,
 };
 
-/// Creates, lists or releases pins.
+/// Runs `wqcap pin`: creates, lists or releases pins, which protect capture files from deletion.
 pub fn pin(args: &PinArgs) -> Result<(), Failure> {
     match &args.command {
         None => add(args),
@@ -54,14 +54,14 @@ impl From<PinError> for Failure {
 
 /// Folder of capture files, with the folder of their indexes.
 struct CaptureSet {
-    /// Folder of capture files.
+    /// Path of the folder of capture files.
     dir: PathBuf,
-    /// Folder of indexes, or `None` if there are no indexes.
+    /// Path of the folder of the capture files' indexes; `None`: the capture writes no indexes.
     index_dir: Option<PathBuf>,
     /// Finished capture files of the folder, with their lengths.
     files: Vec<(PathBuf, u64)>,
-    /// Key of encrypted capture files. Without it, those without an index are protected whatever
-    /// their times are.
+    /// Decryption key of encrypted capture files. Without it, pins protect those without an index
+    /// whatever their times are.
     key: Option<SecretKey>,
 }
 
@@ -101,12 +101,12 @@ impl CaptureSet {
         })
     }
 
-    /// Returns the pins in the folder of capture files.
+    /// Returns the pins in the folder of capture files, which protect files from deletion.
     fn pins(&self) -> PinFolder<'_> {
         PinFolder { dir: &self.dir }
     }
 
-    /// Returns, for each finished capture file, the pins that protect it.
+    /// Returns, for each finished capture file, the pins that protect it from deletion.
     fn held(&self, pins: &Pins) -> Vec<HeldFile> {
         let files: Vec<_> = self.files.iter().map(|(path, _)| path.as_path()).collect();
         let indexes = self.index_dir.as_deref().map(|folder| IndexFolder {
@@ -117,7 +117,7 @@ impl CaptureSet {
     }
 }
 
-/// Pin and the files that it protects, as `--json` prints it.
+/// Pin and a summary of the capture files that it protects, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct PinFacts<'a> {
     id: &'a str,
@@ -125,13 +125,13 @@ struct PinFacts<'a> {
     pin: &'a Pin,
     /// Number of finished capture files that the pin protects.
     files: u64,
-    /// Size of the capture files that the pin protects, in bytes.
+    /// Total length in bytes of the finished capture files that the pin protects.
     bytes: u64,
-    /// Number of the pin's files that have no index and are protected because of their times alone.
+    /// Number of protected files that have no index, so that only their times decide.
     unindexed: u64,
 }
 
-/// Collects the capture files that each pin protects.
+/// Counts, for each pin, the capture files that it protects.
 fn facts<'a>(place: &CaptureSet, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     let fact = |(id, pin): &'a (String, Pin)| PinFacts {
         id,
@@ -152,7 +152,7 @@ fn facts<'a>(place: &CaptureSet, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     facts
 }
 
-/// Adds a pin, and prints the capture files that it protects.
+/// Adds a pin, and prints a summary of the capture files that it protects.
 fn add(args: &PinArgs) -> Result<(), Failure> {
     let (Some(from), Some(to), Some(reason)) = (args.from, args.to, &args.reason) else {
         return Err(Failure::refused("--from, --to and --reason are required"));
@@ -219,12 +219,12 @@ fn notes(place: &CaptureSet, fact: &PinFacts<'_>, now: TimePoint) -> Vec<String>
     notes
 }
 
-/// Formats the number and size of the capture files that a pin protects.
+/// Formats the number and total length of the capture files that a pin protects.
 fn held(fact: &PinFacts<'_>) -> String {
     format!("{}, {}", counted(fact.files, "file"), bytes(fact.bytes))
 }
 
-/// Report of `wqcap pin list --json`.
+/// Report that `wqcap pin list --json` prints.
 #[derive(Serialize)]
 struct PinReport<'a> {
     #[serde(serialize_with = "path_text::serialize")]
@@ -259,7 +259,7 @@ fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
     output::print(&text(&place.dir, &facts))
 }
 
-/// Formats the pins, one line each.
+/// Formats the pins of a folder of capture files, one line for each.
 fn text(dir: &Path, facts: &[PinFacts<'_>]) -> String {
     if facts.is_empty() {
         return format!("{}: no pins\n", Text(dir.display()));

@@ -14,27 +14,27 @@ use wqcap_engine::{
     plan::{Plan, PortPlan},
 };
 
-/// Capability that a run needs.
+/// Linux capability that a capture run needs.
 #[derive(Debug, Serialize)]
 struct Right {
     /// Name of the Linux capability.
     capability: &'static str,
-    /// Operation of the run that needs the capability.
+    /// Operation of the capture run that needs the capability.
     purpose: String,
     /// `true` if the process has the capability, or does not need it.
     held: bool,
 }
 
-/// Report of `wqcap check --privileges --json`.
+/// Report that `wqcap check --privileges --json` prints.
 #[derive(Debug, Serialize)]
 struct PrivilegeReport<'a> {
     privileges: &'a [Right],
-    /// Commands that grant the missing rights.
+    /// Commands and settings that grant the missing capabilities.
     grant: &'a [String],
 }
 
-/// Prints every right that a run of the plan needs, or with `wire` the rights on the software NIC.
-/// Fails if one is missing.
+/// Prints the capabilities that a run of the plan needs, with `wire` on the software NIC. Returns a
+/// failure if one is missing.
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_model = wire.is_some();
     let is_xdp = |it: &&PortPlan| it.backend == Backend::AfXdp;
@@ -96,12 +96,12 @@ const XDP: [(&str, Capability, &str); 2] = [
     ),
 ];
 
-/// Returns `true` if this process has the capability in its effective set.
+/// Returns `true` if this process has `capability` in its effective set.
 fn has(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
-/// Returns the rights that a run with `memory` bytes of locked memory needs.
+/// Returns the capabilities that a run with `memory` bytes of locked memory needs.
 fn rights(memory: u64, delay_drop: bool) -> Vec<Right> {
     let mut rights = vec![Right {
         capability: "CAP_NET_RAW",
@@ -163,7 +163,7 @@ fn grants(missing: &[&str], on_model: bool) -> Vec<String> {
     grants
 }
 
-/// Formats the needed capabilities and the commands that grant them.
+/// Formats the needed capabilities, and the commands that grant the missing ones.
 fn text(rights: &[Right], grants: &[String]) -> String {
     let mut text = String::new();
     for it in rights {

@@ -31,13 +31,13 @@ use wqcap_engine::{
     recover::{self, RecoveredFile, RecoveryOutcome},
 };
 
-/// Time that the end of a run waits for the recovery of an earlier run's files after it was asked
-/// to stop.
+/// Time for which the end of a run waits for the recovery of an earlier run's files after a stop
+/// was requested.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval at which the end of a run checks for a stop request.
+/// Interval at which a wait for the recovery checks for a stop request.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Report of `wqcap recover --json`.
+/// Report that `wqcap recover --json` prints.
 #[derive(Serialize)]
 struct RecoveryReport<'a> {
     #[serde(serialize_with = "path_text::serialize")]
@@ -45,7 +45,7 @@ struct RecoveryReport<'a> {
     files: &'a [RecoveredFile],
 }
 
-/// Finishes the open capture files of a folder that can be finished, and reports each of them.
+/// Finishes the open capture files in a folder, as far as possible, and reports each of them.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let folder = CaptureFolder::list(&args.dir);
@@ -77,7 +77,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
 }
 
 /// Encrypts a recovered capture file. If that fails, the file stays unencrypted, and the next run
-/// tries again.
+/// tries to encrypt it again.
 fn encrypt(file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() -> bool) {
     let Some(path) = &file.path else { return };
     match sealed::seal(path, key, may_continue) {
@@ -95,16 +95,16 @@ fn encrypt(file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() ->
 /// Recovery of the capture files of an earlier run, in progress during this run.
 #[derive(Default)]
 pub struct Leftovers {
-    /// Outcome of each recovered file, sent as soon as it is known. Closed when all files are done.
+    /// Channel for the outcome of each recovered file. It is closed when all files are done.
     done: Option<Receiver<RecoveredFile>>,
-    /// Set to stop the recovery of the earlier run's files.
+    /// Flag that stops the recovery of the earlier run's files.
     quit: Arc<AtomicBool>,
 }
 
 impl Leftovers {
-    /// Finds the open capture files of an earlier run, down to `levels` levels of folders, before
-    /// this run creates files. Finishes them in a separate thread, because reading gigabytes must
-    /// not delay frames. An error is logged and does not stop the capture.
+    /// Starts the recovery of the open capture files of an earlier run, down to `levels` levels of
+    /// folders, before this run creates files. A separate thread finishes them, because reading
+    /// gigabytes must not delay frames. An error is logged and does not stop the capture.
     ///
     /// With a key, finished files are encrypted.
     pub fn begin(dir: &Path, levels: usize, key: Option<SecretKey>) -> Self {
@@ -154,7 +154,7 @@ impl Leftovers {
     }
 
     /// Waits for the recovery of the remaining files, but at most [`PATIENCE`] after `stop` is set.
-    /// The next run continues with the others. Files that another capture writes and files of other
+    /// The next run recovers the others. Files that another capture writes and files of other
     /// programs are left out of the result.
     pub fn finish(self, stop: &AtomicBool) -> Vec<RecoveredFile> {
         let mut all = Vec::new();
@@ -190,7 +190,7 @@ impl Leftovers {
     }
 }
 
-/// Logs the outcome of a recovered file.
+/// Logs the outcome of the recovery of a capture file.
 fn log(it: &RecoveredFile) {
     if it.outcome == RecoveryOutcome::Failed {
         let problem = it.problem.as_deref().unwrap_or("cannot finish the file");
@@ -201,7 +201,8 @@ fn log(it: &RecoveredFile) {
     }
 }
 
-/// Formats the outcome of each recovered file in one line. Failures go to stderr instead.
+/// Formats the outcome of each recovered file in one line. Failures are left out, because they are
+/// printed to stderr.
 pub fn text(files: &[RecoveredFile]) -> String {
     let mut text = String::new();
     for file in files {

@@ -25,17 +25,17 @@ use wqcap_engine::{
 /// Facts about one input file of `wqcap rss`.
 #[derive(Debug, Serialize)]
 struct FileFacts {
-    /// Path of the input file.
+    /// Path of the capture file.
     path: String,
-    /// Number of frames in the file that are spread over queues.
+    /// Number of the file's frames that RSS spreads over queues.
     frames: u64,
-    /// Number of frames of link types without Ethernet frames, which are not spread over queues.
+    /// Number of frames whose link type has no Ethernet frames, which are not spread over queues.
     other_link_types: u64,
     /// Notes for the user about the input file.
     notes: Vec<String>,
 }
 
-/// JSON document of `wqcap rss --json`.
+/// JSON document that `wqcap rss --json` prints.
 #[derive(Serialize)]
 struct Document<'a> {
     files: &'a [FileFacts],
@@ -43,7 +43,7 @@ struct Document<'a> {
     report: &'a SimulationReport,
 }
 
-/// Reads the files, and prints the predicted load of each queue.
+/// Runs `wqcap rss`: reads capture files, and prints the predicted load of each queue.
 pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(it) = args.config.model().first() {
         return Err(Failure::refused(format!(
@@ -90,9 +90,9 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     Failure::from_messages(losses)
 }
 
-/// Adds the frames of a capture file to the RSS simulation. Fails if a file that the user named
-/// cannot be opened; a file of a folder is left out with a message in `losses`. If a file is damaged
-/// later, adds a message to `losses` and keeps the frames before the damage.
+/// Adds the frames of a capture file to the RSS simulation. Returns a failure if a file that the
+/// user named cannot be opened; a file of a folder is left out with a message in `losses`. If a
+/// file is damaged later, adds a message to `losses` and keeps the frames before the damage.
 fn read(
     file: &FileRanges,
     simulation: &mut Simulation,
@@ -187,7 +187,7 @@ fn read(
     }))
 }
 
-/// Formats the error of an input file that cannot be opened, without an offset of 0.
+/// Formats the error of an input file that cannot be opened, without a byte offset of 0.
 fn opening_error(e: &ReadError) -> String {
     match e {
         ReadError::Io { offset: 0, source } => source.to_string(),
@@ -195,18 +195,18 @@ fn opening_error(e: &ReadError) -> String {
     }
 }
 
-/// Properties of stdout that decide how bars and lines of the report are drawn.
+/// Properties of stdout that determine how the report's bars and lines are drawn.
 struct Canvas {
-    /// Width of stdout in columns.
+    /// Width in columns to which the report is formatted: that of stdout, or 80.
     columns: usize,
-    /// `true` if longer lines are cut, as on a terminal.
+    /// `true` if lines longer than `columns` are cut, as on a terminal.
     cut: bool,
-    /// Character of which bars are drawn: a block if the locale has it.
+    /// Character that forms the bars: a block on a UTF-8 terminal, otherwise `#`.
     full: char,
 }
 
 impl Canvas {
-    /// Returns the width and bar character for stdout.
+    /// Returns the width, and the character for bars, of stdout.
     fn of_stdout() -> Self {
         let terminal = terminal::stdout_columns();
         Self {
@@ -298,7 +298,7 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     text
 }
 
-/// Formats `n` as a share of `of` in percent.
+/// Formats `n` as a share of `of`, in percent.
 fn share(n: u64, of: u64) -> String {
     match of {
         0 => "-".into(),
@@ -306,7 +306,8 @@ fn share(n: u64, of: u64) -> String {
     }
 }
 
-/// Formats the load of the queues, each with a bar whose length is proportional to its bytes.
+/// Formats the predicted load of the queues, each with a bar whose length is proportional to its
+/// bytes.
 fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     let mut rows = vec![cells(["queue", "flows", "frames", "", "bytes", ""])];
     rows.extend(report.queues.iter().map(|q| {
@@ -349,7 +350,7 @@ fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     text
 }
 
-/// Formats the number of frames of the kind `what`, and the number for each reason.
+/// Formats the number of simulated frames of the kind `what`, and their number for each reason.
 fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let parts: Vec<_> = by
         .reasons
@@ -365,7 +366,7 @@ fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let _ = writeln!(text, "{what}: {}{list}", counted(by.load.frames, "frame"));
 }
 
-/// Formats the heaviest flows of the simulation.
+/// Formats the flows of the RSS simulation with the most traffic.
 fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     if report.heaviest.is_empty() {
         return;
@@ -397,7 +398,7 @@ fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     }
 }
 
-/// Formats the suggested settings for RSS.
+/// Formats the settings for RSS that the simulation suggests.
 fn suggest(text: &mut String, suggestion: &Suggestion) {
     let _ = writeln!(text, "\nsuggested");
     for setting in &suggestion.settings {
@@ -429,7 +430,7 @@ fn suggest(text: &mut String, suggestion: &Suggestion) {
     }
 }
 
-/// Quotes a setting for a shell.
+/// Quotes the value of a suggested setting for a shell.
 fn quoted(value: &str) -> String {
     if value.contains([' ', '[']) {
         format!("'{value}'")

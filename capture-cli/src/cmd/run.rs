@@ -43,7 +43,7 @@ use wqcap_supervisor::{
     CaptureBackend, CurrentPlan, Event, Host, HostError, Interval, Presenter, Signals, Supervisor,
 };
 
-/// Checks that stdout can carry the stream of frames: no JSON, and not a terminal.
+/// Checks that stdout can carry the stream of frames: no `--json`, and not a terminal.
 fn require_stream(json: bool) -> Result<(), Failure> {
     let problem = if json {
         "--json goes to stdout too; use --summary FILE.json"
@@ -55,7 +55,7 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
-/// Captures frames until a signal, a limit, or the end of the wire.
+/// Runs `wqcap run`: captures frames until a signal, a limit, or the end of the traffic source.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if args.list_interfaces {
         enter_model(&args.model, &args.config.model())?;
@@ -194,7 +194,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     conclude(args, &json, &report, written.and(left), quiet)
 }
 
-/// Converts the limits of the command line for the engine.
+/// Converts the limits of the command line to those of the engine.
 fn limits(given: &LimitArgs) -> Limits {
     Limits {
         count: given.count,
@@ -204,28 +204,29 @@ fn limits(given: &LimitArgs) -> Limits {
     }
 }
 
-/// Prints the current counters of the capture for SIGUSR1. Also with `--quiet`, because the user
-/// requested them.
+/// Prints the current counters of the capture, which SIGUSR1 requests. They are printed also with
+/// `--quiet`, because the user requested them.
 fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
     let text = backend.map(|it| summary::counters(&it.snapshot()));
     let text = text.unwrap_or_else(|| "counters: the capture has not begun\n".into());
     terminal::print_block(&text);
 }
 
-/// Host of a supervised capture: loads the configuration, and reports progress to stderr and the
-/// service manager.
+/// Host of the capture's supervisor: loads the configuration, and reports progress to stderr and
+/// the service manager.
 struct CaptureHost<'a> {
-    /// Config file and settings that a reload reads again.
+    /// Config file and settings of the command line, which a reload reads again.
     given: &'a ConfigArgs,
     /// Effective configuration of the run, with all defaults.
     config: Config,
-    /// Compiler of the configuration's filters, which each search for the device uses again.
+    /// Compiler of the configuration's filters, which also serves each later search for a lost
+    /// device.
     filters: FilterCompiler,
     /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
-    /// Progress line of the capture.
+    /// Progress line of the capture on stderr.
     progress: ProgressLine,
-    /// Connection to the service manager of the run.
+    /// Reporter of the run to the service manager.
     service: Service,
 }
 
@@ -274,7 +275,7 @@ impl Host for CaptureHost<'_> {
     }
 }
 
-/// Provider of texts and the log level for the control service.
+/// Presenter that provides texts and the log level for answers of the control service.
 struct Console;
 
 impl Presenter for Console {
@@ -295,8 +296,8 @@ impl Presenter for Console {
     }
 }
 
-/// Reports the end of the run everywhere it is requested. A failure of one report does not prevent
-/// the others.
+/// Reports the end of the run in all requested ways: summary, JSON and text. A failure of one
+/// report does not prevent the others.
 fn conclude(
     args: &RunArgs,
     json: &Summary<'_>,
@@ -334,7 +335,7 @@ fn conclude(
     }
 }
 
-/// Returns the failure of a run that ended with one.
+/// Returns the failure of a run whose end is a failure, otherwise `Ok`.
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
@@ -365,7 +366,7 @@ fn headline(plan: &Plan) -> String {
     )
 }
 
-/// Names a captured port with its network interface.
+/// Returns the name of a captured port with its network interface.
 fn port_in_words(port: &PortPlan) -> String {
     if port.device.kernel.is_some() {
         return port.device.name.clone();

@@ -13,12 +13,12 @@ use wqcap_engine::config::{Config, Format, ServeConfig};
 use wqcap_serve::{FlowsFolder, ServeLimits, ServePlan, Server, ServerError, TlsFiles, identity};
 use wqcap_supervisor::{KeyReload, ReloadTable};
 
-/// Nice value of the process. Without a class of its own, the kernel derives the priority for I/O
-/// from it: (nice + 20) / 5 (ioprio_set(2)).
+/// Nice value of `wqcap serve`. Without a separate I/O class, the kernel derives the priority for
+/// I/O from it: (nice + 20) / 5 (ioprio_set(2)).
 const NICE: i32 = 10;
 
-/// Effects of a reload on the keys of the service. A reload always reads tokens and certificates
-/// again.
+/// Effects of a reload on the configuration keys of `wqcap serve`. A reload always reads tokens and
+/// certificates again.
 const KEYS: ReloadTable = ReloadTable {
     process: "`wqcap serve`",
     keys: {
@@ -66,7 +66,7 @@ impl From<ServerError> for Failure {
     }
 }
 
-/// Serves until a signal, or makes a token.
+/// Runs `wqcap serve` until a signal, or makes an access token.
 pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
     let serve = config.serve.clone().unwrap_or_default();
@@ -118,7 +118,7 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a token and prints it.
+/// Makes an access token, stores its hash in the file of tokens, and prints it.
 fn new_token(args: &ServeArgs, serve: &ServeConfig, name: &str) -> Result<(), Failure> {
     let none = || {
         Failure::refused(
@@ -135,7 +135,7 @@ fn new_token(args: &ServeArgs, serve: &ServeConfig, name: &str) -> Result<(), Fa
     Ok(())
 }
 
-/// Makes the plan of the service from the configuration.
+/// Makes the plan of the HTTP service from the configuration.
 fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
     let output = &config.output;
     if output.is_stdout() || output.format == Format::None {
@@ -194,7 +194,7 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
     })
 }
 
-/// Returns the limits of requests that the configuration sets.
+/// Returns the limits of requests and answers that the configuration sets.
 fn limits(serve: &ServeConfig) -> ServeLimits {
     ServeLimits {
         // The configuration limits this to 1 to 256.

@@ -39,10 +39,11 @@ use wqcap_ship::{
 };
 use wqcap_supervisor::{KeyReload, ReloadTable};
 
-/// Interval of the progress line, and of messages to the service manager.
+/// Interval at which the progress line is drawn and the service manager gets a message.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Effects of a reload on the keys of shipping. A reload always reads files of credentials again.
+/// Effects of a reload on the configuration keys of shipping. A reload always reads files of
+/// credentials again.
 const KEYS: ReloadTable = ReloadTable {
     process: "`wqcap ship`",
     keys: {
@@ -87,7 +88,8 @@ impl From<ShipError> for Failure {
     }
 }
 
-/// Ships finished capture files and flow records, or lists what would be shipped.
+/// Runs `wqcap ship`: ships finished capture files and flow records to an object store, or lists
+/// the files that would be shipped.
 pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
     let mut plan = plan(&config)?;
@@ -174,7 +176,7 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     }
 }
 
-/// Makes the plan of shipping from the configuration.
+/// Makes the plan of shipping to an object store from the configuration.
 fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     let output = &config.output;
     let no_store = || {
@@ -217,7 +219,7 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     })
 }
 
-/// Returns the plan with the values of a reloaded configuration that shipping takes over.
+/// Returns the plan of shipping with the values that it takes over from a reloaded configuration.
 fn reloaded(plan: &ShipPlan, config: &Config) -> Result<ShipPlan, Failure> {
     let ship = config.ship.clone().unwrap_or_default();
     Ok(ShipPlan {
@@ -229,7 +231,7 @@ fn reloaded(plan: &ShipPlan, config: &Config) -> Result<ShipPlan, Failure> {
     })
 }
 
-/// Reads the key for anonymizing shipped frames.
+/// Reads the anonymization key for shipped frames (`anonymize.key`).
 fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeParams, Failure> {
     let none = "anonymize.key is not set; name the file of a key (`openssl rand -out FILE 32` generates one)";
     let path = config.key.as_ref();
@@ -242,7 +244,7 @@ fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeParams, Failure> {
     })
 }
 
-/// Returns the selection of capture files to send.
+/// Returns the selection of capture files whose packets are shipped (`ship.packets`).
 fn selection(packets: &ShipPackets) -> Result<ShipSelection, Failure> {
     let expression = match packets {
         ShipPackets::All => return Ok(ShipSelection::All),
@@ -260,13 +262,13 @@ fn selection(packets: &ShipPackets) -> Result<ShipSelection, Failure> {
     Ok(ShipSelection::Of(terms))
 }
 
-/// Returns the name of this machine.
+/// Returns the host name of this machine.
 fn host() -> String {
     let names = rustix::system::uname();
     names.nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the sensor name that is used by default: the name of this machine.
+/// Returns the default name of the sensor: the host name of this machine.
 fn of_host() -> Result<Sensor, Failure> {
     Sensor::try_from(host()).map_err(|e| {
         Failure::refused(format!(
@@ -275,11 +277,11 @@ fn of_host() -> Result<Sensor, Failure> {
     })
 }
 
-/// Progress line of shipping, updated each second, for the terminal and the service manager.
+/// Progress line of shipping, updated each second, for the terminal and for the service manager.
 struct ShipProgress {
-    /// Progress line on the terminal.
+    /// Progress line of shipping on the terminal.
     line: ProgressLine,
-    /// Time of the progress line's last update, and the number of bytes sent by then.
+    /// Time of the progress line's last update, and the number of bytes shipped by then.
     last: Option<(Instant, u64)>,
 }
 
@@ -355,7 +357,7 @@ fn in_words(status: &ShipStatus) -> String {
     text
 }
 
-/// Formats the objects that would be sent, one line each.
+/// Formats the objects that `wqcap ship` would send, one line for each.
 fn planned_in_words(planned: &[Planned]) -> String {
     let mut text = String::new();
     for it in planned {

@@ -32,20 +32,20 @@ use wqcap_engine::{
 };
 use wqcap_supervisor::StatusSnapshot;
 
-/// JSON document that `wqcap run --summary` writes.
+/// JSON document that `wqcap run --summary` writes at the end of a run.
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
-    /// Ledger of the run.
+    /// Frame ledger of the run: numbers of received, captured and lost frames.
     ledger: RunLedger<'a>,
-    /// Counters of the NIC during the run, under the NIC's own names.
+    /// Counters of the NIC during the run, by the names of the NIC's counters.
     nic: &'a NicCounters,
-    /// Malformed frames by class; null if the capture did not parse frames.
+    /// Numbers of malformed frames by class; null if the capture did not parse frames.
     malformed: Option<&'a BTreeMap<&'static str, u64>>,
-    /// Live statistics at the end; null if they were off.
+    /// Live statistics of the traffic at the end of the run; null if they were off.
     statistics: Option<&'a live::TrafficSnapshot>,
     /// Report on the frames whose FCS was checked; null if none was checked.
     fcs: Option<FcsReport>,
-    /// Frames and bytes cut off from flows; null without a flow cutoff.
+    /// Report on the frames that flow cutoffs left out of the files; null without a cutoff.
     cutoff: Option<CutoffReport>,
     /// Totals and files of the flow records; null without flow records.
     flows: Option<&'a FlowsReport>,
@@ -53,25 +53,25 @@ pub struct Summary<'a> {
     files: &'a FileList,
     /// Capture files that an earlier run left open, with the outcome of their recovery.
     recovered: &'a [RecoveredFile],
-    /// Old capture files that were deleted to keep within limits; null if nothing is ever deleted.
+    /// Old capture files that retention deleted; null without retention.
     deleted: Option<Deleted>,
-    /// Capture files that pins protect; null if nothing is ever deleted.
+    /// Capture files that pins protect from deletion; null without retention.
     pinned: Option<PinnedFiles>,
-    /// Encrypted capture files; null without encryption.
+    /// Report on the encryption of capture files; null without encryption.
     encryption: Option<EncryptionReport>,
-    /// Outcomes of the hooks of the run; null if there are none.
+    /// Outcomes of the hooks that the run started; null without a hook.
     hooks: Option<HookReport>,
     /// Periods of the run in which no frame could be received.
     outages: OutagesSummary<'a>,
-    /// Duration of the capture in seconds.
+    /// Duration of the run's capture in seconds.
     duration_s: f64,
     /// Time from the start of the run to the first ready queue, in seconds.
     startup_s: f64,
-    /// Source of the frames' time stamps.
+    /// Clock that stamped the frames of the run.
     stamps: Stamps,
-    /// Drift of the device's clock against the system clock.
+    /// Comparison of the device's clock with the system clock; null with software time stamps.
     clock: Option<ClockReport>,
-    /// Time that the NIC holds frames for a WQ without buffers, in microseconds; null without delay
+    /// Time in microseconds that the NIC holds frames for a WQ without buffers; null without delay
     /// drop.
     delay_drop_timeout_us: Option<Counter>,
     /// Reason for the end of the run, as a keyword.
@@ -80,43 +80,43 @@ pub struct Summary<'a> {
     error: Option<&'a str>,
     /// Notes for the user about the run.
     notes: &'a RunNotes,
-    /// Name of the captured device.
+    /// Name of the captured device or interface.
     device: &'a str,
-    /// Number of the captured port.
+    /// Number of the captured port of the device.
     port: u8,
     /// Captured ports, if there are several, in the order of the queues' `port`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<PortSummary<'a>>,
-    /// Version of wqcap that captured.
+    /// Version of wqcap that ran the capture.
     wqcap: &'static str,
 }
 
-/// Ledger of a run in its summary.
+/// Frame ledger of a run in its summary.
 #[derive(Debug, Serialize)]
 struct RunLedger<'a> {
-    /// Ledger of the run, summed over all queues.
+    /// Frame ledger of the run, summed over all queues.
     total: Total,
-    /// Ledger of each queue.
+    /// Frame ledger of each receive queue.
     queues: &'a [QueueLedger],
 }
 
-/// Captured port in the summary of a run of several ports.
+/// Captured port in the summary of a run with several ports.
 #[derive(Debug, Serialize)]
 struct PortSummary<'a> {
     /// Name of the port in files, counters and flow records.
     label: &'a str,
     /// Name of the port's device or interface.
     device: &'a str,
-    /// Number of the device's port.
+    /// Number of the captured port of the device.
     port: u8,
-    /// Way in which the port's frames were received.
+    /// Backend by which the port's frames were received.
     backend: Backend,
-    /// Ledger of the port's queues together.
+    /// Frame ledger of the port, summed over its queues.
     ledger: Total,
 }
 
 impl<'a> PortSummary<'a> {
-    /// Returns the summaries of all ports of a run.
+    /// Returns the summaries of all captured ports of a run.
     fn all(plan: &'a Plan, report: &Report) -> Vec<Self> {
         let ledger = |index: usize| {
             let queues = report.queues.iter();
@@ -193,14 +193,15 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// Returns the delay drop timeout that the driver publishes for the plan's port.
+/// Returns the delay drop timeout of the plan's port, in microseconds, which the driver publishes.
 fn timeout(plan: &Plan) -> Counter {
     let unreadable = Counter::Unreadable(Unreadable::Unreadable);
     let facts = plan.port.device.delay_drop;
     facts.map_or(unreadable, |it| Counter::Value(it.timeout_us))
 }
 
-/// Returns the reason for the end of a run as a keyword and as text, and the text of a failure.
+/// Returns the reason for the end of a run as a keyword and as text, and the text of an error if
+/// the run failed.
 fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     match end {
         End::Stopped => ("stopped", "stopped", None),
@@ -219,7 +220,7 @@ fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     }
 }
 
-/// Checks that every received frame is in exactly one ledger line, in each queue.
+/// Checks for each queue that every received frame is counted in exactly one ledger line.
 pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
     queues
         .iter()
@@ -227,7 +228,7 @@ pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
         .map_err(Failure::failed)
 }
 
-/// Formats the counters of a running capture.
+/// Formats the counters of a running capture, which SIGUSR1 requests.
 pub fn counters(now: &StatusSnapshot) -> String {
     let Some(snapshot) = &now.snapshot else {
         return format!(
@@ -251,7 +252,7 @@ pub fn counters(now: &StatusSnapshot) -> String {
     text
 }
 
-/// Formats the NIC's counters that are not 0 on one line. Returns `None` if there are no counters.
+/// Formats the NIC's counters that are not 0 on one line; `None`: the NIC has no counters.
 fn nic_in_words(nic: &NicCounters) -> Option<String> {
     let words = nic.iter().filter_map(|(name, counter)| match counter {
         Counter::Value(0) => None,
@@ -265,10 +266,10 @@ fn nic_in_words(nic: &NicCounters) -> Option<String> {
     })
 }
 
-/// Largest number of capture files that the final table of a run lists.
+/// Maximum number of capture files that the final table of a run lists.
 const MOST_FILES: usize = 10;
 
-/// Formats the final table of a run.
+/// Formats the final table of a run: its ledger, counters, files and end.
 pub fn text(report: &Report) -> String {
     let total = QueueLedger::total(&report.queues);
     let mut text = aligned(&rows(&report.queues, &report.ports, &total));
@@ -377,7 +378,8 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// Formats the number of a run's flow records, their files, and what is missing in them.
+/// Formats the numbers of a run's flow records and their files, and the numbers of missing records,
+/// frames and names.
 fn flows_in_words(flows: &FlowsReport) -> String {
     let mut text = format!(
         "{} in {}",
@@ -413,8 +415,8 @@ fn flows_in_words(flows: &FlowsReport) -> String {
     text
 }
 
-/// Returns the table rows of the ledger: received, captured, every line with a total above 0, and
-/// bytes.
+/// Returns the table rows of a run's ledger: received, captured, every line with a total above 0,
+/// and bytes.
 fn rows(queues: &[QueueLedger], ports: &[String], total: &QueueLedger) -> Vec<Vec<String>> {
     let shown: Vec<_> = LINES
         .iter()
@@ -435,11 +437,11 @@ fn rows(queues: &[QueueLedger], ports: &[String], total: &QueueLedger) -> Vec<Ve
     rows
 }
 
-/// Target file of `--summary`. Created before the run, so that a path that cannot be written is
-/// reported early.
+/// Target file of the option `--summary`. It is checked before the run, so that a path that cannot
+/// be written is reported early.
 #[derive(Debug)]
 pub struct SummaryFile {
-    /// Path of the summary file; of a link, the path of its target.
+    /// Path of the summary file; for a link, the path of its target.
     path: PathBuf,
     /// `true` if the summary goes to a pipe or a device, which is written directly. Regular files
     /// are replaced.
@@ -447,7 +449,7 @@ pub struct SummaryFile {
 }
 
 impl SummaryFile {
-    /// Checks that the summary file can be written.
+    /// Checks that the summary file at `path` can be written.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         let refused = |e: io::Error| Failure::refused(format!("--summary {}: {e}", path.display()));
         let there = match fs::metadata(path) {
@@ -478,7 +480,7 @@ impl SummaryFile {
         Ok(file)
     }
 
-    /// Returns the path of the summary file to replace, or `None` for a pipe or a device.
+    /// Returns the path of the summary file if it is replaced; `None`: it is a pipe or a device.
     pub fn replaced(&self) -> Option<&Path> {
         (!self.in_place).then_some(&*self.path)
     }
@@ -516,7 +518,7 @@ impl SummaryFile {
         write().map_err(|e| Failure::failed(format!("--summary {}: {e}", self.path.display())))
     }
 
-    /// Creates the temporary file of the summary next to its target.
+    /// Creates the temporary file of the summary, in the directory of the target file.
     fn temporary(&self) -> io::Result<tempfile::NamedTempFile> {
         let dir = self
             .path

@@ -1,8 +1,8 @@
 //! The end of a command after a signal, whatever the command waits for: a reader of stdout or
 //! stderr, a disk, a helper process or a store.
 //!
-//! A signal asks the command to end. The guard thread waits for that for a limited time, reports
-//! what it knows, and then ends the process.
+//! A signal requests the end of the command. The guard thread waits for the end for a limited time,
+//! reports the last progress, and then ends the process.
 //!
 //! Invariant: the guard never waits without a time limit, and takes no lock that the command holds.
 
@@ -26,40 +26,41 @@ use std::{
 
 /// Exit status of a command that did not end in time after a signal.
 const NOT_IN_TIME: i32 = 1;
-/// Time limit for the last lines of a command that the guard ends.
+/// Time limit for writing the last lines of a command that the guard thread ends.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Number of bytes written above which a command makes progress; the log has fewer.
+/// Number of written bytes above which a command counts as making progress; log lines are fewer.
 const PROGRESS: u64 = 1 << 20;
 
-/// Times within which a command ends after a signal.
+/// Time limits for the end of a command after a signal.
 #[derive(Clone, Copy, Debug)]
 pub struct EndLimits {
-    /// Longest time from the first signal to the end of the process. With `while_writing`, it begins
-    /// again while the process writes.
+    /// Maximum time from the first signal to the end of the process. With `while_writing`, it
+    /// begins again as long as the process writes.
     pub orderly: Duration,
-    /// `true` if the command is not ended while it writes at least [`PROGRESS`] bytes in each period
-    /// of `orderly`: a slow disk then costs time, and no frames.
+    /// `true` if the command is not ended while it writes at least [`PROGRESS`] bytes in each
+    /// period of `orderly`, so that a slow disk costs time and no frames.
     pub while_writing: bool,
-    /// Longest time from the second signal to the end of the process, without the last lines.
+    /// Maximum time from the second signal to the end of the process, without the writing of the
+    /// last lines.
     pub at_once: Duration,
 }
 
 impl EndLimits {
-    /// Limits of commands that work on files, on a store, or for clients.
+    /// Time limits for the end of commands that work on files, on an object store, or for clients.
     pub const COMMAND: Self = Self {
         orderly: Duration::from_secs(10),
         while_writing: false,
         at_once: Duration::ZERO,
     };
-    /// Limits of a capture. It writes its buffers, waits for hooks, and closes its files; the unit
-    /// of the service allows 30 s.
+    /// Time limits for the end of a capture, which writes its buffers, waits for hooks, and closes
+    /// its files; the unit of the service allows 30 s.
     pub const RUN: Self = Self {
         orderly: Duration::from_secs(25),
         while_writing: true,
         at_once: Duration::from_secs(3),
     };
-    /// Limits of the self-test, which restores the settings of ports.
+    /// Time limits for the end of the selftest, which restores the settings of ports.
     pub const SELFTEST: Self = Self {
         orderly: Duration::from_secs(60),
         while_writing: false,
@@ -67,14 +68,14 @@ impl EndLimits {
     };
 }
 
-/// Handle of the guard thread of a command.
+/// Handle of the guard thread, which ends a command that does not end in time after a signal.
 pub struct EndGuard {
-    /// Signals that request the end, in their order.
+    /// Channel to the guard thread for the signals that request the end.
     marks: Sender<i32>,
 }
 
 impl EndGuard {
-    /// Starts the guard thread. Before it ends the process it calls `report`.
+    /// Starts the guard thread of a command. Before the thread ends the process, it calls `report`.
     pub fn start(
         limits: EndLimits,
         name: fn(i32) -> String,
@@ -88,14 +89,16 @@ impl EndGuard {
         Ok(Self { marks })
     }
 
-    /// Marks the end of the command. The second mark ends it at once.
+    /// Reports a signal that requests the end of the command to the guard thread. The second one
+    /// ends the command at once.
     pub fn mark(&self, signal: i32) {
         // The guard thread ends only with the process.
         let _ = self.marks.send(signal);
     }
 }
 
-/// Loop of the guard thread: waits for the marks, and ends the process if it does not end itself.
+/// Loop of the guard thread: waits for signals that request the end, and ends the process if it
+/// does not end in time.
 fn guard(
     marks: &Receiver<i32>,
     limits: EndLimits,
@@ -133,18 +136,18 @@ fn guard(
     low_level::exit(NOT_IN_TIME);
 }
 
-/// Number of bytes that the process has written, as the kernel counts them. The file is opened before
-/// a sandbox denies it.
+/// Counter of the bytes that the process has written, which the kernel maintains. Its file is
+/// opened before a sandbox denies it.
 struct WrittenBytes(File);
 
 impl WrittenBytes {
-    /// Opens the counters; `None`: the kernel has none.
+    /// Opens the kernel's counters of written bytes; `None`: the kernel has none.
     #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     fn open() -> Option<Self> {
         File::open("/proc/self/io").ok().map(Self)
     }
 
-    /// Returns the bytes that were passed to write calls, and those that were sent to disks
+    /// Returns the sum of the bytes passed to write calls and of those sent to disks
     /// (proc_pid_io(5)). Some writes count in both, and some only in one of them.
     fn count(&self) -> u64 {
         let mut text = [0; 512];
@@ -159,17 +162,17 @@ impl WrittenBytes {
     }
 }
 
-/// Reason for which the guard ends the process.
+/// Reason why the guard thread ends the process.
 #[derive(Clone, Copy, Debug)]
 enum ForcedEnd {
-    /// A second signal arrived, with this number.
+    /// A second signal with this number requested the end at once.
     AtOnce(i32),
     /// The command did not end within this time after the signal with this number.
     NotInTime(i32, Duration),
 }
 
 impl ForcedEnd {
-    /// Formats the last line of the command, with the work that was left as far as it is known.
+    /// Formats the last line of the ended command, with its last progress line if there is one.
     fn line(self, name: fn(i32) -> String) -> String {
         let last = progress::last();
         let last: &dyn fmt::Display = match &last {
@@ -190,12 +193,12 @@ impl ForcedEnd {
     }
 }
 
-/// Thread that writes the last lines of the command: a write to stderr, and locks of the command, may
-/// block it. It is started with the command, because later there may be no room for a thread.
+/// Thread that writes the last lines of a command, because a write to stderr or a lock of the
+/// command may block. It is started with the command, because a thread may not be available later.
 struct LastLines {
-    /// Line for the thread to write.
+    /// Channel to the thread for the line to write.
     line: Sender<String>,
-    /// Receives a message when the line is written.
+    /// Channel that receives a message when the line is written.
     written: Receiver<()>,
 }
 
@@ -217,7 +220,7 @@ impl LastLines {
         Ok(Self { line, written })
     }
 
-    /// Writes the line and the report of the command. Waits at most [`LAST_LINES`].
+    /// Writes the last line and the report of the command. Waits at most [`LAST_LINES`].
     fn write(&self, line: String) {
         let _ = self.line.send(line);
         let _ = self.written.recv_timeout(LAST_LINES);

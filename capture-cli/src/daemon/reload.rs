@@ -5,21 +5,21 @@ use wqcap_control::protocol::{Changed, Refusal, RefusalCode};
 use wqcap_engine::config::Config;
 use wqcap_supervisor::{ReloadTable, Signals, report_reload};
 
-/// Configuration of a command that reads it again on SIGHUP.
+/// Configuration of a command without a supervised capture, which reads it again on SIGHUP.
 pub struct Reloadable<'a> {
-    /// Config file and settings that a reload reads again.
+    /// Config file and settings of the command line, which a reload reads again.
     given: &'a ConfigArgs,
-    /// Effects of a reload on the keys of the command.
+    /// Effects of a reload on the configuration keys of the command.
     table: ReloadTable,
-    /// Configuration that is in force.
+    /// Configuration that the command currently uses.
     config: Config,
-    /// Completes a configuration with the defaults of the command, so that an absent section does not
-    /// differ from its defaults.
+    /// Function that completes a configuration with the defaults of the command, so that an absent
+    /// section does not differ from its defaults.
     complete: fn(&mut Config),
 }
 
 impl<'a> Reloadable<'a> {
-    /// Creates the state of reloads of the configuration `config`, which `given` names.
+    /// Creates the reloadable configuration `config`, which was read as `given` specifies.
     pub fn new(
         given: &'a ConfigArgs,
         table: ReloadTable,
@@ -36,8 +36,8 @@ impl<'a> Reloadable<'a> {
     }
 
     /// Carries out the reload that a signal has requested, if there is one. `apply` takes the new
-    /// configuration over, and returns what else it has read again. The outcome is reported, and a
-    /// reload that fails changes nothing.
+    /// configuration over, and returns a text on what else it has read again. The outcome is
+    /// reported; a failed reload changes nothing.
     pub fn attend(
         &mut self,
         signals: &Signals,

@@ -27,25 +27,25 @@ const EVERY: Duration = Duration::from_secs(1);
 /// makes five rounds per second; only `output.on_full = "hold"` and `pipeline.on_full = "hold"` let
 /// a loop wait.
 const STUCK: Duration = Duration::from_secs(5);
-/// Time between two checks for stuck loops after which the earlier check is discarded. Checks are
-/// normally 1 s apart.
+/// Time between two checks for stuck queue loops above which the earlier check is discarded. Checks
+/// are normally 1 s apart.
 const STALE: Duration = Duration::from_secs(4);
 
-/// Reporter of a run to its service manager.
+/// Reporter of a capture's state to the service manager (sd_notify).
 pub struct Service {
-    /// Socket to the service manager, connected at the start: a running capture creates no such
-    /// sockets.
+    /// Socket to the service manager, connected at the start, because the sandbox of a running
+    /// capture forbids new ones; `None`: no service manager.
     manager: Option<UnixDatagram>,
     /// Earliest time of the next message to the service manager while nothing is captured.
     next: Instant,
-    /// Detector of stuck queue loops.
+    /// Detector of receive loops that are stuck.
     pulse: Pulse,
     /// `true` if the service manager expects watchdog messages.
     watched: bool,
 }
 
 impl Service {
-    /// Connects to the service manager that the environment names.
+    /// Connects to the service manager that the environment variable `NOTIFY_SOCKET` names.
     pub fn new() -> Self {
         let manager = connect().unwrap_or_else(|e| {
             tracing::warn!("cannot connect to the service manager at NOTIFY_SOCKET: {e}");
@@ -65,7 +65,7 @@ impl Service {
         self.pulse = Pulse::default();
     }
 
-    /// Sends sd_notify states to the service manager. A failure is only logged: it must not
+    /// Sends sd_notify states to the service manager. A failure is only logged, because it must not
     /// disturb the capture.
     fn notify(&self, states: &[NotifyState<'_>]) {
         let Some(manager) = &self.manager else { return };
@@ -75,8 +75,8 @@ impl Service {
         }
     }
 
-    /// Reports to the service manager that the first WQ is ready. Units that are ordered after this
-    /// one may then start.
+    /// Reports to the service manager that the first WQ is ready to receive. Units that are ordered
+    /// after this one may then start.
     pub fn ready(&self, headline: &str) {
         self.notify(&[NotifyState::Ready, NotifyState::Status(headline)]);
     }
@@ -124,7 +124,7 @@ impl Service {
     }
 
     /// Reports to the service manager, once per second while the device is lost, the number of
-    /// reopening attempts and the time until the next one.
+    /// attempts to find it and the time until the next one.
     pub fn report_search(&mut self, device: &str, tries: u32, wait: Duration) {
         self.alive(&format!(
             "device {device} is lost; failed attempts to find it: {tries}; the next one is in {:.1} s",
@@ -141,7 +141,7 @@ impl Service {
     }
 }
 
-/// Connects a socket to the socket of the service manager. Returns `None` if there is no service
+/// Connects a socket to the service manager. Returns `None` if the environment names no service
 /// manager.
 fn connect() -> io::Result<Option<UnixDatagram>> {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
@@ -154,8 +154,8 @@ fn connect() -> io::Result<Option<UnixDatagram>> {
     connected(&address).map(Some)
 }
 
-/// Returns a socket for messages to `address`. It does not block: a manager that has stopped reading
-/// gets no message, and holds nothing up.
+/// Returns a non-blocking datagram socket that is connected to `address`, so that a service manager
+/// that has stopped reading delays nothing.
 fn connected(address: &SocketAddr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(address)?;
@@ -169,28 +169,28 @@ fn list(queues: &[usize]) -> String {
     names.join(", ")
 }
 
-/// Detector of queue loops that stopped making rounds.
+/// Detector of receive loops that stopped making rounds.
 #[derive(Default)]
 struct Pulse {
-    /// Progress of each queue's loop.
+    /// Progress of the receive loop of each queue.
     beats: Vec<Beat>,
     /// Time of the last check for stuck loops.
     checked_at: Option<Instant>,
 }
 
-/// Progress of one queue's loop.
+/// Progress of the receive loop of one queue.
 struct Beat {
-    /// Rounds of the queue's loop at its last progress.
+    /// Number of rounds of the queue's loop at its last progress.
     count: u64,
     /// Time of the last progress of the queue's loop.
     since: Instant,
-    /// Set when the queue's loop made no round for [`STUCK`].
+    /// Set when the queue's loop has made no round for the time [`STUCK`].
     stuck: bool,
 }
 
 impl Pulse {
-    /// Compares each queue loop's count of rounds with the last check. Returns the queues that
-    /// became stuck since then.
+    /// Compares each receive loop's number of rounds with that of the last check. Returns the
+    /// queues whose loops became stuck since then.
     fn take(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
         let beat = |&count| Beat {
             count,
@@ -216,7 +216,7 @@ impl Pulse {
         newly
     }
 
-    /// Returns the queues whose loops are stuck.
+    /// Returns the queues whose receive loops are stuck.
     fn stuck(&self) -> Vec<usize> {
         let stuck = self.beats.iter().enumerate().filter(|(_, it)| it.stuck);
         stuck.map(|(queue, _)| queue).collect()

@@ -39,12 +39,12 @@ use std::{
 use wqcap_control::audit::{self, Peer};
 use wqcap_supervisor::Signals;
 
-/// Time within which a repeated signal counts as the same request: timeout(1) and shells signal a
-/// process and its group.
+/// Time within which a repeated signal counts as one request, because timeout(1) and shells signal
+/// a process and its group.
 const SAME: Duration = Duration::from_secs(1);
-/// Signals besides SIGINT and SIGTERM whose default action kills the process. Here they end a run
+/// Signals besides SIGINT and SIGTERM whose default action kills the process, and which end a run
 /// in order: timers that a parent has set, limits on CPU time, a failing power supply.
-/// [`real_time`] returns the others.
+/// [`real_time`] returns further ones.
 const ENDING: [i32; 7] = [
     SIGQUIT,
     SIGALRM,
@@ -54,9 +54,9 @@ const ENDING: [i32; 7] = [
     libc::SIGSTKFLT,
     libc::SIGPWR,
 ];
-/// Signals that are ignored by wqcap and would kill the process by default. SIGXFSZ: a limit on the
-/// length of files (ulimit -f) is reported as EFBIG by the write. SIGPIPE is ignored by every Rust
-/// program.
+/// Signals that would kill the process by default, and which wqcap ignores. SIGXFSZ: a write beyond
+/// a limit on the length of files (ulimit -f) also returns EFBIG. SIGPIPE is not listed, because
+/// every Rust program ignores it.
 const WITHOUT_EFFECT: [i32; 2] = [SIGIO, SIGXFSZ];
 
 /// Returns the real-time signals that programs may use. Each of them ends a run in order.
@@ -64,7 +64,7 @@ fn real_time() -> impl Iterator<Item = i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Accepts that a real-time signal cannot be caught: valgrind keeps one for itself, and returns
+/// Ignores the error that a real-time signal cannot be caught: valgrind reserves one, and returns
 /// EINVAL for it.
 fn unless_reserved(signal: i32, caught: io::Result<()>) -> io::Result<()> {
     match caught {
@@ -74,7 +74,7 @@ fn unless_reserved(signal: i32, caught: io::Result<()>) -> io::Result<()> {
 }
 
 /// Keeps `signals` from killing this process. Signals that are already ignored stay ignored.
-/// Programs that this process starts have the default action for the others.
+/// Programs that this process starts have the default action for the other signals.
 fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
     let ignored = IgnoredSignals::read();
     signals
@@ -83,14 +83,14 @@ fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<(
         .try_for_each(|it| unless_reserved(it, flag::register(it, Arc::default()).map(drop)))
 }
 
-/// Keeps SIGUSR1 and SIGUSR2 from killing a capture while it starts. [`catch_into`] then gives them
-/// their effect.
+/// Keeps SIGUSR1 and SIGUSR2 from killing a capture that is starting. [`catch_into`] later gives
+/// these signals their effect.
 pub fn outlive_early_requests() -> io::Result<()> {
     ignore_default_action([SIGUSR1, SIGUSR2])
 }
 
-/// Keeps signals from killing a helper process, which ends with its capture. Only the capture
-/// reacts to a signal for its group or unit.
+/// Keeps signals from killing a helper process of a capture: if a signal reaches the whole process
+/// group or unit, only the capture reacts to it, and the helper process ends with it.
 pub fn ignore_in_helper() -> io::Result<()> {
     let requests = [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
     let all = requests.into_iter().chain(ENDING).chain(WITHOUT_EFFECT);
@@ -108,20 +108,20 @@ pub fn catch() -> Result<Arc<AtomicBool>, Failure> {
     catch_within(EndLimits::COMMAND)
 }
 
-/// Catches signals as [`catch`] does, with other limits for the end.
+/// Catches signals as [`catch`] does, with other time limits for the end of the process.
 pub fn catch_within(limits: EndLimits) -> Result<Arc<AtomicBool>, Failure> {
     let signals = catch_unaudited(false, limits).map_err(uncaught)?;
     Ok(Arc::clone(signals.stop_flag()))
 }
 
 /// Catches signals as [`catch`] does. With `reloads`, SIGHUP requests a reload, which
-/// [`Signals::take_reload`] returns, unless the process had a terminal that is now gone.
+/// [`Signals::take_reload`] returns, unless the controlling terminal of the process is gone.
 #[cfg(any(feature = "serve", feature = "ship"))]
 pub fn catch_to_reload(reloads: bool) -> Result<Signals, Failure> {
     catch_unaudited(reloads, EndLimits::COMMAND).map_err(uncaught)
 }
 
-/// Catches signals without a line of the audit trail for each.
+/// Catches signals without writing a line of the audit trail for each of them.
 fn catch_unaudited(reloads: bool, limits: EndLimits) -> io::Result<Signals> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, reloads)?;
@@ -130,14 +130,14 @@ fn catch_unaudited(reloads: bool, limits: EndLimits) -> io::Result<Signals> {
     Ok(signals)
 }
 
-/// Returns the failure for signals that cannot be caught.
+/// Returns the failure that signals cannot be caught.
 pub fn uncaught(e: io::Error) -> Failure {
     Failure::of_setup(format_args!("cannot catch signals: {e}"), &e)
 }
 
-/// Catches the signals of [`catch`], without an effect until [`SignalRequests::escalate`]. With
-/// `reloads`, SIGHUP requests a reload instead of the end, unless the process had a terminal that
-/// is now gone: its user can no longer be asked, and the run must not keep a port from the kernel.
+/// Catches the signals of [`catch`], which have no effect until [`SignalRequests::escalate`]. With
+/// `reloads`, SIGHUP requests a reload instead of the end, unless the controlling terminal of the
+/// process is gone: its user can no longer react, and the run must not keep a port from the kernel.
 #[expect(
     clippy::disallowed_methods,
     reason = "the controlling terminal of this process"
@@ -163,21 +163,21 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> 
     })
 }
 
-/// Caught signals: requests to end, to reload, to report or to flush.
+/// Caught signals of the process, which request the end, a reload, a report or a flush.
 pub struct SignalRequests {
-    /// Caught signals with their senders.
+    /// Iterator over the caught signals, with their senders.
     signals: SignalsInfo<WithOrigin>,
-    /// Effects of the caught signals on the capture.
+    /// State that the effects of the caught signals need.
     reaction: Reaction,
 }
 
-/// Effects of signals on a capture.
+/// State that the effects of signals on a capture need.
 struct Reaction {
-    /// Requests to the supervisor of the capture.
+    /// Flags through which signals request actions of the capture's supervisor.
     asked: Signals,
-    /// `true` if SIGHUP requests a reload, `false` if it requests the end.
+    /// `true` if SIGHUP requests a reload of the configuration, `false` if it requests the end.
     reloads: bool,
-    /// Controlling terminal of the process at the start, or `None` if there was none.
+    /// Controlling terminal of the process at its start; `None`: there was none.
     terminal: Option<File>,
     /// `true` if caught signals are written to the audit trail.
     audited: bool,
@@ -185,8 +185,9 @@ struct Reaction {
 
 impl SignalRequests {
     /// Starts to act on signals, including those received before. A SIGINT or SIGTERM that does not
-    /// repeat the first one requests the end at once. The guard ends the process within `limits`.
-    /// SIGUSR1 and the guard call `report`. The audit trail records each change before it is made.
+    /// repeat the first one requests the end at once. The guard thread ends the process within
+    /// `limits`. SIGUSR1 and the guard thread call `report`. Each requested change is written to
+    /// the audit trail before it is made.
     pub fn escalate(
         self,
         limits: EndLimits,
@@ -257,7 +258,7 @@ impl Reaction {
     }
 }
 
-/// Returns the name of a signal.
+/// Returns the name of a signal from its number.
 fn name(signal: i32) -> Cow<'static, str> {
     match signal {
         libc::SIGPWR => "SIGPWR".into(),
@@ -266,7 +267,8 @@ fn name(signal: i32) -> Cow<'static, str> {
     }
 }
 
-/// Returns the sender of a signal: a process, or the kernel for signals of a terminal.
+/// Returns the sender of a signal for the audit trail: a process, or the kernel for signals of a
+/// terminal.
 fn sender(origin: &Origin) -> Peer {
     match &origin.process {
         Some(it) => Peer::process(it.uid, it.pid),
@@ -274,24 +276,25 @@ fn sender(origin: &Origin) -> Peer {
     }
 }
 
-/// Mask of ignored signals: bit 0 is signal 1.
+/// Mask of the signals that the process ignores: bit 0 is signal 1.
 struct IgnoredSignals(u64);
 
 impl IgnoredSignals {
-    /// Reads the mask of this process from /proc.
+    /// Reads the mask of ignored signals of this process from /proc.
     #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     fn read() -> Self {
         let status = std::fs::read_to_string("/proc/self/status");
         Self(status.map_or(0, |text| ignored_in(&text)))
     }
 
-    /// Returns `true` if `signal` is ignored.
+    /// Returns `true` if the process ignores `signal`.
     fn has(&self, signal: i32) -> bool {
         self.0 >> (signal - 1) & 1 == 1
     }
 }
 
-/// Returns the mask `SigIgn`, in hex, of a status file (proc_pid_status(5)).
+/// Returns the mask of ignored signals (`SigIgn`, in hex) in the text of /proc/PID/status
+/// (proc_pid_status(5)).
 fn ignored_in(status: &str) -> u64 {
     status
         .lines()

@@ -9,24 +9,24 @@ use std::sync::OnceLock;
 
 /// Name of the option that selects the form of lines on stderr.
 const OPTION: &str = "--log-format";
-/// Target of messages to the user, which are not events of the log.
+/// Target of messages to the user in JSON lines, which distinguishes them from events of the log.
 const MESSAGES: &str = "wqcap";
 
-/// Form of all lines on stderr.
+/// Format of all lines on stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum LogFormat {
-    /// Lines of text.
+    /// Each line on stderr is text.
     #[default]
     Text,
-    /// One JSON object per line: a [`LogRecord`].
+    /// Each line on stderr is one JSON object, a [`LogRecord`].
     Json,
 }
 
-/// Form of all lines on stderr. Set once, when the program begins.
+/// Format of all lines on stderr. It is set once, when the program begins.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
-/// Sets the form of all lines on stderr. Only the first call has an effect.
+/// Sets the format of all lines on stderr. Only the first call has an effect.
 pub fn set_format(format: LogFormat) {
     let _ = FORMAT.set(format);
 }
@@ -36,13 +36,14 @@ pub fn is_json() -> bool {
     FORMAT.get() == Some(&LogFormat::Json)
 }
 
-/// Returns the arguments that select the present form of lines on stderr for another process of this
-/// program.
+/// Returns the command-line arguments that select the present format of lines on stderr for a
+/// helper process of this program.
 pub fn arguments() -> &'static [&'static str] {
     if is_json() { &[OPTION, "json"] } else { &[] }
 }
 
-/// Returns the form that a command line selects which clap did not accept. The last option counts.
+/// Returns the format of lines on stderr that a command line selects, even if clap rejects that
+/// line. The last option counts.
 pub fn of_arguments(arguments: impl IntoIterator<Item = String>) -> LogFormat {
     let (mut format, mut follows) = (LogFormat::Text, false);
     for argument in arguments {
@@ -62,20 +63,20 @@ pub fn of_arguments(arguments: impl IntoIterator<Item = String>) -> LogFormat {
 /// Kind of a message on stderr that is not an event of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Reason why the command failed.
+    /// Error: the reason why the command failed.
     Error,
-    /// Problem that the command survives.
+    /// Warning: a problem that does not end the command.
     Warning,
-    /// Fact that the user may not expect.
+    /// Note: a fact that the user may not expect.
     Note,
-    /// Answer to the user, such as a table.
+    /// Answer that the user requested, such as a table.
     Answer,
-    /// Panic of a thread, with its backtrace.
+    /// Message of a thread that panicked, with its backtrace.
     Panic,
 }
 
 impl MessageKind {
-    /// Returns the words before a message in text.
+    /// Returns the word that precedes a message of this kind in text format.
     fn prefix(self) -> &'static str {
         match self {
             Self::Error => "error: ",
@@ -85,7 +86,7 @@ impl MessageKind {
         }
     }
 
-    /// Returns the level of a message in JSON.
+    /// Returns the level of a message of this kind in JSON format.
     fn level(self) -> RecordLevel {
         match self {
             Self::Error | Self::Panic => RecordLevel::Error,
@@ -95,7 +96,8 @@ impl MessageKind {
     }
 }
 
-/// Returns the whole lines for a message of one line. Its line ends are escaped in text.
+/// Returns the lines on stderr for a message of one line. In text format, line ends in it are
+/// escaped.
 pub fn line(kind: MessageKind, message: &str) -> String {
     match is_json() {
         true => record_of(kind, message),
@@ -103,8 +105,8 @@ pub fn line(kind: MessageKind, message: &str) -> String {
     }
 }
 
-/// Returns the whole lines for a message of several lines. After a prefix, later lines are indented,
-/// so that a line end in a foreign text does not begin another message.
+/// Returns the lines on stderr for a message of several lines. After a prefix, later lines are
+/// indented, so that a line end in a foreign text does not begin another message.
 pub fn block(kind: MessageKind, message: &str) -> String {
     let message = message.trim_end();
     match kind {
@@ -125,7 +127,7 @@ fn record_of(kind: MessageKind, message: &str) -> String {
     .line()
 }
 
-/// Returns the present time in the form of a [`LogRecord`].
+/// Returns the present time in the form of the field `time` of a [`LogRecord`].
 pub fn now() -> String {
     format!("{:.6}", Timestamp::now())
 }

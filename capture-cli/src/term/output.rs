@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
-/// Writes to stdout. A closed pipe (`| head`) is not a failure.
+/// Writes the output of `write` to stdout. A closed pipe (`| head`) is not a failure.
 fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut stdout = BufWriter::new(io::stdout().lock());
     match write(&mut stdout).and_then(|()| stdout.flush()) {
@@ -15,7 +15,7 @@ fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(),
     }
 }
 
-/// Prints lines of text on stdout. What a terminal obeys is escaped.
+/// Prints lines of text on stdout. Characters that would control a terminal are escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
     to_stdout(|out| out.write_all(&escaped(text.as_bytes())))
 }

@@ -9,7 +9,7 @@ use std::io;
 /// Painter of stderr lines, and of a progress line below them.
 #[derive(Default)]
 pub struct Painter {
-    /// Number of columns of the drawn progress line; 0 if there is none.
+    /// Number of columns of the drawn progress line; 0 if no line is drawn.
     drawn: usize,
 }
 
@@ -39,7 +39,7 @@ impl Painter {
     }
 }
 
-/// Returns the current width of the terminal, or 80 if stderr is not a terminal.
+/// Returns the current width of stderr's terminal in columns, or 80 if stderr is not a terminal.
 pub fn columns() -> usize {
     terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0))
 }
@@ -63,7 +63,7 @@ pub fn write_all(mut text: &[u8]) {
     }
 }
 
-/// Returns the characters that erase a progress line of this width.
+/// Returns the characters that erase a progress line of `columns_drawn` columns.
 fn erase(columns_drawn: usize) -> String {
     if columns_drawn == 0 {
         return String::new();

@@ -21,19 +21,19 @@ use wqcap_supervisor::Interval;
 /// Interval at which a progress line is redrawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Latest progress of the command, drawn or not; empty before the first.
+/// Latest progress text of the command, drawn or not; empty before the first one.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Returns the latest progress of the command, drawn or not.
+/// Returns the latest progress text of the command, drawn or not; `None`: there was none.
 pub fn last() -> Option<String> {
     let last = LAST.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Some(last).filter(|it| !it.is_empty())
 }
 
-/// Progress line on stderr, if it is a terminal.
+/// Progress line on stderr, which is drawn only on a terminal.
 #[derive(Clone, Copy)]
 pub struct ProgressLine {
-    /// `true` if the progress line is drawn.
+    /// `true` if the progress line is to be drawn.
     shown: bool,
 }
 
@@ -46,14 +46,14 @@ impl ProgressLine {
         }
     }
 
-    /// Draws the rates and losses of an interval of a capture.
+    /// Draws the progress line of a capture: the rates and losses of an interval.
     pub fn draw_interval(self, interval: &Interval) {
         if let Some(before) = interval.before().filter(|_| self.shown) {
             self.draw(&line(before, interval.now(), terminal::columns()));
         }
     }
 
-    /// Rewrites the progress line, cut to the terminal's width. [`last`] returns it.
+    /// Rewrites the progress line, cut to the terminal's width. [`last`] then returns its text.
     pub fn draw(self, text: &str) {
         text.clone_into(&mut LAST.lock().unwrap_or_else(PoisonError::into_inner));
         if self.shown {
@@ -61,7 +61,7 @@ impl ProgressLine {
         }
     }
 
-    /// Erases the progress line.
+    /// Erases the progress line from the terminal.
     pub fn clear(self) {
         if self.shown {
             terminal::clear_progress();
@@ -69,17 +69,17 @@ impl ProgressLine {
     }
 }
 
-/// Progress line of reading files, redrawn each second, on a terminal.
+/// Progress line of a command that reads files, redrawn each second on a terminal.
 pub struct ReadProgress {
-    /// Total size of the files to read, in bytes; 0 if unknown.
+    /// Total length in bytes of the files to read; 0 if unknown.
     total: u64,
-    /// Bytes of the input files that have been read completely.
+    /// Number of bytes of the input files that have been read completely.
     before: u64,
-    /// Time at which the reading of the files started.
+    /// Time at which the command started to read the files.
     started: Instant,
-    /// Time of the next update of the progress line.
+    /// Time at which the progress line is updated next.
     next: Instant,
-    /// Progress line that is redrawn.
+    /// Progress line on which the reading of files is drawn.
     line: ProgressLine,
 }
 
@@ -96,7 +96,7 @@ impl ReadProgress {
         Self::with_size(quiet, sizes.sum::<Option<u64>>().unwrap_or(0))
     }
 
-    /// Creates a progress line for reading `total` bytes; 0 if unknown.
+    /// Creates a progress line for reading `total` bytes of files; 0 if unknown.
     pub fn with_size(quiet: bool, total: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -108,8 +108,8 @@ impl ReadProgress {
         }
     }
 
-    /// Draws the progress line if a second has passed. `offset` is the number of bytes of the file
-    /// `what` that have been read.
+    /// Draws the progress line of reading files if a second has passed. `offset` is the number of
+    /// bytes of the file `what` that have been read.
     pub fn tick(&mut self, what: &Path, offset: u64) {
         let now = Instant::now();
         if now < self.next {
@@ -122,12 +122,12 @@ impl ReadProgress {
         self.line.draw(&text);
     }
 
-    /// Counts an input file of `bytes` as read completely.
+    /// Counts an input file of `bytes` bytes as read completely.
     pub fn done(&mut self, bytes: u64) {
         self.before += bytes;
     }
 
-    /// Clears the progress line of reading files.
+    /// Erases the progress line of reading files from the terminal.
     pub fn clear(&self) {
         self.line.clear();
     }
@@ -146,8 +146,8 @@ fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
     )
 }
 
-/// Formats the progress line of a capture: rates, then losses, then the rate of each queue, as far
-/// as they fit into `columns`.
+/// Formats the progress line of a capture: rates, then losses, then the rate of each queue, as many
+/// of these as fit into `columns`.
 pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     let (was, is) = (
         QueueLedger::total(&before.queues),
@@ -179,7 +179,7 @@ pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     text
 }
 
-/// Lists every cause of lost frames, in wqcap and in the NIC.
+/// Formats the numbers of lost frames by cause, in wqcap and in the NIC.
 fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     let here = LOSSES.iter().map(|name| (*name, total.line(name)));
     let nic = now.nic.iter();
@@ -199,7 +199,7 @@ fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     text
 }
 
-/// Formats a duration: `1:02:03`, `2:03`.
+/// Formats a duration as hours, minutes and seconds: `1:02:03`, `2:03`.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -24,9 +24,9 @@ use std::{
 };
 use wqcap_engine::caught::is_caught;
 
-/// Largest number of bytes of ordinary lines that wait to be written to stderr.
+/// Maximum number of bytes of ordinary lines that wait to be written to stderr.
 const MOST_LINES: usize = 1 << 20;
-/// Largest number of bytes of the audit trail that wait to be written to stderr.
+/// Maximum number of bytes of lines of the audit trail that wait to be written to stderr.
 const MOST_AUDIT: usize = 4 << 20;
 
 /// Kind of a text for stderr. Each kind has a separate limit of waiting bytes.
@@ -38,7 +38,7 @@ pub enum TextKind {
     Audit,
 }
 
-/// Output of one step of the stderr writer thread.
+/// Output that the stderr writer thread writes in one step.
 #[derive(Debug, PartialEq, Eq)]
 enum WriterStep {
     /// Whole lines, written to stderr after the progress line is erased.
@@ -52,15 +52,16 @@ enum WriterStep {
 struct TextQueue {
     /// Texts that wait to be written to stderr, in their order.
     waiting: VecDeque<(TextKind, Vec<u8>)>,
-    /// Bytes of the ordinary lines that wait to be written to stderr.
+    /// Number of bytes of ordinary lines that wait to be written to stderr.
     ordinary_bytes: usize,
-    /// Bytes of the audit trail's lines that wait to be written to stderr.
+    /// Number of bytes of lines of the audit trail that wait to be written to stderr.
     audit_bytes: usize,
-    /// The latest progress line, if it is not drawn yet. It is drawn after the waiting lines.
+    /// Latest progress line, if it is not drawn yet. It is drawn after the waiting lines.
     progress: Option<String>,
-    /// Ordinary stderr lines that were dropped because the limit of waiting bytes was reached.
+    /// Number of ordinary lines that were dropped because too many bytes waited for stderr.
     dropped: u64,
-    /// Audit trail lines that were dropped because the limit of waiting bytes was reached.
+    /// Number of lines of the audit trail that were dropped because too many bytes waited for
+    /// stderr.
     audit_dropped: u64,
 }
 
@@ -83,7 +84,7 @@ impl TextQueue {
         self.waiting.push_back((kind, text.to_vec()));
     }
 
-    /// Removes and returns the next output of the stderr queue, or `None` if nothing waits.
+    /// Removes and returns the next output of the stderr queue; `None`: nothing waits.
     fn take(&mut self) -> Option<WriterStep> {
         match self.waiting.pop_front() {
             Some((kind, text)) => {
@@ -118,16 +119,16 @@ impl TextQueue {
 
 /// Destination of texts for stderr: stderr itself, or the queue of its writer thread.
 enum StderrState {
-    /// The thread that has a text writes it to stderr itself, and waits for that.
+    /// The thread that has a text writes it to stderr, and waits until it is written.
     Direct(Painter),
-    /// The stderr writer thread writes the text from the queue.
+    /// The stderr writer thread writes all texts, which other threads put into the queue.
     Detached {
         queue: TextQueue,
         writer: StderrWriter,
     },
 }
 
-/// State of the stderr writer thread.
+/// State of the thread that writes queued texts to stderr.
 enum StderrWriter {
     /// The stderr writer thread is not started yet. Its painter has no progress line.
     Absent(Painter),
@@ -139,15 +140,16 @@ enum StderrWriter {
 
 /// Destination of all stderr texts of the process.
 static STATE: Mutex<StderrState> = Mutex::new(StderrState::Direct(Painter::new()));
-/// Notified when a text for stderr is queued or written.
+/// Condition variable that is notified when a text for stderr is queued or written.
 static CHANGED: Condvar = Condvar::new();
 
-/// Locks and returns the destination of stderr texts.
+/// Locks and returns the destination of stderr texts of this process.
 fn state() -> MutexGuard<'static, StderrState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes whole lines to stderr, or queues them. What a terminal obeys is escaped.
+/// Writes whole lines to stderr, or queues them. Characters that would control a terminal are
+/// escaped.
 pub fn write_lines(kind: TextKind, text: &[u8]) {
     let text = &*escaped(text);
     match &mut *state() {
@@ -159,8 +161,9 @@ pub fn write_lines(kind: TextKind, text: &[u8]) {
     }
 }
 
-/// Writes the last lines of a process to stderr, also while another thread is stuck in a write to
-/// it. Waits at most `timeout` for the stderr writer thread; a write of this thread has no limit.
+/// Writes the last lines of the process to stderr, even while another thread is stuck in a write to
+/// stderr. Waits at most `timeout` for the stderr writer thread; a write by the calling thread has
+/// no time limit.
 pub fn write_last(text: &[u8], timeout: Duration) {
     match STATE.try_lock() {
         Ok(state) => {
@@ -172,8 +175,8 @@ pub fn write_last(text: &[u8], timeout: Duration) {
     }
 }
 
-/// Draws a progress line on stderr, or queues it. It replaces a progress line that is not drawn
-/// yet.
+/// Draws a progress line on stderr, or queues it. A queued line replaces a progress line that is
+/// not drawn yet.
 pub fn redraw(text: &str) {
     let text = &*Text(text).to_string();
     match &mut *state() {
@@ -197,8 +200,8 @@ pub fn detach() {
     }
 }
 
-/// Makes panics write their message as [`write_lines`] does, unless their caller makes an error of
-/// them. The default panic hook writes text to stderr directly.
+/// Makes panics write their message as [`write_lines`] does, unless the panic is caught and becomes
+/// an error. The default panic hook writes text to stderr directly.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if is_caught() {
@@ -225,7 +228,7 @@ pub fn catch_panics() {
 /// calling thread.
 ///
 /// # Errors
-/// The system has no thread for it.
+/// The system refuses to start the stderr writer thread.
 pub fn start_writer() -> Result<(), Failure> {
     let mut state = state();
     let StderrState::Detached { writer, .. } = &mut *state else {
@@ -266,7 +269,7 @@ fn write_queued(mut painter: Painter) {
     }
 }
 
-/// Waits for the next output of the stderr queue.
+/// Waits for the next output of the stderr queue, and returns it.
 fn next() -> WriterStep {
     let mut state = state();
     loop {
@@ -280,8 +283,8 @@ fn next() -> WriterStep {
     }
 }
 
-/// Waits at most `timeout` until all queued texts are written to stderr. The others are lost with
-/// the process.
+/// Waits at most `timeout` until all queued texts are written to stderr. Texts that still wait then
+/// are lost with the process.
 pub fn flush(timeout: Duration) {
     let deadline = Instant::now() + timeout;
     let mut state = state();

@@ -22,7 +22,7 @@ pub fn counted(n: u64, one: &str) -> String {
     format!("{} {one}{plural}", thousands(n))
 }
 
-/// Formats a rate with about three digits and a prefix, without its unit: `1.23 M`.
+/// Formats a rate with about three digits and a decimal prefix, without its unit: `1.23 M`.
 pub fn scaled(rate: f64) -> String {
     const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     // The step is chosen after rounding: 999.96 k is 1.00 M.
@@ -40,7 +40,7 @@ pub fn scaled(rate: f64) -> String {
     }
 }
 
-/// Formats a number of bytes in binary units.
+/// Formats a number of bytes in binary units: `1.5 KiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     if n == 1 {
@@ -71,7 +71,7 @@ pub fn valid_seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// Returns `amount` per second over `time`, or 0 if `time` is 0.
+/// Returns the rate of `amount` per second over `time`, or 0 if `time` is 0.
 pub fn rate(amount: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();
     if seconds > 0.0 {
@@ -81,13 +81,13 @@ pub fn rate(amount: u64, time: Duration) -> f64 {
     }
 }
 
-/// Returns a row of text cells for [`aligned`].
+/// Returns a row of cells for the table that [`aligned`] formats.
 pub fn cells<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.map(str::to_owned).into()
 }
 
-/// Formats rows of text cells as right-aligned columns; the first column is left-aligned.
-/// What a terminal obeys is escaped.
+/// Formats rows of cells as a table: right-aligned columns except the first, which is left-aligned.
+/// Characters that would control a terminal are escaped.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let one_line = |row: &Vec<String>| row.iter().map(|it| Text(it).to_string()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(one_line).collect();

@@ -13,7 +13,7 @@ use std::{
     io::{self, IsTerminal},
 };
 
-/// Writes a message of one line to stderr. Line ends in it are escaped.
+/// Writes an answer of one line to stderr. Line ends in it are escaped.
 pub fn print_line(line: fmt::Arguments<'_>) {
     print(MessageKind::Answer, line);
 }
@@ -23,29 +23,29 @@ pub fn print_note(note: fmt::Arguments<'_>) {
     print(MessageKind::Note, note);
 }
 
-/// Writes a message of one line to stderr. Line ends in it are escaped.
+/// Writes a message of one line and of the kind `kind` to stderr. Line ends in it are escaped.
 pub fn print(kind: MessageKind, line: fmt::Arguments<'_>) {
     write(&message::line(kind, &line.to_string()));
 }
 
-/// Writes an error message to stderr, with its later lines indented.
+/// Writes an error message of one or several lines to stderr, with its later lines indented.
 pub fn print_error(text: &str) {
     write(&message::block(MessageKind::Error, text));
 }
 
-/// Writes an answer of several lines to stderr, if it has any.
+/// Writes an answer of several lines to stderr; writes nothing if it is empty.
 pub fn print_block(text: &str) {
     if !text.is_empty() {
         write(&message::block(MessageKind::Answer, text));
     }
 }
 
-/// Erases the progress line.
+/// Erases the progress line from the terminal.
 pub fn clear_progress() {
     write("");
 }
 
-/// Writes whole lines to stderr.
+/// Writes whole lines of ordinary kind to stderr.
 fn write(lines: &str) {
     stderr::write_lines(TextKind::Ordinary, lines.as_bytes());
 }
@@ -55,16 +55,16 @@ pub fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Width in columns of a status line that is not for a terminal.
+/// Number of columns of a status line that is not drawn on a terminal.
 pub const WIDE: usize = 400;
 
-/// Returns the width of stdout if it is a terminal.
+/// Returns the width of stdout in columns; `None`: stdout is not a terminal.
 pub fn stdout_columns() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 
-/// Returns `true` if the locale's characters are UTF-8, according to the environment variables that
-/// set it.
+/// Returns `true` if the locale's characters are UTF-8, according to the environment variables of
+/// the locale.
 pub fn is_utf8() -> bool {
     let value = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()

@@ -9,15 +9,15 @@ use std::{
     fmt::{self, Display, Write},
 };
 
-/// Returns `true` for characters that a terminal obeys instead of showing: controls (C0, C1, DEL),
-/// marks that change the direction of text, and the separators of lines and paragraphs.
+/// Returns `true` for characters that control a terminal: controls (C0, C1, DEL), marks that change
+/// the direction of text, and separators of lines and paragraphs.
 fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Escapes the characters of lines of text that a terminal obeys, as `\u{1b}`, and bytes that are
-/// not UTF-8, as `\xff`. Line ends and tabs stay.
+/// Escapes the characters of a text that would control a terminal, as `\u{1b}`, and bytes that are
+/// not UTF-8, as `\xff`. Line ends and tabs are kept.
 pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
     let stays = |c: char| !is_obeyed(c) || c == '\n' || c == '\t';
     if str::from_utf8(text).is_ok_and(|text| text.chars().all(stays)) {
@@ -39,8 +39,8 @@ pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(safe.into_bytes())
 }
 
-/// Escapes the characters of a JSON text that a terminal obeys, as JSON does it: `\u202e`. JSON has
-/// such characters only in strings, and serde escapes line ends and tabs in them.
+/// Escapes the characters of a JSON text that would control a terminal, as JSON does: `\u202e`.
+/// JSON has such characters only in strings, in which serde escapes line ends and tabs.
 pub fn escaped_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
@@ -55,7 +55,8 @@ pub fn escaped_json(json: &str) -> String {
     safe
 }
 
-/// Text that is formatted on one line: line ends and tabs are escaped as well.
+/// Wrapper that formats a text on one line: characters that would control a terminal, line ends and
+/// tabs are escaped.
 pub struct Text<T>(pub T);
 
 impl<T: Display> Display for Text<T> {
@@ -64,7 +65,7 @@ impl<T: Display> Display for Text<T> {
     }
 }
 
-/// Writer that escapes what a terminal obeys.
+/// Writer that escapes characters that would control a terminal, including line ends and tabs.
 struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl Write for OneLine<'_, '_> {

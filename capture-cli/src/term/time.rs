@@ -12,20 +12,20 @@ use std::{
 };
 use wqcap_engine::config::Span;
 
-/// Point in time, in nanoseconds since 1970.
+/// Point in time that a user typed, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimePoint(pub u64);
 
-/// Reason why a text is not a point in time.
+/// Reason why a text that a user typed is not a point in time.
 #[derive(Debug, thiserror::Error)]
 pub enum TimePointError {
     /// The clock of this machine is before 1970.
     #[error("this machine's clock is before 1970")]
     Before1970(#[from] SystemTimeError),
     /// The clock of this machine is beyond the year 2553.
-    #[error("this machine's clock is far off")]
+    #[error("this machine's clock is far off; set it")]
     FarOff,
-    /// The duration after a sign is invalid.
+    /// The duration after a sign (`-10m`, `+10m`) is invalid.
     #[error("{0}")]
     Span(<Span as FromStr>::Err),
     /// The text has none of the forms of a point in time.
@@ -58,7 +58,7 @@ impl FromStr for TimePoint {
     }
 }
 
-/// Formats the point in time in UTC as in RFC 3339.
+/// Formats the point in time in UTC, in the format of RFC 3339.
 impl fmt::Display for TimePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_nanosecond(self.0.into()) {
@@ -69,7 +69,8 @@ impl fmt::Display for TimePoint {
 }
 
 impl TimePoint {
-    /// Parses a point in time. Relative ones count from `now`, and local ones are in `zone`.
+    /// Parses a point in time that a user typed. Relative times count from `now`, and local times
+    /// are in `zone`.
     fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, TimePointError> {
         let text = text.trim();
         if text == "now" {
@@ -97,7 +98,7 @@ impl TimePoint {
     }
 }
 
-/// Parses a local time: a date, a date with a time, or a time of today.
+/// Parses a local time that a user typed: a date, a date with a time, or a time of today.
 fn civil(text: &str, now: u64, zone: &TimeZone) -> Result<DateTime, TimePointError> {
     if let Ok(civil) = text.parse() {
         return Ok(civil);
@@ -107,7 +108,7 @@ fn civil(text: &str, now: u64, zone: &TimeZone) -> Result<DateTime, TimePointErr
     Ok(zone.to_datetime(now).date().to_datetime(time))
 }
 
-/// Converts a local time, which must occur exactly once.
+/// Converts a local time to a time stamp; the local time must occur exactly once in `zone`.
 fn local(civil: DateTime, zone: &TimeZone) -> Result<Timestamp, TimePointError> {
     let at = |offset: Offset| {
         let stamp = offset.to_timestamp(civil);

@@ -17,22 +17,23 @@ use std::{
 };
 use wqcap_core::text::shortened;
 
-/// Number of audit lines without effect that a peer gets before the rate limit applies.
+/// Number of audit lines on requests without effect that a peer gets before the rate limit applies.
 const BURST: u32 = 8;
-/// Interval between two audit lines without effect of a rate-limited peer.
+/// Interval between two audit lines on requests without effect of a rate-limited peer.
 const EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of peers with their own rate limit of audit lines; all other peers share one
+/// Maximum number of peers with a separate rate limit of audit lines; all other peers share one
 /// limit.
 const PEERS: usize = 64;
 /// Maximum length in bytes of a command in the audit trail.
 const LONGEST: usize = 256;
-/// Maximum length in bytes of a value, before or after a change, and of a reason in the audit trail.
+/// Maximum length in bytes of a value, before or after a change, and of a reason in the audit
+/// trail.
 const LONGEST_VALUE: usize = 1024;
 
 static BOUNDS: Mutex<PeerLimits> = Mutex::new(PeerLimits(BTreeMap::new()));
 
-/// Origin of a request: its name in the audit trail, and the name under which its audit lines are
-/// limited.
+/// Peer that sent a request or signal: its name in the audit trail, and the name under which its
+/// audit lines are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     name: String,
@@ -40,7 +41,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates the audit trail's peer for a process, whose IDs the kernel guarantees.
+    /// Creates the peer for a process, whose user and process IDs the kernel guarantees, for the
+    /// audit trail.
     #[must_use]
     pub fn process(uid: u32, pid: i32) -> Self {
         Self {
@@ -49,7 +51,8 @@ impl Peer {
         }
     }
 
-    /// Creates the audit trail's peer for any other origin: a key at an address, or the kernel.
+    /// Creates the peer for any other origin of a request, such as a key at an address, for the
+    /// audit trail.
     pub fn named(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
@@ -58,15 +61,15 @@ impl Peer {
         }
     }
 
-    /// Returns the peer with another name for the limit of its audit lines.
+    /// Returns the peer with another name for the rate limit of its audit lines.
     #[must_use]
     pub fn limited_as(self, bound: String) -> Self {
         Self { bound, ..self }
     }
 }
 
-/// Writes to the audit trail that a request for stored data was answered. `result` says how
-/// completely, `new` what the answer had, and `why` what it lacks.
+/// Writes to the audit trail that a request for stored data was answered. `result` states whether
+/// completely, `new` describes the answer, and `why` its missing part.
 pub fn log_answer(who: &Peer, what: &str, result: &str, new: &str, why: Option<&str>) {
     AuditLine {
         new: Some(new),
@@ -76,8 +79,8 @@ pub fn log_answer(who: &Peer, what: &str, result: &str, new: &str, why: Option<&
     .write();
 }
 
-/// Writes to the audit trail that a request which may be frequent was answered or refused. Each peer
-/// has a limit of such lines, and omitted ones are counted.
+/// Writes to the audit trail that a request was answered or refused that may be frequent. Each peer
+/// has a limit of such lines; omitted lines are counted.
 pub fn log_frequent(who: &Peer, what: &str, result: &str, why: Option<&str>) {
     without_effect(&AuditLine {
         why,
@@ -129,7 +132,7 @@ pub fn log_signal(who: &Peer, name: &str, new: &str) {
 }
 
 /// Writes that `lines` lines of the audit trail were dropped because stderr was not read. The
-/// program that writes the log calls this function when there is room again.
+/// writer of the log calls this function when its queue has room again.
 pub fn log_dropped(lines: u64) {
     AuditLine {
         why: Some("stderr was not read, and the queue of lines was full"),
@@ -152,7 +155,7 @@ pub fn write_left_out() {
     }
 }
 
-/// Returns a command with its arguments on one line, for the audit trail.
+/// Returns a control command with its arguments on one line, for the audit trail.
 #[must_use]
 pub fn describe(command: &Command) -> String {
     let value = serde_json::to_value(command).unwrap_or_default();
@@ -225,11 +228,11 @@ impl<'a> AuditLine<'a> {
     }
 }
 
-/// Rate limits of the audit lines of all peers, by peer name.
+/// Rate limits of the audit lines of all peers, by the peers' limit names.
 struct PeerLimits(BTreeMap<String, PeerLimit>);
 
-/// Rate limit of one peer: the audit lines that it still gets, the time of the last refill, and the
-/// number of omitted lines.
+/// Rate limit of the audit lines of one peer: the number of lines that the peer still gets, the
+/// time of the last refill, and the number of omitted lines.
 struct PeerLimit {
     lines: u32,
     since: Instant,
@@ -251,7 +254,8 @@ impl PeerLimit {
 }
 
 impl PeerLimits {
-    /// Returns the number of audit lines omitted before, if a line of this peer may be written now.
+    /// Returns the number of audit lines of the peer omitted before, if a line may be written now;
+    /// `None`: the line is omitted.
     fn admit(&mut self, peer: &str, now: Instant) -> Option<u64> {
         self.0.retain(|_, it| {
             it.refill(now);

@@ -1,4 +1,4 @@
-//! The seam between a capture and the code that takes its frames.
+//! Interface between a capture and the code that takes its frames: frames, consumers and verdicts.
 
 use crate::stats::VerdictCounts;
 
@@ -45,13 +45,14 @@ impl<'a> Frame<'a> {
 /// Frame check sequence of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fcs {
-    /// The bytes of the FCS in wire order.
+    /// Bytes of the frame check sequence, in the order in which they were on the wire.
     pub bytes: [u8; FCS_LEN],
     /// `true` if the FCS was checked and does not match the frame.
     pub bad: bool,
 }
 
-/// Verdict of a consumer on one frame: the ledger line that counts the frame.
+/// Verdict of a consumer on one received frame. It selects the line of the ledger (the counts of
+/// frames by outcome) that counts the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -63,7 +64,8 @@ pub enum Verdict {
     SampledOut,
     /// Verdict for a frame that repeats an earlier kept frame.
     Deduplicated,
-    /// Verdict for a frame beyond the cutoff of its flow.
+    /// Verdict for a frame that is left out because its flow exceeds its cutoff, the configured
+    /// limit of captured data per flow.
     CutOff,
     /// Verdict for a frame that is lost because the write buffers are full.
     DroppedStorage,
@@ -75,8 +77,8 @@ pub enum Verdict {
 ///
 /// Only [`Consumer::frame`] is required. `Capture::start_with` of `wqcap-engine` runs a consumer.
 pub trait Consumer: Send {
-    /// Takes one frame and returns the ledger line that counts it. The frame's bytes are valid
-    /// until the call returns.
+    /// Takes one frame and returns its verdict, which selects the ledger line that counts the
+    /// frame. The frame's bytes are valid until the call returns.
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict;
     /// Marks the beginning of a batch of frames. A consumer reads state that other threads change
     /// here, once per batch.
@@ -123,7 +125,7 @@ impl Consumer for Count {
 /// Queue and parser number that identify a consumer within a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConsumerPlace {
-    /// Number of the consumer's queue, from 0.
+    /// Number of the consumer's receive queue, from 0.
     pub queue: u16,
     /// Number of the consumer's parser thread within its queue, from 0; 0 if the receive loop runs
     /// the consumer.
@@ -131,7 +133,7 @@ pub struct ConsumerPlace {
 }
 
 impl VerdictCounts {
-    /// Counts one more frame of `len` bytes on the wire under its verdict.
+    /// Counts one more frame, of `len` bytes on the wire without FCS, under its verdict.
     #[inline]
     pub fn count(&mut self, verdict: Verdict, len: u32) {
         match verdict {
@@ -144,8 +146,8 @@ impl VerdictCounts {
         }
     }
 
-    /// Returns the counts with one more frame of a rare verdict. It is not inlined, so that the
-    /// code for the usual verdicts stays short.
+    /// Returns the counts with one more frame of a rare verdict. The function is not inlined, so
+    /// that the code for the usual verdicts stays short.
     #[inline(never)]
     fn with_rare(mut self, verdict: Verdict) -> Self {
         match verdict {

@@ -11,9 +11,9 @@ pub enum ResourceError {
     File {
         /// Configuration key or role of the file, for example `output.dir`.
         what: &'static str,
-        /// Path of the file that failed.
+        /// Path of the file that cannot be used.
         path: String,
-        /// Error of the system for the file.
+        /// Error that the system returned for the file.
         source: io::Error,
     },
     /// Error of memory, a thread or another resource that the process cannot create.
@@ -21,7 +21,7 @@ pub enum ResourceError {
     System {
         /// Failed operation or refused resource, with its size if it has one.
         what: String,
-        /// Error of the system for the resource.
+        /// Error that the system returned for the resource.
         source: io::Error,
     },
 }

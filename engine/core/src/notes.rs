@@ -5,12 +5,13 @@ use crate::text::{counted, shortened};
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 
-/// Maximum number of notes of a run; further ones are counted, and are in the log.
+/// Maximum number of notes that a run keeps; further notes are only counted here and are in the
+/// log.
 const MOST: usize = 1000;
-/// Maximum length of a note in bytes; a longer one is shortened.
+/// Maximum length in bytes of a run's note; a longer note is shortened.
 const LONGEST: usize = 1024;
 
-/// Notes of a run: events that matter to readers of the files, one line each, oldest first.
+/// Notes of a run: events that matter to readers of its capture files, one line each, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunNotes {
     lines: Vec<String>,
@@ -19,8 +20,8 @@ pub struct RunNotes {
 }
 
 impl RunNotes {
-    /// Adds a note. A note of more than 1 KiB is shortened, and notes after the first 1000 are only
-    /// counted.
+    /// Adds a note of the run. A note of more than 1 KiB is shortened, and notes after the first
+    /// 1000 are only counted.
     pub fn push(&mut self, note: &str) {
         if self.lines.len() < MOST {
             self.lines.push(shortened(note, LONGEST).into_owned());
@@ -35,7 +36,8 @@ impl RunNotes {
         self.left_out += later.left_out;
     }
 
-    /// Returns the notes, and behind them a line with the number of those that were left out.
+    /// Returns the notes of the run, and behind them a line with the number of notes that were left
+    /// out.
     pub fn lines(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let count = counted(self.left_out, "further note");
         let rest = (self.left_out > 0)

@@ -16,8 +16,8 @@ pub fn counted<N: Display + PartialEq + From<u8>>(n: N, one: &str) -> String {
     format!("{n} {one}{plural}")
 }
 
-/// Returns a text whose part from another source has at most `most` bytes: a longer one ends with the
-/// number of bytes that were left out.
+/// Shortens a text to at most `most` bytes for a message. A longer text is cut there and followed
+/// by the number of bytes that were left out.
 #[must_use]
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {

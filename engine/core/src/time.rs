@@ -26,7 +26,7 @@ pub fn system_ns() -> u64 {
         .map_or(0, nanos)
 }
 
-/// Converts a duration to nanoseconds; a longer one than `u64` holds becomes `u64::MAX`.
+/// Converts a duration to nanoseconds, at most `u64::MAX`.
 #[must_use]
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! Recovery of files that a crash or a power cut left open.
+//! Recovery of capture files that a crash or a power cut left open, with names that end in `.part`.
 //!
 //! May import: [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
@@ -51,47 +51,47 @@ pub struct RecoveredFile {
     /// Final path of the recovered file, if it was renamed.
     #[serde(serialize_with = "path_text::serialize_optional")]
     pub path: Option<PathBuf>,
-    /// Result of the file's recovery.
+    /// Result of the recovery of the `.part` file.
     pub outcome: RecoveryOutcome,
     /// Number of complete records in the recovered file.
     pub records: u64,
-    /// Number of bytes that the recovery kept.
+    /// Number of bytes of the `.part` file that the recovery kept.
     pub kept: u64,
-    /// Number of bytes that the recovery truncated.
+    /// Number of bytes of the `.part` file that the recovery cut off.
     pub cut: u64,
-    /// Description of the bytes that the recovery truncated, or its error.
+    /// Description of the bytes that the recovery cut off, or the error of the recovery.
     pub problem: Option<String>,
 }
 
-/// Reason why a `.part` file cannot be finished.
+/// Reason why the recovery cannot finish a `.part` file.
 #[derive(Debug, thiserror::Error)]
 enum RecoveryError {
-    /// A system call fails.
+    /// A system call of the recovery fails.
     #[error("recovery cannot {step}: {source}; the .part file keeps its name")]
     Io {
-        /// Step of the recovery that fails.
+        /// Step of the recovery that fails, such as `read the file`.
         step: &'static str,
         source: io::Error,
     },
-    /// The content is damaged before its first complete record.
+    /// The `.part` file is damaged before its first complete record.
     #[error("recovery cannot read the file: {0}; the .part file keeps its name")]
     Content(#[from] ReadError),
-    /// The content of a compressed file ends within a record.
+    /// The last complete compressed frame of the `.part` file ends within a record.
     #[error(
         "recovery cannot read the file: the last complete compressed frame ends within a record; the .part file keeps its name"
     )]
     TornRecord,
-    /// Records may follow a damaged one.
+    /// Records may follow a damaged record of the `.part` file, since too many bytes follow it.
     #[error(
         "{problem}; {rest} bytes follow, which no crash explains, so nothing is cut off: `wqcap merge -o OUT FILE` reads what is before the damage; the .part file keeps its name"
     )]
     Damaged {
-        /// Description of the damaged record.
+        /// Description of the damaged record in the `.part` file.
         problem: String,
-        /// Number of bytes from the damaged record on.
+        /// Number of bytes in the `.part` file from the damaged record on.
         rest: u64,
     },
-    /// Another file has the final name.
+    /// Another file already has the final name of the `.part` file.
     #[error(
         "the file {} exists already and is not overwritten; move this file or the .part file elsewhere",
         .0.display()
@@ -99,12 +99,12 @@ enum RecoveryError {
     Exists(PathBuf),
 }
 
-/// Returns a conversion of the system errors of a recovery's step.
+/// Returns a function that converts a system error into the error of this step of a recovery.
 fn failed(step: &'static str) -> impl Fn(io::Error) -> RecoveryError {
     move |source| RecoveryError::Io { step, source }
 }
 
-/// Step that reads the content of a `.part` file.
+/// Recovery step that reads the content of a `.part` file.
 const READING: &str = "read the file";
 
 /// Recovers the `.part` files of a folder and its subfolders, in name order.
@@ -240,14 +240,15 @@ fn attempt(
     Ok(RecoveryOutcome::Finished)
 }
 
-/// Length in bytes of what a crash may leave behind the last complete record: a torn record, and a
-/// hole for each page that was not written. It has more than the longest record.
+/// Maximum length in bytes of the rest that a crash may leave behind the last complete record of a
+/// `.part` file: a torn record, and a hole for each page that was not written. It has more than the
+/// longest record.
 const TRACE: u64 = 2 << 20;
 
-/// Returns `true` if a sector of zeros is within [`TRACE`] bytes from `sound` on: the file system did not
-/// write it before a crash.
+/// Returns `true` if a sector of zeros is within [`TRACE`] bytes from offset `sound` of a `.part`
+/// file on, which the file system did not write before a crash.
 fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
-    /// Length of a sector in bytes.
+    /// Length of a disk sector in bytes.
     const SECTOR: usize = 512;
     let from = sound.next_multiple_of(SECTOR as u64);
     let mut bytes = vec![0; TRACE as usize - SECTOR];
@@ -256,9 +257,9 @@ fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
     Ok(sectors.any(|it| it.iter().all(|byte| *byte == 0)))
 }
 
-/// Counts the complete records of a `.part` file and returns the end of the last one. A file that
-/// is damaged before its first complete record is an error, so that it is not removed. So is damage
-/// that no crash explains, in a file of `len` bytes that is not compressed.
+/// Counts the complete records of a `.part` file and returns the offset of the end of the last one.
+/// A file that is damaged before its first complete record is an error, so that it is not removed.
+/// Damage that no crash explains is an error too, in a file of `len` bytes that is not compressed.
 fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, RecoveryError> {
     let mut source = Decompressor::new(file).map_err(failed(READING))?;
     if source.is_compressed() {
@@ -297,8 +298,8 @@ fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, R
     Ok(sound)
 }
 
-/// Counts the complete records of a compressed `.part` file and returns the end of the last
-/// complete compressed frame. Compressed frames hold complete records.
+/// Counts the complete records of a compressed `.part` file and returns the offset of the end of
+/// the last complete compressed frame. Compressed frames hold complete records.
 fn measure_compressed(
     file: Guarded<'_>,
     frames: &mut Decompressor<Guarded<'_>>,
@@ -325,7 +326,7 @@ fn measure_compressed(
     Ok(end)
 }
 
-/// Reader of a `.part` file that fails once the recovery is to stop. Sparse files may be too long
+/// Reader of a `.part` file that fails once the recovery should stop. Sparse files may be too long
 /// to be read to their end.
 #[derive(Clone, Copy)]
 struct Guarded<'a> {
@@ -367,7 +368,8 @@ mod tests {
         all.remove(0)
     }
 
-    /// Returns a temporary folder, in memory where possible: each of hundreds of files is synced.
+    /// Returns a temporary folder, in memory where possible: each of hundreds of files in it is
+    /// synced.
     fn scratch() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
@@ -527,7 +529,7 @@ mod tests {
         assert!(dir.path().join("tap-7.pcapng").exists() && !theirs.exists());
     }
 
-    /// The mark counts for any file name and any compression.
+    /// The capture mark in a pcap header counts for any file name and any compression.
     #[test]
     fn a_pcap_file_of_any_name_is_recognised_by_the_mark_in_its_header() {
         let (file, starts) = written(FileFormat::Pcap, 3);

@@ -1,4 +1,5 @@
-//! Observer of the frames that pass the reductions: live statistics and flow records.
+//! Observer of the frames that pass the reductions (filter, deduplication, sampling): live
+//! statistics and flow records.
 //!
 //! An observer receives each whole frame that the reductions keep, with its headers parsed once for
 //! all users. Frames that a flow's cutoff then leaves out, or that the sink cannot store, have been
@@ -40,7 +41,7 @@ impl Observer {
         self.live.is_some()
     }
 
-    /// Starts a batch of frames for the observers.
+    /// Starts a batch of frames for live statistics and flow records.
     #[inline]
     pub fn batch(&mut self) {
         #[cfg(feature = "records")]
@@ -50,7 +51,7 @@ impl Observer {
     }
 
     /// Counts a frame with its outermost and innermost headers in live statistics and flow records.
-    /// Out of line, so that stages without an active observer keep their registers.
+    /// The function is not inlined, so that stages without an active observer keep their registers.
     #[inline(never)]
     pub fn count(&mut self, frame: &Frame<'_>, headers: [&Headers; 2]) {
         self.count_live(frame, headers);
@@ -61,8 +62,8 @@ impl Observer {
         }
     }
 
-    /// Counts a frame like [`Observer::count`], and returns `true` if the limit of its flow cuts it
-    /// off. `place` is the flow of the frame. Flow records must follow limits.
+    /// Counts a frame like [`Observer::count`], and returns `true` if the frame is beyond the
+    /// cutoff limit of its flow, given by `place`. Flow records must apply the limits of a cutoff.
     #[cfg(feature = "records")]
     #[inline(never)]
     pub fn count_and_cut(
@@ -84,7 +85,7 @@ impl Observer {
         }
     }
 
-    /// Counts frames that were lost before the observers: flow records miss them.
+    /// Counts frames that were lost before the observers, as missed by the flow records.
     #[cfg_attr(
         not(feature = "records"),
         expect(unused_variables, reason = "only flow records miss frames")
@@ -96,7 +97,8 @@ impl Observer {
         }
     }
 
-    /// Ends a batch of frames for the observers: all its frames have been processed.
+    /// Ends a batch of frames for live statistics and flow records: all its frames have been
+    /// processed.
     #[inline]
     pub fn end_batch(&mut self) {
         #[cfg(feature = "records")]
@@ -108,7 +110,7 @@ impl Observer {
         }
     }
 
-    /// Advances the observers' time while the queue is empty.
+    /// Advances the time of live statistics and flow records while the queue is empty.
     pub fn idle(&mut self) {
         if let Some(live) = &mut self.live {
             live.idle();
@@ -120,15 +122,15 @@ impl Observer {
     }
 }
 
-/// Attributes of the observers of a capture.
+/// Settings from which the observers of a capture's frames are created.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserversAttr<'a> {
-    /// Labels of the ports that each queue's frames come from. There is one entry for each queue,
-    /// or a single one for all queues after their frames are merged.
+    /// Labels of the ports that each queue's frames come from. The list has one entry for each
+    /// queue, or a single one for all queues after their frames are merged.
     pub ports: &'a [PortLabels],
     /// Number of observers of each queue: one, or one for each of its parsers.
     pub each: usize,
-    /// `true` to collect live statistics.
+    /// `true` if live statistics are collected.
     pub statistics: bool,
     /// `true` if frame time stamps are the system's time, and frames are observed while they hold
     /// their buffers. Hold times are recorded only then.
@@ -137,12 +139,12 @@ pub struct ObserversAttr<'a> {
     pub flows: Option<&'a FlowsPlan>,
 }
 
-/// Observers of the frames of all queues.
+/// Observers of the frames of all queues, for live statistics and flow records.
 pub struct Observers {
     statistics: Option<Statistics>,
-    /// Set when frame time stamps are system time.
+    /// `true` if frame time stamps are system time.
     system_time: bool,
-    /// Labels of the ports that each queue's frames come from.
+    /// Labels of the ports that each queue's frames come from, one entry per queue.
     #[cfg(feature = "records")]
     ports: Vec<PortLabels>,
     /// Number of observers of each receive queue.

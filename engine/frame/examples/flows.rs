@@ -1,4 +1,4 @@
-//! Example: counts the frames per flow of a capture file, after a filter.
+//! Example: counts the frames of each flow in a capture file, after a packet filter.
 //!
 //!     cargo run -p wqcap-frame --example flows -- trace.pcap "tcp port 443 or udp port 53"
 

@@ -1,4 +1,4 @@
-//! Helpers for fields in network byte order and for headers of fixed length.
+//! Helpers for header fields in network byte order and for headers of fixed length.
 
 /// Returns the 16-bit value of two big-endian bytes.
 #[inline]
@@ -14,7 +14,7 @@ macro_rules! fixed_header {
         pub struct $name<'a>(&'a [u8; $len]);
 
         impl<'a> $name<'a> {
-            /// Length of this header type in bytes.
+            /// Length of this type of header in bytes.
             pub const LEN: usize = $len;
 
             /// Checks that all bytes of a fixed-length header are present.
@@ -30,8 +30,8 @@ macro_rules! fixed_header {
 }
 pub(crate) use fixed_header;
 
-/// Declares a parsed header of variable length, with its length and the type of what follows. The
-/// module adds the constructor.
+/// Declares a parsed header of variable length, with its length and the type of the next header.
+/// The module adds the constructor.
 macro_rules! parsed_header {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -48,7 +48,7 @@ macro_rules! parsed_header {
                 self.len
             }
 
-            /// Returns the type of the header or frame that follows this header.
+            /// Returns the type of the header or payload that follows this header.
             #[must_use]
             pub fn next(&self) -> Next {
                 self.next

@@ -23,14 +23,14 @@ use wqcap_core::error::ResourceError;
 const HUGE_PAGE: usize = 2 << 20;
 /// Size in bytes of the smallest memory pages.
 const PAGE: usize = 4096;
-/// Bytes of memory made resident by one call, which blocks every mmap(2) of the process while it
-/// runs.
+/// Number of bytes of memory that one call makes resident. The call blocks every mmap(2) of the
+/// process while it runs.
 const TOUCH: usize = 2 << 20;
 
 /// Kind of memory pages that back a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Reserved huge pages of the system (`vm.nr_hugepages`).
+    /// Huge pages that the system has reserved (`vm.nr_hugepages`).
     Huge,
     /// Ordinary pages, with transparent huge pages requested.
     Ordinary,
@@ -69,7 +69,7 @@ fn refusal(bytes: usize, source: io::Error) -> ResourceError {
     }
 }
 
-/// Memory that was mapped with one call.
+/// Mapping of memory by one call of mmap(2), which memory regions share.
 struct Mapping {
     start: *mut u8,
     len: usize,
@@ -194,7 +194,8 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Returns the first `len` bytes, at most all, of a memory region that no device writes to.
+    /// Returns the first `len` bytes, or all if there are fewer, of a memory region that no device
+    /// writes to.
     #[inline]
     #[must_use]
     pub fn as_slice(&self, len: usize) -> &[u8] {

@@ -23,20 +23,20 @@ use std::net::IpAddr;
 /// | 108..236 | boot file, or more options |
 /// | 236..240 | magic cookie; options follow |
 const OPTIONS: usize = 240;
-/// Magic cookie before the options of a DHCP message.
+/// Magic cookie (fixed value) before the options of a DHCP message.
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
 const HOST_NAME: u8 = 12;
 const REQUESTED: u8 = 50;
-/// Option that states which of the fields of server name and boot file contain options: RFC 2132
-/// section 9.3.
+/// Code of the DHCP option that states which of the fields of server name and boot file contain
+/// options: RFC 2132 section 9.3.
 const OVERLOAD: u8 = 52;
 const TYPE: u8 = 53;
 const CLIENT_FQDN: u8 = 81;
-/// Flag of option 81: the name is in the wire format of DNS.
+/// Flag of DHCP option 81 (client FQDN): the name is in the wire format of DNS.
 const WIRE_FORMAT: u8 = 4;
 const END: u8 = 255;
-/// Names of the DHCP message types 1 to 8: RFC 2131 section 3.1, table 2.
+/// Names of the DHCP message types 1 to 8, in this order: RFC 2131 section 3.1, table 2.
 const TYPES: [&str; 8] = [
     "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
 ];
@@ -102,7 +102,7 @@ impl DhcpMessage {
         Ok(message)
     }
 
-    /// Records the values of the options of a DHCP message.
+    /// Stores the values of the options of a DHCP message in its fields.
     fn record(&mut self, options: &DhcpOptions) {
         // Some clients end the name with a null byte.
         let name = |it: &[u8]| text(it.strip_suffix(&[0]).unwrap_or(it));
@@ -140,7 +140,7 @@ struct DhcpOptions {
 }
 
 impl DhcpOptions {
-    /// Adds the options in a field of a DHCP message.
+    /// Adds the options in `rest`, a field of a DHCP message, to those found before.
     fn add(&mut self, mut rest: &[u8]) {
         loop {
             rest = match *rest {

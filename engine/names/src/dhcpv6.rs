@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 const RELAY: usize = 34;
 const RELAY_FORW: u8 = 12;
 const RELAY_REPL: u8 = 13;
-/// Names of the DHCPv6 message types 1 to 11: RFC 8415 section 7.3.
+/// Names of the DHCPv6 message types 1 to 11, in this order: RFC 8415 section 7.3.
 const TYPES: [&str; 11] = [
     "SOLICIT",
     "ADVERTISE",
@@ -38,7 +38,7 @@ const IA_TA: u16 = 4;
 const IA_ADDRESS: u16 = 5;
 const RELAY_MESSAGE: u16 = 9;
 const CLIENT_FQDN: u16 = 39;
-/// Option of a DHCPv6 relay with the client's link-layer address: RFC 6939.
+/// Code of the DHCPv6 relay option with the client's link-layer address: RFC 6939.
 const CLIENT_LINK_LAYER: u16 = 79;
 /// Maximum length of a DHCPv6 client's DUID in bytes: RFC 8415 section 11.1.
 const MOST_DUID: usize = 130;
@@ -126,9 +126,9 @@ fn option<'a>(rest: &mut &'a [u8], is_damaged: &mut bool) -> Option<(u16, &'a [u
     None
 }
 
-/// Returns the first address in the options of a DHCPv6 identity association. With `is_given`,
-/// addresses with a valid lifetime of 0 are skipped, because a server thus withdraws an address.
-/// Sets `is_damaged` if an option is truncated.
+/// Returns the first address in the options of a DHCPv6 identity association. If `is_given` is set,
+/// addresses with a valid lifetime of 0 are skipped, because a server withdraws an address that
+/// way. Sets `is_damaged` if an option is truncated.
 fn address(mut options: &[u8], is_given: bool, is_damaged: &mut bool) -> Option<Ipv6Addr> {
     while let Some((code, value)) = option(&mut options, is_damaged) {
         if code != IA_ADDRESS {
@@ -174,7 +174,7 @@ mod tests {
         [&[kind, 1, 2, 3][..], &options.concat()].concat()
     }
 
-    /// Encapsulates a message in a relay message.
+    /// Encapsulates a DHCPv6 message in a relay message.
     fn relayed(kind: u8, options: &[Vec<u8>], inner: &[u8]) -> Vec<u8> {
         let mut bytes = vec![kind, 0];
         bytes.extend([0; 32]);
@@ -187,7 +187,7 @@ mod tests {
         DhcpMessage::read_v6(&message(kind, options)).unwrap()
     }
 
-    /// Builds an address option with a valid lifetime of `valid` seconds.
+    /// Builds a DHCPv6 address option with a valid lifetime of `valid` seconds.
     fn address_option(address: Ipv6Addr, valid: u8) -> Vec<u8> {
         let times = [0, 0, 0, 0, 0, 0, 0, valid];
         option(IA_ADDRESS, &[&address.octets()[..], &times].concat())

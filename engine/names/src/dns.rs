@@ -7,7 +7,7 @@ use domain::base::Message;
 /// Maximum number of questions that are parsed per DNS message. Servers answer only one.
 const MOST_QUESTIONS: usize = 16;
 
-/// Parsed DNS query or answer.
+/// Parsed DNS query or answer: identifier, response code and questions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsMessage {
     /// DNS identifier that is equal in a query and its answer.
@@ -20,7 +20,7 @@ pub struct DnsMessage {
     pub questions: Vec<Question>,
 }
 
-/// Question of a DNS message.
+/// Question of a DNS message: a name and a record type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Question {
@@ -92,7 +92,8 @@ pub(crate) fn is_framed(bytes: &[u8]) -> bool {
     has_header && has_code && has_few_questions
 }
 
-/// Splits a stream of DNS over TCP: see [`crate::PayloadKind::split`].
+/// Splits a stream of DNS over TCP into a part that can be parsed and a part that is not needed:
+/// see [`crate::PayloadKind::split`].
 pub(crate) fn split(stream: &[u8]) -> (usize, usize) {
     let mut at = 0;
     loop {
@@ -118,7 +119,7 @@ pub(crate) fn split(stream: &[u8]) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Builds a message of header and questions.
+    /// Builds a DNS message of header and questions.
     fn message(flags: [u8; 2], questions: &[(&[u8], u16)], answers: u8) -> Vec<u8> {
         let mut bytes = vec![0x12, 0x34, flags[0], flags[1]];
         let count = u8::try_from(questions.len()).unwrap();
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!((messages.len(), ended), (1, Err(PayloadError)));
     }
 
-    /// Builds a message in a stream, with further `records` bytes.
+    /// Builds a DNS message as in a TCP stream, with further `records` bytes.
     fn framed(records: usize) -> Vec<u8> {
         let mut one = message([1, 0], &[(NAME, 28)], 0);
         one.resize(one.len() + records, 0);

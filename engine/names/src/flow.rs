@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Names {
-    /// Server name (SNI) in the client's hello of TLS or QUIC.
+    /// Server name (SNI) in the client's hello of TLS or QUIC; `None`: none was found.
     pub tls_sni: Option<String>,
     /// Application protocols (ALPN) offered in the client's hello, separated by commas.
     pub tls_alpn: Option<String>,
@@ -20,18 +20,18 @@ pub struct Names {
     pub tls_version: Option<u16>,
     /// JA4 fingerprint of the client's hello.
     pub ja4: Option<String>,
-    /// Method of the flow's first HTTP request.
+    /// Method of the flow's first HTTP request, such as `GET`.
     pub http_method: Option<String>,
-    /// Host of the flow's first HTTP request.
+    /// Host name in the flow's first HTTP request.
     pub http_host: Option<String>,
-    /// Status of the flow's first HTTP response.
+    /// Status code of the flow's first HTTP response.
     pub http_status: Option<u16>,
     /// SSH identification lines of the flow, one per direction.
     pub ssh: [Option<String>; 2],
 }
 
 impl Names {
-    /// Returns all text names that were found in the flow.
+    /// Returns all names of the flow that are texts.
     fn texts(&self) -> impl Iterator<Item = &String> {
         let [there, back] = &self.ssh;
         let all = [
@@ -47,10 +47,10 @@ impl Names {
     }
 }
 
-/// Progress of parsing the hello of a QUIC client.
+/// Progress of parsing the hello of a QUIC client, which may come in several pieces.
 #[derive(Default)]
 enum Quic {
-    /// No piece of the QUIC client's hello has been received.
+    /// No piece of the QUIC client's hello has been received yet.
     #[default]
     Unknown,
     /// Some pieces of the QUIC client's hello have been received, in the given direction.
@@ -67,11 +67,11 @@ pub struct FlowNames {
 }
 
 impl FlowNames {
-    /// Parses a payload of the flow, or as many of its bytes as [`crate::PayloadKind::wanted`]
-    /// returns. `way` is the direction, 0 or 1.
+    /// Parses a payload of the flow for names, or as many of its bytes as
+    /// [`crate::PayloadKind::wanted`] returns. `way` is the direction, 0 or 1.
     ///
     /// # Errors
-    /// The payload is not of this protocol, or it is truncated.
+    /// The payload is not of the protocol `protocol`, or it is truncated.
     pub fn read(
         &mut self,
         protocol: Protocol,
@@ -105,7 +105,7 @@ impl FlowNames {
         Ok(())
     }
 
-    /// Records the names in a TLS hello.
+    /// Stores the names in a TLS hello of the flow.
     fn record_hello(&mut self, hello: Hello) {
         match hello {
             Hello::Client { sni, alpn, ja4 } => {
@@ -165,13 +165,13 @@ impl FlowNames {
         &self.names
     }
 
-    /// Returns the names of a flow that has ended; `None` if no name was found.
+    /// Returns the names found in a flow that has ended; `None` if no name was found.
     #[must_use]
     pub fn into_names(self) -> Option<Names> {
         (self.names != Names::default()).then_some(self.names)
     }
 
-    /// Returns the memory in bytes that the names parser of this flow occupies.
+    /// Returns the memory in bytes that this names parser of one flow occupies.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let texts: usize = self.names.texts().map(String::capacity).sum();

@@ -8,10 +8,10 @@ use std::borrow::Cow;
 
 /// Maximum length in bytes of an HTTP method; the longest registered one has 17.
 pub(crate) const MOST_METHOD: usize = 23;
-/// Length in bytes of the start of an HTTP response that certainly has the status.
+/// Number of bytes from the start of an HTTP response that certainly contain the status.
 const MOST_STATUS: usize = 32;
 
-/// Names in the start line and header fields of an HTTP message.
+/// Names that the start line and header fields of an HTTP message contain.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HttpHead {
     Request {
@@ -36,8 +36,8 @@ pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
     })
 }
 
-/// Returns `true` if an HTTP request is truncated in its first line, or before its host. Used on the
-/// hot path; most requests are complete, which is checked first.
+/// Returns `true` if an HTTP request is truncated in its first line, or before its host. Called on
+/// the hot path; the function first checks if the request is complete, as most are.
 pub(crate) fn is_host_pending(bytes: &[u8]) -> bool {
     !bytes.ends_with(b"\r\n\r\n")
         && match RequestHead::parse(bytes) {
@@ -81,7 +81,8 @@ pub(crate) fn is_request(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// Returns the status of an HTTP response.
+/// Returns the status code of an HTTP response; `None` if the bytes do not begin with a status
+/// line.
 fn status(bytes: &[u8]) -> Option<u16> {
     let rest = bytes.strip_prefix(b"HTTP/")?;
     let version = rest.iter().position(|it| is_blank(*it))?;
@@ -98,7 +99,7 @@ struct RequestHead<'a> {
     method: &'a [u8],
     /// Authority of the request's target, or the value of its `Host` field.
     host: Option<Cow<'a, [u8]>>,
-    /// `true` if the first line is incomplete, or the host may still follow.
+    /// `true` if the first line of the request is incomplete, or the host may still follow.
     is_pending: bool,
 }
 
@@ -156,8 +157,8 @@ pub(crate) const fn is_token(byte: u8) -> bool {
         )
 }
 
-/// Returns the target in the rest of an HTTP request line, which may contain spaces; `None` if no
-/// version follows it.
+/// Returns the target in `line`, the rest of an HTTP request line after the method, which may
+/// contain spaces; `None` if no version follows it.
 fn target(line: &[u8]) -> Option<&[u8]> {
     let is_version = |at: &usize| {
         let word = line.get(*at..*at + 5);
@@ -168,8 +169,8 @@ fn target(line: &[u8]) -> Option<&[u8]> {
     Some(trim(&line[..version]))
 }
 
-/// Returns the authority in the target of an HTTP request: of a URI, or after `CONNECT`. `is_cut`:
-/// the target may continue after these bytes.
+/// Returns the authority in the target of an HTTP request: of a URI, or after `CONNECT`. `is_cut`
+/// is `true` if the target may continue after these bytes.
 fn authority<'a>(method: &[u8], target: &'a [u8], is_cut: bool) -> Option<&'a [u8]> {
     let is_scheme = |it: &[u8]| {
         it.iter()
@@ -193,9 +194,9 @@ fn authority<'a>(method: &[u8], target: &'a [u8], is_cut: bool) -> Option<&'a [u
     (!name.is_empty()).then_some(name)
 }
 
-/// Returns the value of the first `Host` field among the lines of an HTTP head, and `true` if it may
-/// still follow. A line that begins with a blank continues the field before it: RFC
-/// 9112 section 5.2.
+/// Returns the value of the first `Host` field among the lines of an HTTP head, and `true` if that
+/// field may still follow. A line that begins with a blank continues the field before it: RFC 9112
+/// section 5.2.
 fn host_field(mut rest: &[u8]) -> (Option<Cow<'_, [u8]>>, bool) {
     let mut host: Option<Cow<'_, [u8]>> = None;
     while let Some((line, behind)) = split_line(rest) {
@@ -221,8 +222,8 @@ fn host_field(mut rest: &[u8]) -> (Option<Cow<'_, [u8]>>, bool) {
     (host, is_pending)
 }
 
-/// Splits the first line, without its line end, from the bytes after it; `None` if the line is
-/// incomplete.
+/// Splits the first line of an HTTP head, without its line end, from the bytes after it; `None` if
+/// the line is incomplete.
 fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|it| *it == b'\n')?;
     let line = &bytes[..end];

@@ -66,7 +66,7 @@ impl Traits<'_> {
     }
 }
 
-/// Returns `true` for a TLS GREASE value, a reserved value without meaning: RFC 8701.
+/// Returns `true` for a TLS GREASE value, which is reserved and has no meaning: RFC 8701.
 fn is_grease(value: u16) -> bool {
     value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff
 }
@@ -120,7 +120,7 @@ fn digest(list: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the fields of the specification's example, with added GREASE values.
+    /// Returns the hello fields of the example in the JA4 specification, with added GREASE values.
     fn example() -> Traits<'static> {
         Traits {
             transport: 't',

@@ -1,4 +1,5 @@
-//! Classification of payloads for the hot path. For most payloads only the first byte is read.
+//! Classification of payloads for the hot path: whether a payload may contain a name. For most
+//! payloads only the first byte is read.
 
 use crate::{MAX_PAYLOAD, PayloadError, dns, http, quic, tls};
 use std::ops::Range;
@@ -9,7 +10,7 @@ const MOST_RESPONSE: usize = 1024;
 const MOST_SSH: usize = 255;
 /// UDP ports of DNS, multicast DNS (RFC 6762) and LLMNR (RFC 4795).
 const DNS_PORTS: [u16; 3] = [53, 5353, 5355];
-/// TCP port of DNS.
+/// Server port of DNS over TCP.
 const DNS_PORT: u16 = 53;
 /// UDP port of SSDP, which sends HTTP messages in datagrams: UPnP Device Architecture 2.0 section 1.
 const SSDP_PORT: u16 = 1900;
@@ -17,33 +18,33 @@ const SSDP_PORT: u16 = 1900;
 /// 14.1.
 const LEAST_QUIC: usize = 1200;
 
-/// Kind of a TCP or UDP payload, by its first bytes or its ports.
+/// Kind of a TCP or UDP payload that may contain a name, by its first bytes or its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// The payload is the first message of a flow, or of a later exchange in the same flow.
+    /// First message of a flow, or of a later exchange in the same flow, of this protocol.
     Beginning(Protocol),
-    /// The payload is a DNS message over UDP.
+    /// DNS message over UDP as the payload.
     Dns,
-    /// The payload is DNS messages over TCP, each preceded by its length.
+    /// DNS messages over TCP as the payload, each preceded by its length.
     DnsOverTcp,
-    /// The payload is a DHCP message for IPv4.
+    /// DHCP message for IPv4 as the payload.
     Dhcp,
-    /// The payload is a DHCPv6 message.
+    /// DHCPv6 message as the payload.
     Dhcpv6,
-    /// The payload is the start of a TCP stream's message, and is too short to be classified.
+    /// Start of a TCP stream's message that is too short to be classified.
     Undecided,
 }
 
 /// Protocol whose first messages contain a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TLS over TCP, by the hello of client or server.
+    /// TLS over TCP, recognised by the hello of client or server.
     Tls,
-    /// HTTP/1, by a request or response.
+    /// HTTP/1, recognised by a request or response.
     Http,
-    /// SSH, by the identification line.
+    /// SSH, recognised by the identification line.
     Ssh,
-    /// QUIC, by a datagram that begins with an Initial packet.
+    /// QUIC, recognised by a datagram that begins with an Initial packet.
     Quic,
 }
 
@@ -55,13 +56,13 @@ const fn word(text: &[u8; 4]) -> u32 {
 /// Lowest value of the first four bytes of a TLS handshake record, any version: RFC 8446 section
 /// 5.1.
 const TLS: u32 = 0x1603_0000;
-/// Highest value of the first four bytes of a TLS handshake record.
+/// Highest value of the first four bytes of a TLS handshake record, any version.
 const TLS_END: u32 = 0x1603_04ff;
 /// Plausible lengths of a TLS hello in bytes.
 const HELLO: Range<usize> = 35..16_384;
-/// First four bytes of an SSH identification line.
+/// First four bytes of an SSH identification line, as a big-endian number.
 const SSH: u32 = word(b"SSH-");
-/// First four bytes of an HTTP response.
+/// First four bytes of an HTTP response, as a big-endian number.
 const HTTP: u32 = word(b"HTTP");
 const GET: u32 = word(b"GET ");
 const HEAD: u32 = word(b"HEAD");
@@ -74,7 +75,7 @@ const TRACE: u32 = word(b"TRAC");
 const PATCH: u32 = word(b"PATC");
 
 impl PayloadKind {
-    /// Classifies the payload of a TCP segment; `None` if it contains no name.
+    /// Classifies the payload of a TCP segment between `ports`; `None` if it contains no name.
     #[inline]
     #[must_use]
     pub fn classify_tcp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
@@ -92,7 +93,7 @@ impl PayloadKind {
         None
     }
 
-    /// Classifies the payload of a UDP datagram; `None` if it contains no name.
+    /// Classifies the payload of a UDP datagram between `ports`; `None` if it contains no name.
     #[inline]
     #[must_use]
     pub fn classify_udp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
@@ -114,7 +115,7 @@ impl PayloadKind {
         is_quic.then_some(Self::Beginning(Protocol::Quic))
     }
 
-    /// Returns how many bytes from the start of a flow's `payload` are needed, at most
+    /// Returns how many bytes from the start of a flow's `payload` the names parser needs, at most
     /// [`MAX_PAYLOAD`]. The result exceeds the length of `payload` if the message continues in the
     /// next segments. A later call with the next segment appended may return less. DNS over TCP is
     /// split by [`PayloadKind::split`] instead.
@@ -160,8 +161,8 @@ impl PayloadKind {
         dns::split(stream)
     }
 
-    /// Returns `true` if each payload of this kind is parsed. Of the others, a flow may have many
-    /// that contain nothing new, or that only seem to be of their kind.
+    /// Returns `true` if each payload of this kind in a flow is parsed for names. Of other kinds, a
+    /// flow may have many payloads that contain nothing new, or that only seem to be of their kind.
     #[must_use]
     pub fn is_always_parsed(self, payload: &[u8]) -> bool {
         match self {
@@ -172,7 +173,7 @@ impl PayloadKind {
     }
 }
 
-/// Returns `true` if a payload of HTTP over UDP is a whole message.
+/// Returns `true` if a UDP payload that begins like HTTP is a whole message.
 #[cold]
 #[inline(never)]
 fn is_message(payload: &[u8]) -> bool {
@@ -182,12 +183,11 @@ fn is_message(payload: &[u8]) -> bool {
 /// Possible contents of a TCP payload, by its first byte.
 #[derive(Clone, Copy)]
 enum FirstByte {
-    /// No TLS handshake, SSH line or HTTP message begins with the byte.
+    /// First byte with which no TLS handshake, SSH line or HTTP message begins.
     Other,
-    /// An HTTP request or an empty line before it may begin with the byte.
+    /// First byte with which an HTTP request or an empty line before it may begin.
     Text,
-    /// The payload may be a TLS handshake record, or begin with one of the words of
-    /// [`classify_candidate`].
+    /// First byte of a TLS handshake record, or of one of the words of [`classify_candidate`].
     Known,
 }
 
@@ -210,12 +210,12 @@ static FIRST_BYTES: [FirstByte; 256] = {
     all
 };
 
-/// Bit mask of the highest bit of each byte.
+/// Bit mask of the highest bit of each of eight bytes.
 const HIGHEST: u64 = 0x8080_8080_8080_8080;
 
-/// Returns `true` if a payload may be text that begins with an HTTP method: a space or a line end is
-/// near, and the first four bytes are ASCII. Loads the payload's start without a loop. A payload
-/// shorter than that is not excluded.
+/// Returns `true` if a payload may be text that begins with an HTTP method: a space or a line end
+/// is near, and the first four bytes are ASCII. The function loads the first bytes without a loop;
+/// a shorter payload is not excluded.
 #[inline]
 fn is_text(payload: &[u8]) -> bool {
     let Some(([a, b, c], [])) = payload
@@ -233,14 +233,14 @@ fn is_text(payload: &[u8]) -> bool {
     is_ascii && (low(a) | low(b) | low(c)) & HIGHEST != 0
 }
 
-/// Returns `true` if one of the ends of a TCP connection is a DNS server.
+/// Returns `true` if one of the two ports of a TCP connection is that of a DNS server.
 #[inline]
 fn is_dns([a, b]: [u16; 2]) -> bool {
     (a == DNS_PORT) | (b == DNS_PORT)
 }
 
-/// Classifies the payload of a TCP segment whose first byte or port does not exclude a name. Out of
-/// line: few payloads are such.
+/// Classifies the payload of a TCP segment whose first byte or port does not exclude a name. The
+/// function is not inlined, since few payloads are of this kind.
 #[cold]
 #[inline(never)]
 fn classify_candidate(payload: &[u8], ports: [u16; 2]) -> Option<PayloadKind> {

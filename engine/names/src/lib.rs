@@ -47,6 +47,7 @@ pub use kind::{PayloadKind, Protocol};
 /// has about 2000 bytes.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// Error: a payload is not of the kind that its first bytes or ports indicate, or it is truncated.
+/// Error of a payload that is not of the kind that its first bytes or ports indicate, or that is
+/// truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadError;

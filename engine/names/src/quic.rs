@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 /// Maximum length of a QUIC client's hello in bytes.
 const MOST_HELLO: usize = 8192;
-/// Maximum number of pieces of a QUIC client's hello.
+/// Maximum number of pieces in which a QUIC client's hello is accepted.
 const MOST_PIECES: usize = 128;
 /// Length in bytes of a QUIC authentication tag, and of the ciphertext sample for header
 /// protection.
@@ -23,23 +23,23 @@ const TAG: usize = 16;
 /// Maximum length of a QUIC connection ID in bytes: RFC 9000 section 17.2.
 const MOST_ID: usize = 20;
 
-/// Constants of a QUIC version.
+/// Constants of a QUIC version that are needed to decrypt Initial packets.
 struct Version {
-    /// QUIC version number in the packet header.
+    /// Version number of QUIC as the packet header has it.
     number: u32,
     /// Salt of a QUIC version's initial secret.
     salt: [u8; 20],
-    /// Long packet type of an Initial packet in a QUIC version.
+    /// Long packet type (2 bits) of an Initial packet in a QUIC version.
     initial: u8,
-    /// Label of the packet protection key of a QUIC version.
+    /// HKDF label of the packet protection key of a QUIC version.
     key: &'static [u8],
-    /// Label of the initialisation vector of a QUIC version.
+    /// HKDF label of the initialisation vector of a QUIC version.
     iv: &'static [u8],
-    /// Label of the header protection key of a QUIC version.
+    /// HKDF label of the header protection key of a QUIC version.
     hp: &'static [u8],
 }
 
-/// Supported QUIC versions.
+/// QUIC versions whose Initial packets can be parsed: 1 and 2.
 const VERSIONS: [Version; 2] = [
     // RFC 9001 section 5.2.
     Version {
@@ -90,9 +90,9 @@ struct Initial<'a> {
     version: &'static Version,
     /// Destination connection ID of the Initial packet.
     id: &'a [u8],
-    /// All bytes of the Initial packet.
+    /// All bytes of the Initial packet, headers included.
     bytes: &'a [u8],
-    /// Offset of the packet number in the Initial packet.
+    /// Offset of the packet number field in the Initial packet.
     number: usize,
 }
 
@@ -117,14 +117,14 @@ impl<'a> Initial<'a> {
     }
 }
 
-/// Returns the next `len` bytes of a QUIC packet, and advances `rest`.
+/// Returns the next `len` bytes of a QUIC packet, and advances `rest`; `None` if it is shorter.
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (head, behind) = rest.split_at_checked(len)?;
     *rest = behind;
     Some(head)
 }
 
-/// Returns the next byte of a QUIC packet, and advances `rest`.
+/// Returns the next byte of a QUIC packet, and advances `rest`; `None` at its end.
 fn byte(rest: &mut &[u8]) -> Option<u8> {
     take(rest, 1).map(|it| it[0])
 }
@@ -157,8 +157,8 @@ struct InitialKeys {
 }
 
 impl InitialKeys {
-    /// Derives the Initial keys from the client's first destination connection ID: RFC 9001 section
-    /// 5.2.
+    /// Derives the keys of Initial packets from the client's first destination connection ID: RFC
+    /// 9001 section 5.2.
     fn derive(version: &Version, id: &[u8]) -> Option<Self> {
         let initial = Hkdf::<Sha256>::new(Some(&version.salt), id);
         let client: [u8; 32] = expand(&initial, b"client in")?;
@@ -218,17 +218,17 @@ fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]
 
 /// Received pieces of a QUIC client's hello.
 pub(crate) struct HelloPieces {
-    /// Keys of the Initial packets that carry the hello.
+    /// Keys of the Initial packets that carry the QUIC client's hello.
     keys: InitialKeys,
     /// Received pieces of the TLS ClientHello: the offset of each in the hello, and its bytes.
     pieces: Vec<(usize, Vec<u8>)>,
-    /// Total length of all received pieces of the hello in bytes.
+    /// Total length of all received pieces of the QUIC client's hello in bytes.
     held: usize,
 }
 
 impl HelloPieces {
-    /// Starts with a QUIC client's first datagram, and derives the keys from its connection ID.
-    /// `None` if the datagram cannot be decrypted.
+    /// Collects the pieces of the hello in a QUIC client's first datagram, and derives the keys
+    /// from its connection ID. Returns `None` if the datagram cannot be decrypted.
     pub(crate) fn begin(datagram: &[u8]) -> Option<Self> {
         let first = Initial::first(datagram)?;
         let mut pieces = Self {
@@ -240,8 +240,8 @@ impl HelloPieces {
         Some(pieces)
     }
 
-    /// Adds the pieces of the hello in the Initial packets of a datagram. `None` if a packet cannot
-    /// be decrypted or a limit is exceeded.
+    /// Adds the pieces of the hello in the Initial packets of a datagram. Returns `None` if a
+    /// packet cannot be decrypted or a limit is exceeded.
     pub(crate) fn add(&mut self, mut datagram: &[u8]) -> Option<()> {
         // Packets of other types or padding follow the Initial packets.
         while let Some(packet) = Initial::first(datagram) {
@@ -287,7 +287,8 @@ impl HelloPieces {
         Some(())
     }
 
-    /// Returns the TLS handshake message of the hello if all its pieces have been received.
+    /// Returns the TLS handshake message of the QUIC client's hello if all its pieces have been
+    /// received.
     pub(crate) fn hello(&mut self) -> Option<Vec<u8>> {
         self.pieces.sort_by_key(|(at, _)| *at);
         let mut hello = Vec::with_capacity(self.held);
@@ -303,13 +304,13 @@ impl HelloPieces {
         (hello.len() >= 4 + len).then_some(hello)
     }
 
-    /// Returns the memory in bytes that the received pieces of the hello occupy.
+    /// Returns the memory in bytes that the received pieces of the QUIC client's hello occupy.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.held + self.pieces.capacity() * size_of::<(usize, Vec<u8>)>()
     }
 }
 
-/// Returns the next `N` QUIC variable-length integers.
+/// Returns the next `N` QUIC variable-length integers of a packet, and advances `rest`.
 fn varints<const N: usize>(rest: &mut &[u8]) -> Option<[usize; N]> {
     let mut values = [0; N];
     for value in &mut values {
@@ -323,8 +324,8 @@ mod tests {
     use super::*;
     use crate::tls::{self, Carrier, Hello};
 
-    /// Sample packets of appendix A.2 of RFC 9001 and RFC 9369, each preceded by the selection byte
-    /// of the fuzz target.
+    /// Sample QUIC packets of appendix A.2 of RFC 9001 and RFC 9369, each preceded by the selection
+    /// byte of the fuzz target.
     const SAMPLES: [&[u8]; 2] = [
         include_bytes!("../../../fuzz/corpus/names/quic-v1"),
         include_bytes!("../../../fuzz/corpus/names/quic-v2"),

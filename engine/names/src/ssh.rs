@@ -2,7 +2,8 @@
 
 use crate::text::text;
 
-/// Returns the SSH identification line without its line end; `None` if the line is incomplete.
+/// Returns the SSH identification line at the start of a payload without its line end; `None` if
+/// the line is incomplete.
 pub(crate) fn banner(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|it| *it == b'\n')?;
     let line = &bytes[..end];

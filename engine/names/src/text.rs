@@ -1,4 +1,4 @@
-//! Conversion of bytes from the wire to text.
+//! Conversion of bytes of a payload to text.
 
 use domain::base::name::UncertainName;
 

@@ -8,21 +8,21 @@ use tls_parser::{
     parse_tls_handshake_client_hello, parse_tls_handshake_server_hello,
 };
 
-/// Type of a TLS record with handshake messages.
+/// Content type of a TLS record with handshake messages.
 pub(crate) const HANDSHAKE: u8 = 0x16;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 /// Length of a TLS record header in bytes.
 const RECORD: usize = 5;
 
-/// Transport that carries a TLS hello.
+/// Transport that carries a TLS hello: TCP or QUIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Tcp,
     Quic,
 }
 
-/// Names found in a TLS hello.
+/// Names and properties found in a TLS hello of a client or server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
     Client {
@@ -35,13 +35,14 @@ pub(crate) enum Hello {
         ja4: String,
     },
     Server {
-        /// TLS version chosen in the server hello.
+        /// TLS version number chosen in the server hello.
         version: u16,
     },
 }
 
-/// Parses the hello in the records at the start of a TLS stream, which may be truncated after the
-/// hello. A message may be divided into records of any length: RFC 8446 section 5.1.
+/// Parses the hello (first handshake message) in the records at the start of a TLS stream, which
+/// may be truncated after the hello. A message may be divided into records of any length: RFC 8446
+/// section 5.1.
 pub(crate) fn hello(bytes: &[u8]) -> Option<Hello> {
     let (mut rest, mut message) = (bytes, Vec::with_capacity(bytes.len()));
     while let Some((&[HANDSHAKE, _, _, high, low], behind)) = rest.split_first_chunk::<RECORD>() {
@@ -99,7 +100,7 @@ pub(crate) fn hello_end(bytes: &[u8]) -> Result<Option<usize>, PayloadError> {
     }
 }
 
-/// Parses a complete TLS handshake message; bytes after it are ignored.
+/// Parses a complete TLS handshake message, which must be a hello; bytes after it are ignored.
 pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     let [kind, a, b, c, rest @ ..] = bytes else {
         return None;
@@ -218,7 +219,7 @@ mod tests {
         [&kind.to_be_bytes()[..], &len.to_be_bytes(), data].concat()
     }
 
-    /// Builds a handshake message with a hello of the given fields and extensions.
+    /// Builds a TLS handshake message with a hello of the given fields and extensions.
     fn build(kind: u8, fields: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
         let extensions = extensions.concat();
         let mut body = vec![3, 3];
@@ -231,7 +232,7 @@ mod tests {
         [&[kind][..], &len[1..], &body].concat()
     }
 
-    /// Divides a message into records of at most `size` bytes.
+    /// Divides a TLS handshake message into records of at most `size` bytes.
     fn in_records(message: &[u8], size: usize) -> Vec<u8> {
         message.chunks(size).flat_map(in_record).collect()
     }
@@ -241,7 +242,7 @@ mod tests {
         [&[0x16, 3, 1][..], &len, message].concat()
     }
 
-    /// Hello fields: two cipher suites, no compression.
+    /// Fields of a TLS client hello: two cipher suites, no compression.
     const CIPHERS: [u8; 8] = [0, 4, 0x13, 1, 0x13, 2, 1, 0];
 
     fn client_hello() -> Vec<u8> {

@@ -15,27 +15,27 @@ use crate::format::{
 
 /// Link type of BSD loopback: an address family in the byte order of the captured machine.
 const NULL: u32 = 0;
-/// Link type of PPP, with or without address and control bytes.
+/// Link type of PPP packets, with or without address and control bytes.
 const PPP: u32 = 9;
-/// Link types of IP packets without a header. Old files have the platform's number.
+/// Link types of IP packets without a header in front. Old files have the number of their platform.
 const RAW: [u32; 3] = [12, 14, 101];
-/// Link type of PPP or Cisco HDLC, by the first byte.
+/// Link type of packets of PPP or Cisco HDLC, which the first byte distinguishes.
 const PPP_HDLC: u32 = 50;
 /// Link type of PPPoE session packets.
 const PPP_ETHER: u32 = 51;
-/// Link type of Cisco HDLC.
+/// Link type of Cisco HDLC packets.
 const CISCO_HDLC: u32 = 104;
 /// Link type of OpenBSD loopback: an address family in network byte order.
 const LOOP: u32 = 108;
 /// Link type of Linux cooked captures, version 1.
 const COOKED: u32 = 113;
-/// Link type of PPP as pppd captures it: the first byte is the direction.
+/// Link type of PPP packets as pppd captures them: the first byte is the direction.
 const PPP_PPPD: u32 = 166;
-/// Link type of PPP after a byte with the direction.
+/// Link type of PPP packets after a byte with the direction.
 const PPP_WITH_DIRECTION: u32 = 204;
-/// Link type of IPv4 packets without a header.
+/// Link type of IPv4 packets without a header in front.
 const RAW_IPV4: u32 = 228;
-/// Link type of IPv6 packets without a header.
+/// Link type of IPv6 packets without a header in front.
 const RAW_IPV6: u32 = 229;
 /// Link type of Linux cooked captures, version 2.
 const COOKED_2: u32 = 276;
@@ -43,7 +43,7 @@ const COOKED_2: u32 = 276;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const PPPOE_SESSION: u16 = 0x8864;
-/// Lowest ethertype; lower values are lengths of 802.3 frames.
+/// Lowest ethertype in an Ethernet header; lower values are lengths of 802.3 frames.
 const LEAST_ETHERTYPE: u16 = 0x0600;
 /// Protocol of a Linux cooked packet with an 802.2 header: ETH_P_802_2.
 const WITH_LLC: u16 = 4;
@@ -75,11 +75,11 @@ pub fn link_type_name(link_type: u32) -> String {
 /// Ethernet header that replaces the header of a packet of another link type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeaderReplacement {
-    /// Length in bytes of the packet's own header.
+    /// Length in bytes of the packet's original header, which is replaced.
     own: usize,
     /// Ethertype of the packet; `None` for an 802.2 header, before which Ethernet has the length.
     ethertype: Option<u16>,
-    /// MAC address of the sender, if the capture has it.
+    /// MAC address of the packet's sender; zeros if the capture has none.
     source: [u8; 6],
 }
 
@@ -92,8 +92,8 @@ impl HeaderReplacement {
         })
     }
 
-    /// Returns the replacement for a packet of a link type other than Ethernet; `None` if it has no
-    /// Ethernet frame.
+    /// Returns the Ethernet header that replaces the header of a packet of another link type;
+    /// `None` if the packet has no Ethernet frame.
     fn find(link_type: u32, packet: &[u8]) -> Option<Self> {
         match link_type {
             NULL => family(Little.u32(packet, 0))
@@ -131,9 +131,9 @@ fn family(family: u32) -> Option<u16> {
     }
 }
 
-/// Returns the replacement for the header of a PPP packet that begins at byte `start`. The address
-/// and control bytes may be missing, and the protocol may be compressed to one byte (RFC 1661,
-/// RFC 1662).
+/// Returns the Ethernet header that replaces the header of a PPP packet that begins at byte
+/// `start`. The address and control bytes may be missing, and the protocol may be compressed to one
+/// byte (RFC 1661, RFC 1662).
 fn ppp(packet: &[u8], start: usize) -> Option<HeaderReplacement> {
     let with_control = packet.get(start..)?.starts_with(&[0xff, 3]);
     let at = start + if with_control { 2 } else { 0 };
@@ -152,8 +152,9 @@ fn ppp(packet: &[u8], start: usize) -> Option<HeaderReplacement> {
     HeaderReplacement::new(own, ethertype)
 }
 
-/// Returns the replacement for the header of a Linux cooked packet: its length, its protocol, the
-/// type of its device, and the offset of the sender's address, two bytes after that of its length.
+/// Returns the Ethernet header that replaces the header of a Linux cooked packet, given its length,
+/// its protocol, the type of its device, and the offset of the sender's address, two bytes after
+/// that of its length.
 fn cooked(
     packet: &[u8],
     own: usize,
@@ -179,7 +180,7 @@ fn cooked(
     })
 }
 
-/// Returns `true` if packets of a link type have Ethernet frames.
+/// Returns `true` if packets of a link type can be converted to Ethernet frames.
 #[must_use]
 pub fn has_ethernet_frames(link_type: u32) -> bool {
     RAW.contains(&link_type)
@@ -218,9 +219,9 @@ pub struct EthernetFrames {
 }
 
 impl EthernetFrames {
-    /// Returns the Ethernet frame of a packet with `len` bytes on the wire, and the frame's length on
-    /// the wire. The packet has no frame check sequence. `None`: packets of this link type, or of
-    /// this protocol, have no Ethernet frame.
+    /// Returns the Ethernet frame of a packet with `len` bytes on the wire, and the frame's length
+    /// on the wire. The packet has no frame check sequence. Returns `None` if packets of this link
+    /// type, or of this protocol, cannot be converted.
     #[inline]
     pub fn convert<'a>(
         &'a mut self,

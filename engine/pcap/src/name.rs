@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, path::Path};
 
-/// Returns `true` if a path has a name that programs give to capture files, such as `log.pcap.3`,
+/// Returns `true` if a path has a name as programs give it to capture files, such as `log.pcap.3`,
 /// `TRACE.PCAP` or `a.cap.gz`.
 #[must_use]
 pub fn resembles_capture(path: &Path) -> bool {
@@ -11,7 +11,8 @@ pub fn resembles_capture(path: &Path) -> bool {
     name.contains(".pcap") || name.split('.').skip(1).any(|part| part == "cap")
 }
 
-/// Compares paths by their components, in which numbers are compared by value: `a2` is before `a10`.
+/// Compares paths of files by their components, in which numbers are compared by value: `a2` is
+/// before `a10`.
 #[must_use]
 pub fn natural_order(a: &Path, b: &Path) -> Ordering {
     let (mut x, mut y) = (a.components(), b.components());
@@ -31,8 +32,8 @@ pub fn natural_order(a: &Path, b: &Path) -> Ordering {
     }
 }
 
-/// Splits the digits of a name's first `len` bytes from the zeros before them, and orders the numbers
-/// by their number of digits first.
+/// Returns the number in a file name's first `len` bytes in a form that is ordered by value: the
+/// count of its digits without leading zeros, and these digits.
 fn number_in_name(name: &[u8], len: usize) -> (usize, &[u8]) {
     let zeros = name[..len].iter().take_while(|it| **it == b'0').count();
     (len - zeros, &name[zeros..len])

@@ -6,7 +6,7 @@ use wqcap_verbs::VerbsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RxError {
-    /// A verbs call failed.
+    /// A verbs call of the receive path failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// A WQ in error cannot be recovered.
@@ -29,22 +29,22 @@ pub enum RxError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoopError {
-    /// The receive ring failed.
+    /// The receive ring of a queue failed.
     #[error("queue {queue}: {source}")]
     Ring {
-        /// Number of the receive queue.
+        /// Number of the receive queue whose ring failed.
         queue: u16,
-        /// Failure of its ring.
+        /// Failure of the queue's receive ring.
         source: RingError,
     },
     /// The WQ is in error and cannot be recovered.
     #[error("queue {queue}: the WQ is in error ({cause}) and cannot be recovered: {source}")]
     Recovery {
-        /// Number of the receive queue.
+        /// Number of the receive queue whose WQ is in error.
         queue: u16,
-        /// Sign of the WQ's error.
+        /// Way in which the WQ's error was noticed.
         cause: WqErrorCause,
-        /// Failure of the recovery.
+        /// Failure of the WQ's recovery.
         source: RxError,
     },
     /// A striding WQ cannot be replaced by one with a WQE per frame.
@@ -53,42 +53,43 @@ pub enum LoopError {
          \"frame\""
     )]
     FallBack {
-        /// Number of the receive queue.
+        /// Number of the receive queue with the striding WQ.
         queue: u16,
-        /// Completion that does not fit.
+        /// Difference of a completion from the layout that a striding WQ's completions should have.
         mismatch: StrideMismatch,
-        /// Failure of the change.
+        /// Failure of the change to a WQE per frame.
         source: RxError,
     },
-    /// The outlet accepts no more frames, or lost slots; the text is its reason.
+    /// The loop's outlet, which passes its frames on, accepts no more of them or lost slots; the
+    /// text is its reason.
     #[error("{0}")]
     Outlet(String),
-    /// Slots are missing at the end of the loop.
+    /// Receive slots are missing at the end of the loop: the pipeline did not return them.
     #[error(
         "queue {queue}: only {returned} of the {away} slots that are not on the ring were returned at the end; this is a \
          fault in wqcap: please report it"
     )]
     SlotsMissing {
-        /// Number of the receive queue.
+        /// Number of the receive queue whose slots are missing.
         queue: u16,
-        /// Number of slots that are not on the ring.
+        /// Number of receive slots that were outside the ring when the loop ended.
         away: usize,
-        /// Number of these slots that were returned.
+        /// Number of slots outside the ring that the pipeline returned.
         returned: usize,
     },
 }
 
-/// Sign by which a receive loop finds its WQ in error.
+/// Way in which a receive loop noticed that its WQ is in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WqErrorCause {
-    /// Asynchronous event of the device.
+    /// Asynchronous event by which the device reports the WQ in error.
     #[error("the device reported its error event")]
     Event,
-    /// Flushed WRs.
+    /// Receive WRs that the device flushed.
     #[error("the device flushed its WRs")]
     Flushed,
-    /// WR that completed with this status (`ibv_wc_status`).
+    /// Receive WR that completed with this error status (`ibv_wc_status`).
     #[error("a receive WR completed with the error status {0}")]
     Completion(u32),
 }
@@ -111,10 +112,10 @@ pub enum RingError {
          the frame"
     )]
     Strides(u32, u32),
-    /// A striding WQ's completion does not have the expected layout.
+    /// The completion of a striding WQ does not have the expected layout.
     #[error("the NIC's completions of a striding WQ do not fit: {0}")]
     Unfit(StrideMismatch),
-    /// The FCS was requested, and none of this number of frames has its FCS behind it.
+    /// The FCS was requested, but none of the first frames (their number) has its FCS behind it.
     #[error(
         "wq.scatter_fcs = true: the last 4 bytes of the first {0} frames are not their FCS; the NIC delivers frames without \
          it; set wq.scatter_fcs = false"
@@ -131,33 +132,33 @@ pub enum RingError {
     Post(i32),
 }
 
-/// Contradiction between a striding WQ's completion and the expected layout.
+/// Difference between a striding WQ's completion and the expected layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StrideMismatch {
-    /// The frame does not begin at the next free stride.
+    /// The frame of a completion does not begin at the next free stride.
     #[error("a frame begins at stride {found} instead of the next free one, {expected}")]
     First {
-        /// Next free stride of the buffer.
+        /// Index of the buffer's next free stride, where the frame should begin.
         expected: u32,
-        /// First stride that the completion reports.
+        /// Index of the first stride that the completion reports.
         found: u32,
     },
-    /// The buffer has fewer free strides, or the number is 0.
+    /// The completion reports 0 strides, or more strides than are free in the buffer.
     #[error("a completion takes {found} strides, which are not free")]
     NotFree {
         /// Number of strides that the completion reports.
         found: u32,
     },
-    /// The number of strides is not the one that the frame needs.
+    /// The completion reports another number of strides than its frame needs.
     #[error("a frame of {len} bytes takes {found} strides")]
     Count {
         /// Number of strides that the completion reports.
         found: u32,
-        /// Length of the frame that the completion reports.
+        /// Length of the frame in bytes, as the completion reports it.
         len: u32,
     },
-    /// The completion names another WQE than the first unfinished one.
+    /// The completion names another WQE than the first unfinished one of the ring.
     #[error("a completion names WQE {found} of the ring instead of {expected}")]
     Wqe {
         /// Ring index of the first unfinished WQE.
@@ -165,15 +166,15 @@ pub enum StrideMismatch {
         /// Ring index of the WQE that the completion names.
         found: u32,
     },
-    /// The device did not write the bytes that the completion reports.
+    /// The device did not write the frame's bytes that the completion reports.
     #[error("the NIC did not write all of the {len} bytes from stride {first} on")]
     Unwritten {
-        /// Length of the frame that the completion reports.
+        /// Length of the frame in bytes, as the completion reports it.
         len: u32,
-        /// First stride that the completion reports.
+        /// Index of the first stride that the completion reports.
         first: u32,
     },
-    /// The completion is of a buffer that the device does not have.
+    /// The completion is of a buffer that is not posted to the device.
     #[error("the WQE is not posted")]
     Unposted,
 }

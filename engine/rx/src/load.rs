@@ -79,7 +79,7 @@ pub struct Hashing {
 struct SamplePicker {
     /// Mean number of frames between two load samples; 0: no frame is sampled.
     every: usize,
-    /// Frames until the next one is sampled for the load of the queues.
+    /// Number of frames to skip before the next load sample.
     left: usize,
     /// State of the pseudorandom generator that chooses the gaps between load samples.
     dice: u64,

@@ -98,8 +98,8 @@ impl LoopRequests {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Takes the request out of the loop's mailbox and carries it out with `strip`, which turns
-    /// CVLAN stripping on or off.
+    /// Takes the request out of the loop's mailbox and carries it out with `strip`, which turns the
+    /// WQ's CVLAN stripping on or off.
     #[cold]
     pub(super) fn carry_out(&self, strip: impl FnOnce(bool) -> Result<(), RxError>) {
         self.pending.store(false, Ordering::Relaxed);

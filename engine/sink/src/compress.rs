@@ -38,11 +38,11 @@ fn max_packed_len(len: usize) -> usize {
     (len + len / 64 + 1024).next_multiple_of(ALIGN) + ALIGN
 }
 
-/// Failure to compress a block.
+/// Failure to compress a write block.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressError {
-    /// The configured compression is `none`.
+    /// No compression is possible, because the configured compression is `none`.
     #[error("no compression is requested")]
     NotRequested,
     /// The compressor cannot be created.
@@ -54,7 +54,7 @@ pub enum CompressError {
     /// The LZ4 encoder fails.
     #[error(transparent)]
     Lz4(io::Error),
-    /// The memory for the result is too short for the named part.
+    /// The memory for the compressed data is too short for the named part.
     #[error("no room {0}")]
     NoRoom(&'static str),
 }

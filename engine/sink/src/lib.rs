@@ -133,16 +133,17 @@ pub struct Totals {
     pub received: u64,
     /// Number of the capture file's frames that were dropped because no write block was free.
     pub dropped: u64,
-    /// Frames by the index of their interface, in a capture file of all queues; else empty.
+    /// Numbers of frames by the index of their interface, in a capture file of all queues; else
+    /// empty.
     pub interfaces: Vec<InterfaceTotals>,
 }
 
-/// Frames of one interface of a capture file.
+/// Numbers of received and dropped frames of one interface of a capture file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceTotals {
-    /// Number of frames received while the file was open, including dropped ones.
+    /// Number of the interface's frames received while the file was open, including dropped ones.
     pub received: u64,
-    /// Number of frames that were dropped while the file was open.
+    /// Number of the interface's frames that were dropped while the file was open.
     pub dropped: u64,
 }
 

@@ -37,7 +37,7 @@ pub enum Reached {
 pub struct Written {
     /// Number of written bytes before compression.
     pub bytes: u64,
-    /// Number of capture files begun.
+    /// Number of capture files that were begun.
     pub files: u64,
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 pub struct PortDescription {
     /// Name of the port: its network interface, or its label.
     pub name: String,
-    /// Description of the port.
+    /// Description of the port for readers of the capture file.
     pub description: String,
     /// Description of the hardware of the port's device.
     pub device: String,

@@ -27,12 +27,12 @@ pub(crate) struct FinishedFile {
     pub(crate) len: u64,
 }
 
-/// Space of a file system, in bytes.
+/// Free space and size of a file system, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskRoom {
     /// Bytes of the file system available to unprivileged users (`f_bavail`).
     pub(crate) free: u64,
-    /// Total bytes of the file system (`f_blocks`).
+    /// Size of the file system in bytes (`f_blocks`).
     pub(crate) size: u64,
 }
 

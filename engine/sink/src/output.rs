@@ -1,4 +1,4 @@
-//! What a run writes, and what stays of it.
+//! Output settings of a run: what it writes, and which finished files are kept.
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ pub struct OutputPlan {
     pub order: Order,
     /// Template for the names of capture files.
     pub name: NameTemplate,
-    /// Operator's comment on the capture.
+    /// Operator's comment on the capture, for readers of its files.
     pub comment: String,
     /// Format of the capture files: `pcap`, `pcapng` or `none`.
     pub format: Format,
-    /// Bytes of all queues' write buffers together.
+    /// Size of all queues' write buffers together, in bytes.
     pub buffer: u64,
     /// Reaction to frames when every write buffer waits for the disk.
     pub on_full: OnFull,
@@ -52,7 +52,7 @@ impl OutputPlan {
         self.format != Format::None && (self.stdout || self.order == Order::Time)
     }
 
-    /// Returns the limits that can change while a capture runs.
+    /// Returns the limits of the capture files that can change while a capture runs.
     #[must_use]
     pub fn limits(&self) -> OutputLimits {
         OutputLimits {
@@ -61,13 +61,13 @@ impl OutputPlan {
         }
     }
 
-    /// Replaces the limits that can change while a capture runs.
+    /// Replaces the limits of the capture files that can change while a capture runs.
     pub fn set_limits(&mut self, limits: OutputLimits) {
         (self.rotation, self.retention) = (limits.rotation, limits.retention);
     }
 
     /// Creates output settings for plain pcap files in `dir`, one for each queue, which are never
-    /// rotated or deleted. `buffer` is the bytes of write buffers.
+    /// rotated or deleted. `buffer` is the size of all write buffers in bytes.
     #[must_use]
     pub fn pcap(dir: &Path, buffer: u64) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Retention {
 /// in.
 pub const LEAST_BLOCKS: usize = 3;
 
-/// Returns the bytes of the smallest write buffer for frames of at most `longest` bytes.
+/// Returns the size in bytes of the smallest write buffer for frames of at most `longest` bytes.
 ///
 /// A file's header with all its texts and a record with a comment fit into it, because a record may
 /// span at most two buffers.

@@ -23,9 +23,9 @@ const DROPCOUNT_LEN: usize = 12;
 /// Length in bytes of what follows the frame in each packet block: epb_flags and epb_queue of 8
 /// bytes each, the end of options, and the block's length.
 const END_LEN: usize = 20 + pcapng::BLOCK_TRAILER_LEN;
-/// Bit of epb_flags for the inbound direction.
+/// Bit of a packet block's epb_flags for the inbound direction.
 const INBOUND: u32 = 1;
-/// Bit of epb_flags for a CRC error.
+/// Bit of a packet block's epb_flags for a CRC error, a wrong FCS.
 const CRC_ERROR: u32 = 1 << 24;
 /// First byte of if_filter for a filter string of libpcap.
 const LIBPCAP_STRING: u8 = 0;
@@ -38,7 +38,7 @@ const MOST_TEXT: usize = 1000;
 pub struct PcapngEncoder {
     /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: u32,
-    /// Ports that receive the frames; at least one.
+    /// Captured ports that receive the frames; at least one.
     pub interfaces: Vec<PortDescription>,
     /// Index of each queue's port in [`PcapngEncoder::interfaces`]; empty: all queues are of the
     /// first port.
@@ -80,7 +80,7 @@ impl PcapngEncoder {
         self.ports.get(usize::from(queue)).copied().unwrap_or(0)
     }
 
-    /// Appends the description of an interface, of one of its queues if `queue` is given.
+    /// Appends the pcapng description of an interface, or of one of its queues if `queue` is given.
     fn describe(&self, out: &mut Vec<u8>, interface: &PortDescription, queue: Option<u16>) {
         let origin = &self.origin;
         let fcs_len = interface.fcs.then_some(FCS_LEN as u8);

@@ -65,7 +65,7 @@ const MOST_FILTER: usize = 1500;
 /// number of lost frames.
 const LAST: u32 = u32::MAX;
 
-/// Encoder of frame records for the ordering thread.
+/// Encoder of frame records for blocks that queues send to the ordering thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Relay;
 
@@ -304,8 +304,8 @@ pub(super) struct QueueLine {
     pub(super) lost: u64,
     /// Number of lost frames not yet passed to the queue's reduction steps in [`InOrder`].
     unseen: u64,
-    /// Changed filter to write with the queue's next record, because the record that carried it was
-    /// left out.
+    /// Changed filter to write with the queue's next record, because the record that carried the
+    /// change was left out.
     filter: Option<String>,
     /// Number of frames lost directly before records of the queue that were left out. The next
     /// record that is written includes them.
@@ -389,8 +389,8 @@ impl Flushes {
             .then_some(latest)
     }
 
-    /// Forwards the flush to the ordered output if `lines` hold no more relay blocks that arrived
-    /// for it.
+    /// Forwards the flush to the ordered output once `lines` hold no more relay blocks that arrived
+    /// for the flush.
     fn pass(&mut self, lines: &[QueueLine]) {
         let Some((flush, at)) = self.arrived else {
             return;
@@ -579,7 +579,8 @@ impl<O: OrderedOutput> Reorderer<O> {
         Some(since + if seen_idle { WINDOW } else { LONGEST })
     }
 
-    /// Writes the earliest frame record of all queues, or counts it where it is left out.
+    /// Writes the earliest frame record of all queues, or counts its frame in the ledger if it is
+    /// left out.
     fn write_earliest(&mut self, now: Instant) {
         let Some(Reverse((_, index))) = self.heads.pop() else {
             return;
@@ -650,7 +651,7 @@ mod tests {
     use wqcap_core::stats::{ReceivedCounts, VerdictCounts};
     use wqcap_memory::Region;
 
-    /// Output that keeps all records.
+    /// Output that keeps all records for the test.
     #[derive(Default)]
     struct Kept {
         records: Vec<(u16, u64, Vec<u8>)>,
@@ -775,7 +776,7 @@ mod tests {
         assert_eq!(bench.reorderer.out.lost, 8, "including the late frame");
     }
 
-    /// Reorderer whose blocks a test writes.
+    /// Ordering thread's state, to which a test passes blocks that it writes.
     struct Bench {
         /// Length of the frames on the wire in bytes; 60 bytes of each are captured.
         len: u32,
@@ -814,7 +815,7 @@ mod tests {
             }
         }
 
-        /// Returns a block with one record that carries a changed filter.
+        /// Returns a relay block with one record that carries a changed filter.
         fn block_with_filter(&self, queue: u16, ns: u64, filter: &str) -> Full {
             let mut full = self.block(queue, &[ns], None);
             let Some((Relayed::Record(record, _), _)) =
@@ -828,7 +829,8 @@ mod tests {
             full
         }
 
-        /// Returns a block with records of these stamps, and the relay's end with `last` lost frames.
+        /// Returns a relay block with records of these stamps, and the relay's end with `last` lost
+        /// frames.
         fn block(&self, queue: u16, stamps: &[u64], last: Option<u64>) -> Full {
             let mut block = self.empties[usize::from(queue)]
                 .try_recv()
@@ -866,7 +868,8 @@ mod tests {
             }
         }
 
-        /// Passes a block to the reorderer and returns the queues and stamps of the records written.
+        /// Passes a relay block to the reorderer and returns the queues and stamps of the records
+        /// written.
         fn give(
             &mut self,
             queue: u16,

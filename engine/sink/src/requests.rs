@@ -27,7 +27,7 @@ pub struct SinkRequests {
     rotations: AtomicU64,
     /// Conditions for starting the file after each file that sinks begin from now on.
     rotation: Mutex<Rotation>,
-    /// Number of marks that operators set.
+    /// Number of marks that operators set in the run.
     marked: AtomicU64,
     /// Latest marks that operators set, at most [`MOST_MARKS`], oldest first.
     marks: Mutex<VecDeque<Arc<str>>>,
@@ -66,12 +66,12 @@ impl SinkRequests {
         self.asked.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns the conditions by which files end that sinks begin now.
+    /// Returns the rotation conditions of the capture files that sinks begin now.
     pub(super) fn rotation(&self) -> Rotation {
         *self.rotation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the conditions by which files end. If they differ, each sink begins its next file,
+    /// Replaces the rotation conditions. If they differ, each sink begins its next capture file,
     /// because an open file ends by the conditions under which it began.
     pub(super) fn set_rotation(&self, rotation: Rotation) {
         let mut present = self.rotation.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +196,7 @@ impl RequestCursor {
         std::mem::replace(&mut self.rotations, rotations) != rotations
     }
 
-    /// Returns the conditions by which a file ends that the sink begins now.
+    /// Returns the rotation conditions of a capture file that the sink begins now.
     pub(super) fn rotation(&self) -> Rotation {
         self.requests.rotation()
     }

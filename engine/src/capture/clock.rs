@@ -21,7 +21,7 @@ pub(super) struct CaptureClock {
 }
 
 impl CaptureClock {
-    /// Starts the readings of the NIC's clock; `None`: time stamps come from the host.
+    /// Starts the readings of the NIC's clock; returns `None` if frames are stamped by the host.
     ///
     /// # Errors
     /// The device's clock cannot be read.
@@ -51,7 +51,8 @@ impl CaptureClock {
     }
 
     /// Reads the NIC's clock. This takes 1 to 2 µs while the clock's counter runs, and several
-    /// dozen µs while it stands still. Returns a note on a jump of the NIC's or the system's clock.
+    /// dozen µs while it stands still. Returns a note if the NIC's or the system's clock has
+    /// jumped.
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
         // A lost device is detected elsewhere.
         let reading = port.clock().read().ok()?;
@@ -77,7 +78,8 @@ impl CaptureClock {
     }
 }
 
-/// Describes a jump of the NIC's clock, called `clock`, or of the system clock.
+/// Describes a jump of the NIC's clock, whose name is `clock`, or of the system clock, for the
+/// report.
 fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
     let by = |ns: i64| format!("{:+.6} s", ns as f64 / 1e9);
     match (disturbance.nic_ns, disturbance.host_ns) {

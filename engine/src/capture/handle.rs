@@ -20,15 +20,18 @@ use std::sync::Arc;
 pub struct CaptureHandle {
     pub(super) shared: SharedRun,
     pub(super) nic: Arc<NicReaders>,
-    /// Use of the write buffers of all queues; `None`: no files are written.
+    /// Fill level of the write buffers of all queues; `None`: no files are written.
     pub(super) backlog: Option<Backlog>,
-    /// Requests of the capture to its file sinks; `None`: no files are written.
+    /// Requests to the sinks that write the capture files, such as to rotate or to flush; `None`:
+    /// no files are written.
     pub(super) requests: Option<Arc<SinkRequests>>,
-    /// Gauge of the retention of capture files; `None`: no files are written.
+    /// Gauge with the results of the retention's last check of the output directory; `None`: no
+    /// files are written.
     pub(super) retention: Option<RetentionGauge>,
 }
 
-/// Result of a change of the capture filter: its time, and the old and the new expression.
+/// Result of a change of the capture filter: the time of the change, and the old and the new filter
+/// expression.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterChange {
@@ -42,13 +45,14 @@ pub struct FilterChange {
 }
 
 impl CaptureHandle {
-    /// Returns the use of the write buffers of all queues; `None`: no files are written.
+    /// Returns the fill level of the write buffers of all queues; `None`: no files are written.
     #[must_use]
     pub fn backlog(&self) -> Option<&Backlog> {
         self.backlog.as_ref()
     }
 
-    /// Returns the requests of the capture to its file sinks; `None`: no files are written.
+    /// Returns the handle for requests to the sinks that write the capture files; `None`: no files
+    /// are written.
     #[must_use]
     pub fn requests(&self) -> Option<&Arc<SinkRequests>> {
         self.requests.as_ref()

@@ -2,21 +2,21 @@
 
 use crate::device::kernel;
 
-/// Change of the interface since the last check.
+/// Change of a captured network interface since its last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InterfaceChange {
-    /// The interface went down.
+    /// The captured network interface went down.
     Down,
-    /// The interface came up.
+    /// The captured network interface came up.
     Up,
-    /// The interface was deleted or moved to another network namespace.
+    /// The captured network interface was deleted or moved to another network namespace.
     Gone,
 }
 
 /// Link state of a network interface, as it was when the watch was created or last checked.
 pub(super) struct LinkWatch {
     interface: String,
-    /// `true` if the interface was up with a carrier.
+    /// `true` if the interface was up with a carrier at the last check.
     was_up: bool,
 }
 
@@ -28,13 +28,14 @@ impl LinkWatch {
         }
     }
 
-    /// Returns `true` if the interface was up and had a carrier. [`LinkWatch::check`] returns each
-    /// change since then.
+    /// Returns `true` if the network interface was up and had a carrier at the last check.
+    /// [`LinkWatch::check`] returns each change since then.
     pub(super) fn is_up(&self) -> bool {
         self.was_up
     }
 
-    /// Returns what changed since the last call. `is_gone` is set if the interface was deleted.
+    /// Returns the change of the network interface since the last call. `is_gone` is set if the
+    /// interface was deleted.
     pub(super) fn check(&mut self, is_gone: bool) -> Option<InterfaceChange> {
         if is_gone {
             return Some(InterfaceChange::Gone);

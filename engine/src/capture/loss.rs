@@ -24,15 +24,15 @@ const SEARCH: Duration = Duration::from_secs(1);
 /// Search for lost ports while other ports are captured, with `device.on_loss = "retry"`.
 pub(super) struct LossSearch {
     is_on: bool,
-    /// Time of the next attempt.
+    /// Time of the next attempt to capture lost ports again.
     due: Instant,
-    /// Report on the NIC's clock for the writers of files.
+    /// Latest report on the NIC's clock, for the writers of capture files.
     watch: ClockWatch,
 }
 
 impl LossSearch {
-    /// Creates the search of a run. A loop with parser threads keeps its receive memory, so its ring
-    /// cannot be replaced.
+    /// Creates the search for lost ports of a run. It is off with parser threads: their loop keeps
+    /// its receive memory, so its ring cannot be replaced.
     pub(super) fn new(plan: &Plan, watch: ClockWatch) -> Self {
         Self {
             is_on: plan.has_several_ports()
@@ -50,7 +50,7 @@ impl LossSearch {
 }
 
 impl Capture {
-    /// Returns the capture's plan with all changes since the start: filter, rules, shares of the
+    /// Returns `plan` with all changes since the start of the capture: filter, rules, shares of the
     /// queues, VLAN stripping, limits of the capture files.
     #[must_use]
     pub fn current_plan(&self, plan: &Plan) -> Plan {
@@ -68,7 +68,7 @@ impl Capture {
         now
     }
 
-    /// Records the loss of the last port, and returns the [`End`] for it.
+    /// Records the loss of the last captured port, and returns the [`End`] of the capture for it.
     fn lost(&self, how: String) -> End {
         self.shared.outages.begin(Cause::DeviceLost, system_ns());
         self.shared.note(format!("the device was lost: {how}"));
@@ -94,8 +94,8 @@ impl Capture {
         }
     }
 
-    /// Ends the outage of a lost RDMA device, before the first rule is installed. Files started
-    /// from then on state the whole outage.
+    /// Ends the outage of a lost RDMA device, before the first rule is installed. Capture files
+    /// started from then on state the whole outage.
     pub(super) fn end_device_outage(&self) {
         if let Some(outage) = self.shared.outages.end(Cause::DeviceLost, system_ns()) {
             self.shared
@@ -185,7 +185,7 @@ impl Capture {
         );
     }
 
-    /// Requests that the loops of a lost port leave their rings once these are drained.
+    /// Requests that the receive loops of a lost port leave their rings once these are drained.
     fn leave_rings(&self, port: usize) {
         let of_queues = self.wq_flags.orders.iter().zip(self.shared.port_of.iter());
         for (orders, _) in of_queues.filter(|(_, it)| usize::from(**it) == port) {
@@ -193,7 +193,7 @@ impl Capture {
         }
     }
 
-    /// Captures lost ports again that are back, if other ports are captured.
+    /// Captures lost ports again whose device or interface is back, if other ports are captured.
     pub(super) fn search_for_lost_ports(&mut self) {
         let now = Instant::now();
         let is_lost = |it: &PortSource| it.is_gone && it.loops.take_rings();
@@ -211,7 +211,7 @@ impl Capture {
         }
     }
 
-    /// Opens a lost port again, and passes its new rings to its loops.
+    /// Opens a lost port again, and passes its new rings to the receive loops of its queues.
     fn capture_again(&mut self, port: usize) -> Result<(), Error> {
         let plan = &self.sources.ports()[port].plan;
         if plan.device.kernel.is_some() && kernel::interface(&plan.device.name).is_none() {
@@ -238,7 +238,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Ends the outage of ports once none is down or lost.
+    /// Ends the recorded outage of the capture's ports once none of them is down or lost.
     fn end_outage_of_ports(&self) {
         if !self.sources.ports().iter().any(PortSource::is_missing) {
             self.shared.outages.end(Cause::PortDown, system_ns());

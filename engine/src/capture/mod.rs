@@ -79,25 +79,25 @@ const OVERDUE_KEPT: Duration = Duration::from_secs(2);
 pub struct Limits {
     /// Number of captured frames after which the run ends, exactly.
     pub count: Option<u64>,
-    /// Time after which the run ends, counted from when the first WQ was ready.
+    /// Time after which the capture run ends, counted from when the first WQ was ready.
     pub duration: Option<Duration>,
-    /// Bytes written to files, before compression, after which the run ends. The total may exceed
-    /// the limit slightly.
+    /// Bytes written to capture files, before compression, after which the run ends. The total may
+    /// exceed the limit slightly.
     pub bytes: Option<u64>,
-    /// Number of full files after which the run ends. The last file receives all frames until the
-    /// run has ended.
+    /// Number of full capture files after which the run ends. The last file receives all frames
+    /// until the run has ended.
     pub files: Option<u64>,
 }
 
 impl Limits {
-    /// Returns those of the run's limits that the file writer counts: bytes and files.
+    /// Returns the limits of the run that the file writer counts: bytes and files.
     fn writes(&self, owner: &Wakeup) -> Option<WriteLimit> {
         let limit = || WriteLimit::new(self.bytes, self.files, owner);
         (self.bytes.is_some() || self.files.is_some()).then(limit)
     }
 }
 
-/// A running capture: its port, receive loops and files.
+/// Running capture: its ports, receive loops and files.
 ///
 /// The owner must call [`Capture::wait`] repeatedly: it reads the device's events and adjusts its
 /// clock.
@@ -132,7 +132,7 @@ struct SharedRun {
     /// Time at which the capture's first WQ was ready.
     ready: Instant,
     counters: Vec<Arc<QueueCounters>>,
-    /// Index of each queue's port.
+    /// Index of the port of each receive queue.
     port_of: Arc<[u16]>,
     /// Names of the captured ports, if there are several; else empty.
     ports: Arc<[String]>,
@@ -148,14 +148,14 @@ struct SharedRun {
     stages: Vec<Arc<StageCounters>>,
     /// Reduction steps that the queues and parsers apply to frames.
     reduction: Arc<Reduction>,
-    /// Set when statistics and flow records observe frames after the merge by time, not in queues
+    /// `true` if statistics and flow records observe frames after the merge by time, not in queues
     /// and parsers.
     observes_in_order: bool,
-    /// Set when the run parses frames, so that malformed ones are counted.
+    /// `true` if the run parses the headers of frames, so that malformed ones are counted.
     parses: bool,
-    /// Set when the run checks the FCS of each frame.
+    /// `true` if the run checks the FCS of each frame.
     verifies: bool,
-    /// Set when `[[cutoff]]` limits how much of a flow is kept.
+    /// `true` if `[[cutoff]]` limits how much of a flow is kept.
     cuts_off: bool,
     /// Outages of the capture: periods in which nothing could be received.
     outages: OutageLog,
@@ -188,7 +188,8 @@ impl Capture {
         self.wakeup.clone()
     }
 
-    /// Returns the capture's current counters. It only reads the loops' cache lines.
+    /// Returns the capture's current counters. The call only reads memory to which the receive
+    /// loops publish them.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.share().snapshot()
@@ -209,13 +210,14 @@ impl Capture {
         }
     }
 
-    /// Requests that all frames received so far are written to the files. Returns the number to
-    /// pass to [`Capture::has_flushed`]; `None`: this run writes no frames.
+    /// Requests that all frames received so far are written to the files. Returns the number of the
+    /// flush, for [`Capture::has_flushed`]; `None`: this run writes no frames.
     pub fn flush(&self) -> Option<u64> {
         self.writer.as_ref().map(Writer::flush)
     }
 
-    /// Returns `true` if all frames received before a [`Capture::flush`] can be read in the files.
+    /// Returns `true` if all frames received before the [`Capture::flush`] that returned the number
+    /// `flush` can be read in the files.
     #[must_use]
     pub fn has_flushed(&self, flush: u64) -> bool {
         let writer = self.writer.as_ref();
@@ -274,7 +276,7 @@ impl Capture {
 
     /// Waits until the capture run has ended by itself, `deadline` is less than 0.2 ms away, or
     /// another thread has woken the owner. Returns `true` if the run has ended. Reads the device's
-    /// events and adjusts the capture's clock meanwhile.
+    /// events and adjusts the capture's clock during the wait.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         let (mut has_event, mut was_woken) = (false, false);
         loop {
@@ -362,7 +364,8 @@ impl Capture {
         };
     }
 
-    /// Leads the frames of queues that fell back from a striding WQ to their new WQs.
+    /// Directs frames to the new WQs of the queues that replaced a striding WQ by one with a WQE
+    /// per frame.
     fn replace_wqs(&mut self) {
         let replaced = self.shared.control.replaced.lock();
         let replaced = replaced.map(|mut it| std::mem::take(&mut *it));
@@ -417,7 +420,7 @@ impl Capture {
         }
     }
 
-    /// Returns the port of queue number `queue`.
+    /// Returns the open source of the port that has queue number `queue`.
     fn port_of(&self, queue: usize) -> &PortSource {
         &self.sources.ports()[usize::from(self.shared.port_of[queue])]
     }
@@ -431,8 +434,8 @@ impl Capture {
         }
     }
 
-    /// From when `flag` is set, counts write buffers that are not being written yet as lost and
-    /// discards them.
+    /// Makes the writer discard write buffers that are not being written yet, and count their
+    /// frames as lost, from when `flag` is set.
     pub fn discard_pending_when(&self, flag: &Arc<AtomicBool>) {
         if let Some(writer) = &self.writer {
             writer.give_up_on(Arc::clone(flag));
@@ -551,7 +554,8 @@ impl Drop for Capture {
 }
 
 impl SharedRun {
-    /// Returns a function that creates the reduction stage in front of a consumer.
+    /// Returns a function that creates the reduction stage (filter, deduplication, sampling,
+    /// cutoff, slicing) in front of a consumer of frames.
     fn stage<C: Consumer, O>(
         &self,
         i: usize,

@@ -12,8 +12,8 @@ use crate::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// Opens the source of a port, with `queues` as its queues. Sets `ready` when the first ring is
-/// ready.
+/// Opens the source of a captured port, which receives into the queues with the numbers `queues`.
+/// Sets `ready` when the first ring is ready.
 pub(super) fn open_port(
     plan: &PortPlan,
     queues: &[u16],
@@ -27,8 +27,8 @@ pub(super) fn open_port(
     }
 }
 
-/// Creates the objects of a port on its RDMA device, with `queues` as its queues. Sets `ready` when
-/// the first WQ is ready.
+/// Creates the verbs objects of a captured port, which receives into the queues with the numbers
+/// `queues`. Sets `ready` when the first WQ is ready.
 fn verbs_source(
     plan: &PortPlan,
     queues: &[u16],
@@ -63,7 +63,8 @@ fn verbs_source(
     Ok((Source::Verbs(Box::new(source)), nic, Rings::Device(rings)))
 }
 
-/// Opens the packet sockets of a network interface. Sets `ready` when they have their rings.
+/// Opens the packet sockets of a network interface. Sets `ready` to the time when the sockets have
+/// their rings.
 fn packet_source(
     plan: &PortPlan,
     ready: &mut Option<Instant>,
@@ -74,7 +75,8 @@ fn packet_source(
     Ok((Source::Packet(port), nic, Rings::Packet(rings)))
 }
 
-/// Opens the AF_XDP sockets of a network interface. Sets `ready` when they have their rings.
+/// Opens the AF_XDP sockets of a network interface. Sets `ready` to the time when the sockets have
+/// their rings.
 fn xdp_source(
     plan: &PortPlan,
     ready: &mut Option<Instant>,

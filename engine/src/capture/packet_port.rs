@@ -19,8 +19,8 @@ use std::{
 };
 use wqcap_sockets::packet::{PacketAttr, PacketSocket};
 
-/// Time after which the kernel passes on a block that is not full: the longest time that a frame
-/// waits at a low rate. Each block that is passed on wakes the loop.
+/// Time after which the kernel passes a block of a packet socket's ring to the loop although it is
+/// not full: the longest time that a frame waits at a low rate. Each such block wakes the loop.
 const RETIRE: Duration = Duration::from_millis(60);
 
 /// Packet sockets of a captured network interface, one for each queue.
@@ -28,7 +28,7 @@ pub(super) struct PacketPort {
     link: LinkWatch,
     sockets: Vec<Arc<PacketSocket>>,
     drops: Arc<SocketDrops>,
-    /// Number of super-frames that each queue's loop has read.
+    /// Number of super-frames (of GRO, TSO and GSO) that each queue's loop has read.
     super_frames: Vec<Arc<AtomicU64>>,
 }
 
@@ -77,12 +77,12 @@ impl PacketPort {
         counts.map(|it| it.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the counts of frames that the sockets dropped.
+    /// Returns the counts of frames that the packet sockets dropped.
     pub(super) fn drops(&self) -> Arc<SocketDrops> {
         Arc::clone(&self.drops)
     }
 
-    /// Lets frames into the rings.
+    /// Lets frames into the rings of the packet sockets.
     ///
     /// # Errors
     /// The kernel refuses the program of a gate.
@@ -93,8 +93,8 @@ impl PacketPort {
         Ok(())
     }
 
-    /// Keeps further frames out of the rings. The kernel passes on the blocks that have frames
-    /// within [`PacketPort::settle`].
+    /// Keeps further frames out of the rings of the packet sockets. The kernel passes the blocks
+    /// that have frames to the loops within [`PacketPort::settle`].
     pub(super) fn close_gates(&self) {
         for socket in &self.sockets {
             if let Err(e) = socket.close_gate() {
@@ -103,18 +103,18 @@ impl PacketPort {
         }
     }
 
-    /// Returns the time after [`PacketPort::close_gates`] in which the kernel passes on the last
-    /// blocks. Its timer runs late by up to a tick.
+    /// Returns the time after [`PacketPort::close_gates`] within which the kernel passes the last
+    /// blocks to the loops. The kernel's timer runs late by up to a tick.
     pub(super) const fn settle() -> Duration {
         RETIRE.saturating_mul(2)
     }
 
-    /// Returns `true` if the interface is up and has a carrier.
+    /// Returns `true` if the captured network interface is up and has a carrier.
     pub(super) fn is_up(&self) -> bool {
         self.link.is_up()
     }
 
-    /// Returns what changed since the last call.
+    /// Returns the change of the captured network interface since the last call.
     pub(super) fn check(&mut self) -> Option<InterfaceChange> {
         let is_gone = self.sockets.iter().any(|it| it.is_orphaned());
         self.link.check(is_gone)

@@ -33,7 +33,7 @@ pub struct Port {
     steering: Steering,
     qps: Vec<(QpPlan, PortQp)>,
     tables: Vec<(Spread, RwqTable)>,
-    /// Queue of each entry of the shared RSS indirection table.
+    /// Queue number in each entry of the shared RSS indirection table.
     entries: Vec<u16>,
     key: RssKey,
     number: u8,
@@ -49,7 +49,7 @@ pub struct Port {
 /// QP that flow rules of the port lead to.
 #[derive(Clone)]
 enum PortQp {
-    /// QP over an indirection table.
+    /// RSS QP over an indirection table, which spreads frames over queues.
     Rss(RssQp),
     /// QP with its own receive queue, on a device without WQs.
     Raw(RawQpHandle),
@@ -123,7 +123,7 @@ impl Port {
         &self.context
     }
 
-    /// Returns the number of the device's port, from 1.
+    /// Returns the number of the captured port on its device, from 1.
     #[must_use]
     pub fn number(&self) -> u8 {
         self.number
@@ -134,20 +134,20 @@ impl Port {
     /// # Errors
     /// EIO if the device is lost.
     pub fn is_up(&self) -> Result<bool, Error> {
-        /// Range of `ibv_port_state` in which a port is up: `IBV_PORT_ACTIVE` and
-        /// `IBV_PORT_ACTIVE_DEFER`.
+        /// Range of the values of `ibv_port_state` for which a port counts as up: `IBV_PORT_ACTIVE`
+        /// and `IBV_PORT_ACTIVE_DEFER`.
         const UP: std::ops::RangeInclusive<u32> = 4..=5;
         let attr = self.context.query_port(self.number)?;
         Ok(UP.contains(&attr.state))
     }
 
-    /// Returns a reader of the NIC's clock.
+    /// Returns a reader of the clock of the port's NIC.
     #[must_use]
     pub fn clock(&self) -> ClockReader<'_> {
         ClockReader::new(&self.context, self.number())
     }
 
-    /// Creates the receive ring of one queue: its WQ is ready and filled with WRs.
+    /// Creates the receive ring of one queue. The WQ of the ring is ready and filled with WRs.
     ///
     /// # Errors
     /// The error of a verb, or of a memory allocation.
@@ -190,8 +190,9 @@ impl Port {
         })
     }
 
-    /// Creates the indirection tables over the rings' WQs, and the RSS QPs over the tables; on a
-    /// device without WQs the ring has a QP. No frame arrives until flow rules are installed.
+    /// Creates the RSS indirection tables over the rings' WQs, and the RSS QPs over the tables. On
+    /// a device without WQs, the QP of the only ring is used. No frame arrives until flow rules are
+    /// installed.
     ///
     /// # Errors
     /// The error of a verb.
@@ -219,7 +220,8 @@ impl Port {
         Ok(())
     }
 
-    /// Creates the RSS QP of `plan`, over the indirection table for its spread.
+    /// Creates the RSS QP of `plan`, over the indirection table that `plan` selects: the shared
+    /// one, or one of a single queue.
     fn rss_qp(&mut self, plan: &QpPlan) -> Result<PortQp, Error> {
         let table = self.table_for(plan.spread)?;
         self.rss_qp_over(&table, plan)
@@ -230,7 +232,8 @@ impl Port {
         Ok(PortQp::Rss(qp))
     }
 
-    /// Returns the indirection table for `spread`, and creates it if it does not exist yet.
+    /// Returns the RSS indirection table for `spread` (all queues or one queue), and creates it if
+    /// it does not exist yet.
     fn table_for(&mut self, spread: Spread) -> Result<RwqTable, Error> {
         if let Some((_, table)) = self.tables.iter().find(|(it, _)| *it == spread) {
             return Ok(table.clone());
@@ -243,7 +246,8 @@ impl Port {
         Ok(table)
     }
 
-    /// Creates an indirection table over the rings' WQs with one entry for each of `queues`.
+    /// Creates an RSS indirection table with one entry for each of `queues`, which leads to the WQ
+    /// of that queue's ring.
     fn table(&self, queues: &[u16]) -> Result<RwqTable, Error> {
         let wqs = queues.iter().map(|q| self.wqs[usize::from(*q)].clone());
         Ok(RwqTable::create(&self.context, wqs)?)
@@ -337,7 +341,8 @@ impl Port {
         made
     }
 
-    /// Installs missing flow rules, then removes rules that `steering` does not contain.
+    /// Installs the flow rules of `steering` that are missing, then removes installed rules that
+    /// `steering` does not contain.
     fn exchange(&mut self, steering: &Steering) -> Result<(), Error> {
         let mut gone: Vec<_> = self.rules.iter().map(|rule| rule.wanted.clone()).collect();
         let mut new = Vec::new();
@@ -358,7 +363,7 @@ impl Port {
         Ok(())
     }
 
-    /// Installs a flow rule on a hardware priority of its rank, and moves other rules if no
+    /// Installs a flow rule on a hardware priority that fits its rank, and moves other rules if no
     /// priority is free.
     fn admit(&mut self, wanted: WantedRule) -> Result<(), Error> {
         let Some((moves, priority)) = self.ladder().admit(wanted.rank) else {
@@ -387,7 +392,8 @@ impl Port {
         }
     }
 
-    /// Moves the flow rules of one hardware priority to another one, with the QPs of `qps`.
+    /// Moves the flow rules of one hardware priority to another one. `qps` are the QPs that the
+    /// moved rules lead to.
     fn carry_out(&mut self, it: Move, qps: &[(QpPlan, PortQp)]) -> Result<(), Error> {
         for rule in self
             .rules
@@ -402,7 +408,7 @@ impl Port {
         Ok(())
     }
 
-    /// Installs a flow rule behind all others of its rank.
+    /// Installs a flow rule behind all other rules of its rank.
     fn install(&mut self, wanted: WantedRule, priority: u16) -> Result<(), Error> {
         let flow = create(&self.qps, &wanted, self.number, priority)?;
         let at = self
@@ -455,7 +461,7 @@ impl Port {
     }
 }
 
-/// Installs a flow rule that leads to its QP.
+/// Creates a flow rule on the device that leads frames to its QP.
 fn create(
     qps: &[(QpPlan, PortQp)],
     wanted: &WantedRule,
@@ -499,10 +505,11 @@ pub(super) mod promisc {
 
     static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
-    /// Membership of a packet socket on one network interface.
+    /// Membership of a packet socket on one network interface, which makes the interface accept
+    /// frames to other addresses.
     pub struct Membership {
         index: libc::c_uint,
-        /// Additional unicast address that the interface accepts; `None`: all frames.
+        /// Additional unicast address that the interface accepts; `None`: it accepts all frames.
         address: Option<[u8; 6]>,
     }
 

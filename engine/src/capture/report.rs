@@ -17,13 +17,14 @@ use wqcap_core::notes::RunNotes;
 pub struct Snapshot {
     /// Time since the capture's first WQ was ready, without the time in which the device was lost.
     pub elapsed: Duration,
-    /// Ledger of each queue: its frames, counted by what became of them.
+    /// Ledger of each queue: number of its frames by what became of them, such as captured or
+    /// dropped.
     pub queues: Vec<QueueLedger>,
     /// Names of the captured ports, if there are several; else empty.
     pub ports: Vec<String>,
     /// State of each queue's receive ring.
     pub rings: Vec<RingState>,
-    /// Frames that the NIC lost so far, under the NIC's own counter names.
+    /// Frames that the NIC lost so far, under the names that the NIC's driver gives its counters.
     pub nic: NicCounters,
     /// Outages of the capture: periods in which nothing could be received.
     #[serde(skip)]
@@ -67,8 +68,8 @@ impl End {
         )
     }
 
-    /// Returns `true` for the loss of the device, after which another capture can continue this
-    /// one.
+    /// Returns `true` if the capture ended because its device was lost, so that another capture can
+    /// continue it.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::DeviceLost(_))
@@ -80,13 +81,15 @@ impl End {
 pub struct Report {
     /// Reason for the end of the capture run.
     pub end: End,
-    /// Ledger of each queue: its frames, counted by what became of them.
+    /// Ledger of each queue: number of its frames by what became of them, such as captured or
+    /// dropped.
     pub queues: Vec<QueueLedger>,
     /// Names of the captured ports, if there are several; else empty.
     pub ports: Vec<String>,
-    /// Frames that the NIC lost during the run, under the NIC's own counter names.
+    /// Frames that the NIC lost during the run, under the names that the NIC's driver gives its
+    /// counters.
     pub nic: NicCounters,
-    /// Malformed frames by class, of those that the run parsed; `None`: this run parses no frames.
+    /// Number of malformed frames by class; `None`: this run parses no frames.
     pub malformed: Option<BTreeMap<&'static str, u64>>,
     /// Live traffic statistics at the end of the run; `None`: statistics were off.
     pub statistics: Option<live::TrafficSnapshot>,
@@ -113,14 +116,14 @@ pub struct Report {
     /// Outages of the run: periods in which nothing could be received.
     #[serde(skip)]
     pub outages: Outages,
-    /// Duration of the run: from the first WQ ready to the last file synced and closed, without the
-    /// time in which the device was lost.
+    /// Duration of the run: from the first WQ ready to the last capture file synced and closed,
+    /// without the time in which the device was lost.
     pub duration: Duration,
     /// Time from the start of the capture to the first WQ ready.
     pub startup: Duration,
     /// Report on the NIC's clock; `None` with software time stamps.
     pub clock: Option<ClockReport>,
-    /// Events during the run that matter to readers of the files, one line each.
+    /// Notes on events during the run that matter to readers of the capture files, one line each.
     pub notes: RunNotes,
 }
 
@@ -174,7 +177,7 @@ impl Report {
     }
 }
 
-/// Adds two optional counters of two runs; if only one run has the counter, returns that one.
+/// Returns the sum of the optional counters of two runs, or the only counter if one run has none.
 fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Option<T> {
     match (one, other) {
         (Some(mut sum), Some(more)) => {
@@ -186,8 +189,8 @@ fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Op
 }
 
 impl End {
-    /// Replaces the end of a capture by `failure`, unless the end already is a failure with text:
-    /// then keeps it and returns the text of `failure` as a note.
+    /// Replaces the end of a capture by `failure`. If the end already is a failure with text, keeps
+    /// it instead and returns the text of `failure` as a note.
     pub(super) fn merge_failure(&mut self, failure: Self) -> Option<String> {
         match (&*self, failure) {
             (

@@ -11,10 +11,11 @@ use wqcap_files::sealed::SecretKey;
 pub struct Resources {
     /// Process that runs the hook of finished files; `None`: this process starts the hook.
     pub hook_process: Option<Arc<HookProcess>>,
-    /// Key that encrypts finished files; `None`: it is read from its source when the capture starts.
+    /// Key that encrypts finished capture files; `None`: it is read from its source when the
+    /// capture starts.
     pub encryption_key: Option<SecretKey>,
-    /// Times at which files were finished, shared by successive captures of a run.
+    /// Times at which capture files were finished, shared by successive captures of a run.
     pub finish_times: FinishTimes,
-    /// Prepared io_uring ring of the writer; `None`: each writer creates its own.
+    /// Prepared io_uring ring of the file writer; `None`: each writer creates its own.
     pub write_ring: Option<Arc<PreparedRing>>,
 }

@@ -19,7 +19,7 @@ use wqcap_rss::{IndirectionTable, Toeplitz};
 
 /// Interval at which the load of the queues is measured.
 const EVERY: Duration = Duration::from_secs(1);
-/// Ratio of load to share above which a receive queue is overloaded.
+/// Ratio of a receive queue's load to its share above which the queue is overloaded.
 const MAX_SKEW: f64 = 1.5;
 /// Number of consecutive load measurements with an overloaded queue before the indirection table is
 /// changed.
@@ -31,25 +31,28 @@ const LEAST_SAMPLES: u64 = 256;
 /// that flows do not move repeatedly.
 const PAUSE: u32 = 5;
 
-/// Source of a new indirection table: the measured load or new shares.
+/// Source from which a new RSS indirection table is derived: the measured load, or new shares of
+/// the queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Respread {
-    /// Indirection table derived from the load of the last seconds; the shares of the queues stay.
+    /// RSS indirection table derived from the load of the last seconds; the shares of the queues
+    /// stay.
     ByLoad,
-    /// Indirection table derived from new shares of the queues, with the minimum number of moved
-    /// entries.
+    /// RSS indirection table derived from new shares of the queues, with the minimum number of
+    /// moved entries.
     Weights(Vec<u32>),
 }
 
-/// Result of a change of the indirection table.
+/// Result of a change of the RSS indirection table: how many entries moved, and how even the load
+/// is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Respreading {
-    /// Number of indirection table entries that name another queue than before; 0: the table is
-    /// unchanged.
+    /// Number of RSS indirection table entries that lead to another queue than before; 0: the table
+    /// is unchanged.
     pub moved: usize,
-    /// Number of entries in the indirection table.
+    /// Number of entries in the RSS indirection table.
     pub entries: usize,
     /// Load of the busiest queue divided by its share, before the indirection table changes; 0
     /// without samples.
@@ -58,13 +61,13 @@ pub struct Respreading {
     pub skew_after: f64,
 }
 
-/// Load of the queues and of the indirection table's entries, kept by the owner of a capture.
+/// Load of the queues and of the RSS indirection table's entries, kept by the owner of a capture.
 pub(super) struct Spreading {
     hashing: Arc<Hashing>,
-    /// Counters of sampled frames of each queue.
+    /// Counters of the sampled frames of each queue, by entry of the RSS indirection table.
     loads: Vec<Arc<QueueLoad>>,
-    /// Sampled frames at the last load measurement, by queue and table entry; the last element
-    /// counts those without an entry.
+    /// Sampled frames at the last load measurement, by queue and entry of the RSS indirection
+    /// table; the last element counts those without an entry.
     seen: Vec<Vec<u64>>,
     /// Loads of the queues in the last two measurements, the older first.
     recent: [Load; 2],
@@ -101,7 +104,8 @@ impl Spreading {
         }
     }
 
-    /// Returns the load sampler for a queue's receive loop.
+    /// Returns the sampler with which a queue's receive loop counts some of its frames for the
+    /// load.
     pub(super) fn sampler(&self, queue: usize) -> LoadSampler {
         let watch = match (self.loads.len(), self.auto) {
             (1, _) => SamplingRate::Never,
@@ -115,8 +119,9 @@ impl Spreading {
         )
     }
 
-    /// Returns the load of the queues since the last measurement. Samples that arrive on another
-    /// queue than the entry's are not counted for the entry: a rule led them to that queue.
+    /// Returns the load of the queues since the last measurement. A sample that arrives on another
+    /// queue than that of its indirection table entry does not count for the entry: a flow rule led
+    /// it there.
     fn take_load(&mut self) -> Load {
         let mut load = Load {
             entries: vec![0; self.table.len()],
@@ -135,7 +140,7 @@ impl Spreading {
         load
     }
 
-    /// Returns the load of the queues in the last two measurements and since.
+    /// Returns the load of the queues in the last two measurements and since the last one.
     fn last_seconds(&mut self) -> Load {
         let mut sum = self.take_load();
         self.recent.iter().for_each(|load| sum.add(load));
@@ -143,7 +148,7 @@ impl Spreading {
         sum
     }
 
-    /// Measures the load of the queues once per second. Returns `true` if the indirection table
+    /// Measures the load of the queues once per second. Returns `true` if the RSS indirection table
     /// should change.
     fn is_due(&mut self) -> bool {
         let now = Instant::now();
@@ -162,7 +167,8 @@ impl Spreading {
         self.auto && self.pause == 0 && self.strained >= IN_A_ROW
     }
 
-    /// Returns the proposed indirection table; `None`: the present one is good enough.
+    /// Returns the RSS indirection table to install instead of the present one; `None`: the present
+    /// one is good enough.
     fn propose(&mut self, how: &Respread) -> Result<Option<Proposal>, Error> {
         let load = self.last_seconds();
         let weights = match how {
@@ -191,7 +197,7 @@ impl Spreading {
     }
 }
 
-/// Returns the fraction of the indirection table's entries that each queue has.
+/// Returns the fraction of the RSS indirection table's entries that each queue has.
 fn shares(table: &[u16], queues: usize) -> Vec<f64> {
     (0..queues)
         .map(|queue| {
@@ -202,7 +208,7 @@ fn shares(table: &[u16], queues: usize) -> Vec<f64> {
 }
 
 impl Capture {
-    /// Returns the shared RSS indirection table: the queue of each entry.
+    /// Returns the shared RSS indirection table, as the queue number in each entry.
     #[must_use]
     pub fn table(&self) -> &[u16] {
         &self.spreading.table
@@ -247,7 +253,7 @@ impl Capture {
         Ok(done)
     }
 
-    /// Rebuilds the indirection table if the load of the queues requires it.
+    /// Rebuilds the RSS indirection table if the load of the queues requires it.
     pub(super) fn respread_if_due(&mut self) {
         if !self.spreading.is_due() {
             return;

@@ -11,7 +11,7 @@ impl Capture {
         self.sources.steering().asked.as_deref()
     }
 
-    /// Returns the QPs and flow rules in effect.
+    /// Returns the QPs and flow rules that are in effect on the captured port.
     #[must_use]
     pub fn steering(&self) -> &Steering {
         self.sources.steering()

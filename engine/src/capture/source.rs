@@ -24,13 +24,13 @@ use std::{
 /// in the NIC arrive within it.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// Open source of a capture's frames.
+/// Open source of a capture's frames: an RDMA port or the sockets of a network interface.
 pub(super) enum Source {
-    /// Port of an RDMA device.
+    /// Port of an RDMA device as the source of frames.
     Verbs(Box<VerbsSource>),
-    /// Packet sockets of an ordinary network interface.
+    /// Packet sockets of an ordinary network interface as the source of frames.
     Packet(PacketPort),
-    /// AF_XDP sockets of an ordinary network interface.
+    /// AF_XDP sockets of an ordinary network interface as the source of frames.
     Xdp(XdpPort),
 }
 
@@ -38,17 +38,17 @@ pub(super) enum Source {
 pub(super) struct VerbsSource {
     pub(super) port: Port,
     pub(super) events: AsyncEvents,
-    /// Flag for each WQ, or QP with a receive queue, by its number, that is set when the device
-    /// reports it in error.
+    /// Flag of each receive queue, set when the device reports the queue in error, by the number of
+    /// its WQ, or of its QP on a device without WQs.
     pub(super) fatal: Vec<(usize, Arc<AtomicBool>)>,
     pub(super) clock: Option<CaptureClock>,
 }
 
-/// Event of a capture's source.
+/// Event of a source of frames: of the RDMA device or of the network interface.
 pub(super) enum SourceEvent {
-    /// Event of the RDMA device.
+    /// Asynchronous event of the RDMA device.
     Device(AsyncEvent),
-    /// Change of the network interface.
+    /// Change of the captured network interface, such as going down.
     Link(InterfaceChange),
 }
 
@@ -60,9 +60,10 @@ pub(super) struct Sources(Vec<PortSource>);
 pub(super) struct PortSource {
     pub(super) plan: PortPlan,
     pub(super) source: Source,
-    /// Channels to the port's receive loops for rings that replace those of a lost port.
+    /// Channels to the port's receive loops for the rings that replace theirs after the port was
+    /// lost.
     pub(super) loops: LoopChannels,
-    /// `true` after the log has named the port's super-frames.
+    /// `true` after a log line has reported super-frames of the port.
     pub(super) has_super_frames: bool,
     /// `true` while the port is known to be down.
     pub(super) is_down: bool,
@@ -71,7 +72,8 @@ pub(super) struct PortSource {
 }
 
 impl PortSource {
-    /// Describes the super-frames that the port has received; `None`: there were none.
+    /// Describes the super-frames (of GRO, TSO and GSO) that the port has received; `None`: there
+    /// were none.
     pub(super) fn super_frames(&self) -> Option<String> {
         let Source::Packet(it) = &self.source else {
             return None;
@@ -86,7 +88,7 @@ impl PortSource {
         })
     }
 
-    /// Logs the first super-frames of the port.
+    /// Logs the first super-frames (of GRO, TSO and GSO) of the port.
     pub(super) fn report_super_frames(&mut self) {
         if !self.has_super_frames
             && let Some(what) = self.super_frames()
@@ -96,40 +98,40 @@ impl PortSource {
         }
     }
 
-    /// Returns `true` if nothing can arrive on the port.
+    /// Returns `true` if no frame can arrive on the port, because it is down or lost.
     pub(super) fn is_missing(&self) -> bool {
         self.is_down || self.is_gone
     }
 
-    /// Returns `true` if the port is down, or lost and not searched for.
+    /// Returns `true` if the port is down, or is lost and will not be captured again.
     pub(super) fn is_over(&self) -> bool {
         self.is_down || self.is_gone && !self.loops.take_rings()
     }
 }
 
-/// Receive rings of a port, by the kind of their queues.
+/// Receive rings of a port's queues, by the kind of the port.
 pub(super) enum Rings {
-    /// Rings of an RDMA device.
+    /// Receive rings of an RDMA device.
     Device(Vec<Ring>),
-    /// Rings of packet sockets.
+    /// Receive rings of packet sockets.
     Packet(Vec<Ring<PacketQueue>>),
-    /// Rings of AF_XDP sockets.
+    /// Receive rings of AF_XDP sockets.
     Xdp(Vec<Ring<XdpQueue>>),
 }
 
-/// Channels to the receive loops of a port, by the kind of their queues; empty if the loops end with
-/// their rings.
+/// Channels that pass replacements of rings to the receive loops of a port, by the kind of its
+/// queues; empty if the loops end with their rings.
 pub(super) enum LoopChannels {
-    /// Loops of an RDMA device.
+    /// Channels to the receive loops of an RDMA device.
     Device(Vec<Sender<Replacement<DeviceQueue>>>),
-    /// Loops of packet sockets.
+    /// Channels to the receive loops of packet sockets.
     Packet(Vec<Sender<Replacement<PacketQueue>>>),
-    /// Loops of AF_XDP sockets.
+    /// Channels to the receive loops of AF_XDP sockets.
     Xdp(Vec<Sender<Replacement<XdpQueue>>>),
 }
 
 impl LoopChannels {
-    /// Returns `true` if the loops take rings that replace theirs.
+    /// Returns `true` if the receive loops accept rings that replace theirs.
     pub(super) fn take_rings(&self) -> bool {
         match self {
             Self::Device(all) => !all.is_empty(),
@@ -138,7 +140,7 @@ impl LoopChannels {
         }
     }
 
-    /// Passes the rings of a source that was opened again to the loops.
+    /// Passes the rings of a port's source that was opened again to the port's receive loops.
     pub(super) fn send(&self, rings: Rings, source: &Source, plan: &PortPlan) {
         match (self, rings) {
             (Self::Device(to), Rings::Device(rings)) => send(to, rings, source, plan),
@@ -180,15 +182,15 @@ impl Sources {
         &mut self.0
     }
 
-    /// Returns the next event of a source with the port's index, if there is one.
+    /// Returns the next event of a port's source with the index of the port, if there is one.
     pub(super) fn take_event(&mut self) -> Option<(usize, SourceEvent)> {
         let ports = self.0.iter_mut().enumerate().filter(|(_, it)| !it.is_gone);
         let mut events = ports.filter_map(|(i, it)| Some((i, it.source.take_event()?)));
         events.next()
     }
 
-    /// Waits until the owner is woken, a device has an event, or `timeout` is over. Returns `true`
-    /// unless the time is over.
+    /// Waits until the capture's owner is woken, a device has an event, or `timeout` is over.
+    /// Returns `true` unless the time is over.
     pub(super) fn wait(&self, wakeup: &Wakeup, timeout: Duration) -> bool {
         let events = self.present().filter_map(|it| match &it.source {
             Source::Verbs(it) => Some(it.events.as_fd()),
@@ -197,11 +199,11 @@ impl Sources {
         wakeup.wait(events, timeout)
     }
 
-    /// Returns the port of the only RDMA device.
+    /// Returns the captured port, if it is the only one and belongs to an RDMA device.
     ///
     /// # Errors
-    /// `what` is not possible, because the capture is of an ordinary network interface or of
-    /// several ports.
+    /// `what`, the setting to change, cannot change, because the capture is of an ordinary network
+    /// interface or of several ports.
     pub(super) fn port_mut(&mut self, what: &'static str) -> Result<&mut Port, Error> {
         let problem = match self.0.as_mut_slice() {
             [
@@ -218,7 +220,8 @@ impl Sources {
         Err(Error::config(what, "", problem))
     }
 
-    /// Returns the flow rules of the first port; none on an ordinary network interface.
+    /// Returns the QPs and flow rules of the first captured port; empty for an ordinary network
+    /// interface.
     pub(super) fn steering(&self) -> &Steering {
         static NONE: Steering = Steering {
             qps: Vec::new(),
@@ -232,18 +235,18 @@ impl Sources {
         }
     }
 
-    /// Returns the ports whose device or interface is there.
+    /// Returns the captured ports whose device or interface is present.
     fn present(&self) -> impl Iterator<Item = &PortSource> {
         self.0.iter().filter(|it| !it.is_gone)
     }
 
-    /// Returns `true` if each RDMA device responds.
+    /// Checks that each captured RDMA device that is present answers a query of its port.
     pub(super) fn respond(&self) -> Result<(), Error> {
         self.present()
             .try_for_each(|it| it.source.is_up().map(drop))
     }
 
-    /// Lets frames arrive on every port.
+    /// Lets frames arrive on every captured port.
     ///
     /// # Errors
     /// A verb or a system call failed.
@@ -252,18 +255,19 @@ impl Sources {
         ports.try_for_each(|(it, plan)| it.source.open(plan))
     }
 
-    /// Keeps further frames from arriving on any port.
+    /// Keeps further frames from arriving on any captured port.
     pub(super) fn close(&mut self) {
         self.0.iter_mut().for_each(|it| it.source.close());
     }
 
-    /// Returns the time after [`Sources::close`] within which frames still arrive.
+    /// Returns the time after [`Sources::close`] within which frames still arrive in the rings.
     pub(super) fn settle(&self) -> Duration {
         let times = self.0.iter().map(|it| it.source.settle());
         times.max().unwrap_or_default()
     }
 
-    /// Reads the clocks of the NICs that stamp frames. Returns notes on jumps of a clock.
+    /// Reads the clocks of the NICs that stamp frames. Returns a note for each clock that has
+    /// jumped.
     pub(super) fn read_clocks(&mut self) -> Vec<String> {
         self.0
             .iter_mut()
@@ -279,7 +283,7 @@ impl Sources {
 }
 
 impl Source {
-    /// Returns the next event of the source, if there is one.
+    /// Returns the next event of the port's source, if there is one.
     pub(super) fn take_event(&mut self) -> Option<SourceEvent> {
         match self {
             Self::Verbs(it) => it.events.take().map(SourceEvent::Device),
@@ -288,8 +292,8 @@ impl Source {
         }
     }
 
-    /// Returns the source of time stamps and the flag of a WQ in error for the receive loop of the
-    /// port's queue number `queue`, counted from 0.
+    /// Returns the inputs of the receive loop of the port's queue number `queue`, counted from 0:
+    /// the source of time stamps, and the flag that reports its WQ in error.
     pub(super) fn of_loop(&self, plan: &PortPlan, queue: usize) -> (StampSource, Arc<AtomicBool>) {
         match self {
             Self::Packet(_) | Self::Xdp(_) => (plan.stamp_source(None), Arc::default()),
@@ -300,7 +304,7 @@ impl Source {
         }
     }
 
-    /// Returns the number of the captured port.
+    /// Returns the number of the captured port on its RDMA device; 1 for a network interface.
     pub(super) fn number(&self) -> u8 {
         match self {
             Self::Verbs(it) => it.port.number(),
@@ -308,7 +312,7 @@ impl Source {
         }
     }
 
-    /// Returns `true` if the port is up.
+    /// Returns `true` if the captured port is up.
     ///
     /// # Errors
     /// EIO if the RDMA device is lost.
@@ -320,7 +324,8 @@ impl Source {
         }
     }
 
-    /// Lets frames arrive: installs the flow rules, or opens the gates of the sockets.
+    /// Lets frames arrive on the captured port: installs the flow rules, or opens the gates of the
+    /// sockets.
     ///
     /// # Errors
     /// A verb or a system call failed.
@@ -335,7 +340,8 @@ impl Source {
         }
     }
 
-    /// Keeps further frames from arriving: removes the flow rules, or closes the gates.
+    /// Keeps further frames from arriving on the captured port: removes the flow rules, or closes
+    /// the gates.
     pub(super) fn close(&mut self) {
         match self {
             Self::Verbs(it) => it.port.remove_rules(),
@@ -344,7 +350,7 @@ impl Source {
         }
     }
 
-    /// Returns the time after [`Source::close`] within which frames still arrive.
+    /// Returns the time after [`Source::close`] within which frames still arrive in the rings.
     const fn settle(&self) -> Duration {
         match self {
             Self::Verbs(_) => SETTLE,
@@ -353,7 +359,7 @@ impl Source {
         }
     }
 
-    /// Reads the NIC's clock, if the capture uses it. Returns a note on a jump of a clock.
+    /// Reads the NIC's clock, if the capture uses it. Returns a note if a clock has jumped.
     pub(super) fn read_clock(&mut self) -> Option<String> {
         match self {
             Self::Verbs(it) => it.clock.as_mut()?.read(&it.port),

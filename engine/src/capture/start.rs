@@ -54,7 +54,7 @@ pub(super) struct Startup<'p> {
     outages: OutageLog,
     earlier: Option<Arc<Report>>,
     wakeup: Wakeup,
-    /// Set when the stages after the merge by time, not those of the queues, sample, cut and
+    /// `true` if the stages after the merge by time, not those of the queues, sample, cut and
     /// observe frames.
     in_order: bool,
     /// Counters of the reduction stages of queues and parsers, followed by those of the stages
@@ -413,21 +413,21 @@ impl<'p> Startup<'p> {
     }
 }
 
-/// Start of the receive loops of all ports.
+/// State of the start of the receive loops of all ports.
 struct Start<'s, I> {
     plan: &'s Plan,
     /// Index of the first queue that has no loop yet.
     next: &'s mut usize,
-    /// Sources of the consumers of the queues that have no loop yet.
+    /// Sources of the frame consumers of the queues that have no loop yet.
     sources: &'s mut I,
     /// Queues of the paired loop; `None`: each queue has a loop of its own.
     pairs: Option<&'s mut Vec<PairedQueue>>,
 }
 
 impl Capture {
-    /// Starts the receive loops of a port's queues, or prepares the queues for the paired loop.
-    /// Returns the channels for rings that replace those of a lost port; empty: the loops end with
-    /// their rings.
+    /// Starts the receive loops of a port's queues, or prepares the queues for the paired loop,
+    /// which polls all ports. Returns the channels for rings that replace those of a lost port;
+    /// empty: the loops end with their rings.
     fn start_queues<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,
         start: &mut Start<'_, impl Iterator<Item = S>>,
@@ -450,7 +450,8 @@ impl Capture {
         Ok(channels)
     }
 
-    /// Starts the receive loop of the queues of all ports, with the consumer of their frames.
+    /// Starts the paired loop, which polls the queues of all ports, with the consumer of their
+    /// frames.
     fn start_paired<S: ConsumerSource>(
         &mut self,
         plan: &Plan,
@@ -479,7 +480,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
+    /// Starts the receive loop of queue `i` with the consumer of its frames, or with parser threads
+    /// that have consumers.
     fn start_queue<S: ConsumerSource, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
@@ -527,7 +529,7 @@ impl Capture {
         self.spawn(plan, i, ring, replacements, move || outlet)
     }
 
-    /// Starts the receive loop of queue `i` on its core.
+    /// Starts the receive loop of queue `i` in a thread pinned to the queue's core.
     fn spawn<O: Outlet + 'static, Q: Queue + Send + 'static>(
         &mut self,
         plan: &Plan,
@@ -548,7 +550,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns a function that creates the receive loop of queue `i` with its outlet.
+    /// Returns a function that creates the receive loop of queue `i`, which passes frames to an
+    /// outlet.
     fn worker<O, Q: Queue + Send + 'static>(
         &self,
         plan: &Plan,
@@ -625,7 +628,8 @@ fn described(plan: &Plan, port: &PortPlan) -> PortDescription {
     }
 }
 
-/// Returns the description of this run for the headers of pcapng files.
+/// Returns the description of this run (program, host, ports, settings) for the headers of pcapng
+/// files.
 fn origin(plan: &Plan) -> Origin {
     let stamps = |port: &PortPlan| match (port.stamps, port.real_time) {
         (Stamps::HardwareSystem, _) => "NIC clock, adjusted to the system clock",

@@ -8,12 +8,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// Handle that changes WQ flags of a running capture from any thread.
+/// Handle with which any thread changes WQ flags of a running capture.
 #[derive(Clone)]
 pub struct WqFlagsHandle {
     /// Mailbox for requests to the receive loop of each queue.
     pub(super) orders: Vec<Arc<LoopRequests>>,
-    /// Reason why CVLAN stripping cannot be turned on; `None`: it can.
+    /// Reason why CVLAN stripping cannot be turned on; `None`: it can be turned on.
     refusal: Option<String>,
     stripping: Arc<AtomicBool>,
     shared: SharedRun,
@@ -42,7 +42,7 @@ impl WqFlagsHandle {
         }
     }
 
-    /// Returns `true` if the NIC strips CVLAN tags.
+    /// Returns `true` if the NIC at present strips CVLAN tags from frames.
     #[must_use]
     pub fn cvlan_stripping(&self) -> bool {
         self.stripping.load(Ordering::Acquire)
@@ -74,7 +74,7 @@ impl WqFlagsHandle {
     }
 }
 
-/// Returns the reason why a run of this plan cannot turn CVLAN stripping on later.
+/// Returns the reason why a run of this plan cannot turn CVLAN stripping on later; `None`: it can.
 fn refusal(plan: &Plan) -> Option<String> {
     if plan.has_several_ports() {
         return Some("this cannot change while several ports are captured".into());

@@ -13,8 +13,8 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use wqcap_sockets::xdp::{XdpAttr, XdpHook, XdpInterface};
 
-/// Time after the gate is closed in which frames that passed it arrive: the driver passes on the
-/// frames of a poll together.
+/// Time after the gate (the XDP program) is closed within which frames that passed it arrive: the
+/// driver delivers the frames of one poll together.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// AF_XDP sockets of a captured network interface.
@@ -51,12 +51,13 @@ impl XdpPort {
         Ok((port, rings))
     }
 
-    /// Returns the counts of frames that the sockets dropped.
+    /// Returns the counts of frames that the AF_XDP sockets dropped.
     pub(super) fn drops(&self) -> Arc<SocketDrops> {
         Arc::clone(&self.drops)
     }
 
-    /// Describes how the driver passes frames to the sockets.
+    /// Describes where the XDP program of the interface runs and whether frames are copied to the
+    /// AF_XDP sockets.
     pub(super) fn describe(&self) -> String {
         let interface = self.sockets.interface();
         let zero_copy = self.sockets.sockets().iter().all(|it| it.is_zero_copy());
@@ -73,27 +74,28 @@ impl XdpPort {
         format!("{interface}: the XDP program runs {how}")
     }
 
-    /// Lets frames into the rings instead of the kernel.
+    /// Lets frames into the rings of the AF_XDP sockets instead of the kernel.
     pub(super) fn open_gate(&self) {
         self.sockets.open_gate();
     }
 
-    /// Lets the kernel get all further frames.
+    /// Lets the kernel get all further frames instead of the AF_XDP sockets.
     pub(super) fn close_gate(&self) {
         self.sockets.close_gate();
     }
 
-    /// Returns the time after [`XdpPort::close_gate`] within which frames still arrive.
+    /// Returns the time after [`XdpPort::close_gate`] within which frames still arrive in the
+    /// rings.
     pub(super) const fn settle() -> Duration {
         SETTLE
     }
 
-    /// Returns `true` if the interface is up and has a carrier.
+    /// Returns `true` if the captured network interface is up and has a carrier.
     pub(super) fn is_up(&self) -> bool {
         self.link.is_up()
     }
 
-    /// Returns what changed since the last call.
+    /// Returns the change of the captured network interface since the last call.
     pub(super) fn check(&mut self) -> Option<InterfaceChange> {
         let is_gone = self.sockets.is_orphaned();
         self.link.check(is_gone)

@@ -15,12 +15,12 @@ const MAX_RING: u64 = 32_768;
 const MAX_FRAME: u64 = 262_144;
 /// Largest `output.comment` in bytes; it must fit into the header of a capture file.
 const MOST_COMMENT: usize = 1000;
-/// Maximum bytes of a port's label.
+/// Maximum length of the label of a captured port (`label` of `[[port]]`) in bytes.
 const MOST_LABEL: usize = 64;
-/// Largest number of `[[cutoff]]` sections; all of them may be tested against the first frame of a
-/// flow.
+/// Largest number of `[[cutoff]]` sections, which limit how much of a flow is kept; all of them may
+/// be tested against the first frame of a flow.
 const MOST_CUTOFFS: usize = 1000;
-/// Largest RSS indirection table of mlx5: 2^13 entries.
+/// Largest number of entries of the RSS indirection table on mlx5: 2^13.
 const MAX_TABLE: u64 = 1 << 13;
 
 const SECOND: u64 = 1_000_000_000;
@@ -30,7 +30,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// Allowed range of one configuration key.
+/// Allowed range of the values of one configuration key.
 struct KeyRange {
     key: &'static str,
     unit: Unit,
@@ -45,11 +45,11 @@ struct KeyRange {
 enum Unit {
     Number,
     Bytes,
-    /// Range in nanoseconds of time.
+    /// Range of a time in nanoseconds.
     Time,
-    /// Range in bytes; the value 0 means never.
+    /// Range of a number of bytes; the value 0 means never.
     BytesOrNever,
-    /// Range in nanoseconds of time; the value 0 means never.
+    /// Range of a time in nanoseconds; the value 0 means never.
     TimeOrNever,
 }
 
@@ -166,10 +166,10 @@ impl Unit {
     }
 }
 
-/// Field of a flow rule: its name, its largest value, and its reader.
+/// Field of a configured flow rule: its name, its largest value, and the function that reads it.
 type RuleField = (&'static str, u32, fn(&RuleConfig) -> Option<u32>);
 
-/// Fields of a flow rule that have fewer bits than their types.
+/// Fields of a configured flow rule that have fewer bits than their Rust types.
 const RULE_FIELDS: [RuleField; 2] = [
     ("vlan", (1 << 12) - 1, |it| it.vlan.map(Into::into)),
     ("vni", (1 << 24) - 1, |it| it.vni),
@@ -218,7 +218,7 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
     }
 }
 
-/// Maximum number of ports of one run.
+/// Maximum number of ports that one run captures.
 const MOST_PORTS: usize = 64;
 
 /// Checks that each `[[port]]` names one interface or device, and that no port is named twice.
@@ -418,7 +418,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     }
 }
 
-/// Checks that the files for TLS are set together.
+/// Checks that the keys of `[serve]` for TLS, which name files, are set together.
 fn serve(config: &Config, found: &mut Vec<Problem>) {
     let Some(it) = &config.serve else { return };
     let mut need = |key: &'static str, value: &Option<PathBuf>, others: &[&'static str]| {

@@ -3,7 +3,7 @@
 use serde::{Deserializer, de};
 use std::fmt;
 
-/// Highest CPU number accepted: higher than any kernel supports.
+/// Highest CPU number that `capture.cores` accepts: higher than any kernel supports.
 const MOST: usize = 1 << 16;
 
 /// Deserializes `capture.cores`. The key is serialized as numbers.
@@ -39,7 +39,7 @@ impl<'de> de::Visitor<'de> for Cores {
     }
 }
 
-/// Parses a CPU list such as `0-3,8`; `None`: it is malformed.
+/// Parses a CPU list such as `0-3,8`; returns `None` if the text is malformed.
 fn list(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.split(',') {

@@ -27,8 +27,8 @@ pub(super) enum Misfit {
 }
 
 impl Misfit {
-    /// Returns the values that a configuration key allows, as text. `range` is the key's own limit,
-    /// if it has one.
+    /// Returns the values that a configuration key allows, as text. `range` is the range of the
+    /// key, if it has one.
     pub(super) fn text(&self, value: &Value, range: Option<String>) -> String {
         match self {
             Self::Kind(expected) => {
@@ -83,7 +83,7 @@ fn kind(expected: &str) -> (&str, Option<&'static str>) {
     }
 }
 
-/// Formats allowed words as `"a", "b" or "c"`.
+/// Formats the allowed words of a configuration key as `"a", "b" or "c"`.
 fn any_of(words: &[&str]) -> String {
     let quoted: Vec<_> = words.iter().map(|it| format!("\"{it}\"")).collect();
     match quoted.split_last() {

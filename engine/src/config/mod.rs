@@ -47,15 +47,17 @@ use toml::Value;
 pub struct Config {
     /// `[device]`: RDMA device and port to capture.
     pub device: DeviceConfig,
-    /// Captured ports, if there are several; empty: the port of [`Config::device`].
+    /// List `[[port]]` of captured ports, if there are several; empty: the port of
+    /// [`Config::device`] is captured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub port: Vec<PortConfig>,
-    /// Reception of frames: mode, queues, rings, filter.
+    /// `[capture]`: reception of frames, with mode, queues, rings and filter.
     pub capture: CaptureConfig,
     /// Hardware flow rules that select the frames for `mode = "filtered"`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleConfig>,
-    /// Limits on how much of each flow is kept.
+    /// Limits on how much of each flow is kept (`[[cutoff]]`); later frames of the flow are left
+    /// out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cutoff: Vec<CutoffConfig>,
     /// Creation flags of the receive WQs.
@@ -64,7 +66,7 @@ pub struct Config {
     pub rss: RssConfig,
     /// Threads that process received frames: the queue's loop or parser threads.
     pub pipeline: PipelineConfig,
-    /// Destination and format of captured frames.
+    /// `[output]`: destination and format of captured frames.
     #[serde(serialize_with = "effective")]
     pub output: OutputConfig,
     /// Flow records; `None`: no flow records are written.
@@ -100,7 +102,7 @@ impl Config {
 
     /// Parses the text of a configuration file, then sets the single keys of `overrides`, such as
     /// `("capture.queues", "4")`. A later override of a key replaces an earlier one. A value is
-    /// parsed as TOML; if it is not TOML, or has the wrong type as TOML, it is taken as a string.
+    /// parsed as TOML; if it is not TOML, or has the wrong type as TOML, it is read as a string.
     ///
     /// # Errors
     /// The errors of [`Config::parse`]. A problem of an override names its key and value.
@@ -117,9 +119,9 @@ impl Config {
         read::read(text, overrides)
     }
 
-    /// Sets configuration defaults for a finite wire: the run ends when the wire ends. If the wire
-    /// waits for buffers (`lossless`), the later stages wait too instead of dropping frames. Values
-    /// set by the user stay.
+    /// Sets configuration defaults for a finite wire (traffic source of the software NIC): the run
+    /// ends when the wire ends. If the wire waits for buffers (`lossless`), the steps after
+    /// reception wait too instead of dropping frames. Values set by the user stay.
     pub fn set_finite_wire_defaults(&mut self, lossless: bool) {
         self.capture.on_port_down.get_or_insert(OnPortDown::Stop);
         if lossless {
@@ -135,7 +137,7 @@ impl Config {
     }
 
     /// Returns `true` if the capture keeps live statistics: `capture.statistics` decides; if it is
-    /// absent, statistics are kept with `[control]` or `[metrics]`.
+    /// absent, statistics are kept if there is a section `[control]` or `[metrics]`.
     #[must_use]
     pub fn statistics(&self) -> bool {
         self.capture
@@ -143,7 +145,8 @@ impl Config {
             .unwrap_or(self.control.is_some() || self.metrics.is_some())
     }
 
-    /// Returns the configuration of each captured port: itself, with `[device]` for that port.
+    /// Returns one configuration for each captured port: a copy of this one, in which `[device]`
+    /// selects that port.
     #[must_use]
     pub fn of_ports(&self) -> Vec<Self> {
         if self.port.is_empty() {
@@ -163,7 +166,7 @@ impl Config {
         self.port.iter().map(of_port).collect()
     }
 
-    /// Sets the optional configuration keys whose default depends on the run, so that
+    /// Sets the optional configuration keys whose default depends on other keys or the run, so that
     /// [`Config::to_toml`] prints them.
     pub fn set_defaults(&mut self) {
         self.pipeline.on_full.get_or_insert_default();
@@ -181,7 +184,8 @@ impl Config {
     }
 }
 
-/// Serializes `[output]`; with `format = "none"` only the keys that have an effect without files.
+/// Serializes the section `[output]`; with `format = "none"` only the keys that have an effect
+/// without files.
 fn effective<S: Serializer>(output: &OutputConfig, serializer: S) -> Result<S::Ok, S::Error> {
     match output.format {
         Format::None => BTreeMap::from([

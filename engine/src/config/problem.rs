@@ -1,4 +1,4 @@
-//! Problems of a configuration: the key, its value, and the allowed values.
+//! Problems of a configuration: the key, its value, and the allowed values of that key.
 
 use std::fmt;
 
@@ -48,8 +48,8 @@ impl Problem {
         self
     }
 
-    /// Returns the line and column of the problem in the configuration file; `None`: it has no
-    /// single place, or is not in the file.
+    /// Returns the line and column of the problem in the configuration file; `None`: the problem
+    /// has no single place, or is not in the file.
     #[must_use]
     pub fn place(&self) -> Option<TextPosition> {
         self.place

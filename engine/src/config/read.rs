@@ -14,9 +14,10 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// Key `format` of `[output]`, which also has an effect with `format = "none"`.
+/// Name of the key `format` in `[output]`, whose value `none` leaves most keys of the section
+/// without effect.
 pub(super) const FORMAT: &str = "format";
-/// Key `vlan` of `[output]`, which also has an effect with `format = "none"`.
+/// Name of the key `vlan` in `[output]`, which has an effect also with `format = "none"`.
 pub(super) const VLAN: &str = "vlan";
 
 /// Configuration sections that are arrays of tables, such as `[[rule]]`.
@@ -30,8 +31,8 @@ const MOST_PROBLEMS: usize = 100;
 pub struct ParsedConfig {
     config: Config,
     problems: Vec<Problem>,
-    /// Configuration keys whose values are uncertain: wrong keys, and the keys suggested in their
-    /// place.
+    /// Configuration keys whose values are uncertain: wrong keys, and the keys suggested instead of
+    /// them.
     doubtful: Vec<String>,
     /// Line and column of each key of the configuration file that no override replaced.
     places: BTreeMap<String, TextPosition>,
@@ -81,7 +82,7 @@ impl ParsedConfig {
     }
 }
 
-/// Reads the configuration in `text` and then sets the single keys of `overrides`.
+/// Reads the configuration in `text` (TOML), and then sets the single keys of `overrides`.
 ///
 /// # Errors
 /// The text is not TOML.
@@ -186,7 +187,8 @@ fn no_toml(text: &str, error: &toml::de::Error) -> Problem {
     Problem { place, ..problem }
 }
 
-/// Returns the line and column of each of `named`, given by its offset, in one pass over the text.
+/// Returns the line and column of each key of `named`, given by its byte offset in the
+/// configuration text, in one pass over the text.
 fn places<K: Ord>(text: &str, mut named: Vec<(K, usize)>) -> BTreeMap<K, TextPosition> {
     named.sort_by_key(|(_, at)| *at);
     let (mut line, mut column, mut before) = (1, 1, 0);
@@ -203,26 +205,26 @@ fn places<K: Ord>(text: &str, mut named: Vec<(K, usize)>) -> BTreeMap<K, TextPos
     named.into_iter().map(place).collect()
 }
 
-/// Key or section of a configuration that does not fit.
+/// Key or section of a configuration file that is wrong.
 enum Wrong {
-    /// The value of a known key does not fit, or a section has the wrong form.
+    /// Value of a known configuration key that does not fit, or section that has the wrong form.
     Value(Problem),
-    /// The section does not exist.
+    /// Configuration section that does not exist, with its content.
     Section(String, Value),
-    /// The key does not exist in its section.
+    /// Configuration key that does not exist in its section.
     Key {
         section: String,
         key: String,
-        /// Dotted name of the key.
+        /// Dotted name of the unknown configuration key.
         name: String,
         value: Value,
-        /// Names of the section's keys.
+        /// Names of all keys of the section in which the unknown key is.
         known: &'static [&'static str],
     },
 }
 
 impl Wrong {
-    /// Returns the dotted name of the wrong key or section.
+    /// Returns the dotted name of the wrong configuration key or section.
     fn name(&self) -> &str {
         match self {
             Self::Value(problem) => &problem.key,
@@ -230,8 +232,8 @@ impl Wrong {
         }
     }
 
-    /// Returns the problem, with the key or section that was probably meant. The search for it takes
-    /// much longer than the other steps.
+    /// Returns the problem of a wrong configuration key or section, with the name that was probably
+    /// meant. The search for that name takes much longer than the other steps.
     fn describe(self) -> Problem {
         match self {
             Self::Value(problem) => problem,
@@ -247,7 +249,8 @@ impl Wrong {
     }
 }
 
-/// Describes the first [`MOST_PROBLEMS`] problems in the order of the file, and counts the others.
+/// Describes the first [`MOST_PROBLEMS`] wrong keys and sections in the order of the file, and
+/// counts the others.
 fn describe(mut wrong: Vec<Wrong>, places: &BTreeMap<String, TextPosition>) -> Vec<Problem> {
     wrong.sort_by_key(|it| places.get(it.name()).copied());
     let more = wrong.len().saturating_sub(MOST_PROBLEMS);
@@ -255,7 +258,7 @@ fn describe(mut wrong: Vec<Wrong>, places: &BTreeMap<String, TextPosition>) -> V
     first.map(Wrong::describe).chain(not_listed(more)).collect()
 }
 
-/// Returns a problem that counts those that are not listed; `None` if there are none.
+/// Returns a problem that states how many (`more`) problems are not listed; `None` if it is 0.
 fn not_listed(more: usize) -> Option<Problem> {
     let text = format!(
         "further problems that are not listed: {more} (at most {MOST_PROBLEMS} are listed); correct these first"
@@ -316,8 +319,8 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Wrong>) {
     }
 }
 
-/// Splits the keys of a configuration section into valid keys and problems. `known` are the section's
-/// keys; `alone` returns a key's full name, and a section with only that key.
+/// Splits the keys of a configuration section into valid keys and problems. `known` are the
+/// section's keys; `alone` returns the full name of a key, and a section that has only that key.
 fn fit_keys(
     section: &str,
     known: &'static [&'static str],
@@ -355,8 +358,8 @@ fn attempt(section: &str, value: Value) -> Result<(), Misfit> {
     Config::deserialize(Candidate(&Value::Table(table))).map(drop)
 }
 
-/// Returns the names of all configuration sections, or the keys of one. They come from serde's
-/// error for an unknown key.
+/// Returns the names of all configuration sections or, if `section` is given, of all its keys. They
+/// come from serde's error for an unknown key.
 pub(super) fn known(section: Option<&str>) -> &'static [&'static str] {
     let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
     let asked = match section {
@@ -394,7 +397,8 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
     }
 }
 
-/// Returns the dotted name of a configuration key called `key` in any section.
+/// Returns the dotted name of the configuration key called `key` in the first section that has one;
+/// `None`: no section has it.
 fn home_of(key: &str) -> Option<String> {
     let mut sections = known(None).iter().filter(|it| !LISTS.contains(it));
     let home = sections.find(|it| known(Some(it)).contains(&key))?;
@@ -448,14 +452,14 @@ fn ineffective(key: &str, value: &Value) -> Problem {
     Problem::new(format!("output.{key}"), value, problem)
 }
 
-/// Returns `true` if a key of `[output]` is allowed with `format = "none"`. Stripped tags are put
-/// back anyway, and `stdout` has its own error message.
+/// Returns `true` if the key `key` of `[output]` is allowed with `format = "none"`: stripped tags
+/// are put back anyway, and `stdout` has its own error message.
 fn counts(key: &str) -> bool {
     [FORMAT, VLAN, "stdout"].contains(&key)
 }
 
-/// Sets one configuration key in `good`: as TOML if `text` is a valid TOML value for it, otherwise
-/// as a string.
+/// Sets the configuration key `key` in `good`: as TOML if `text` is a valid TOML value for it,
+/// otherwise as a string.
 fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     let refused = |problem: String| Err(Problem::new(key, text, problem));
     if key.split('.').any(str::is_empty) {
@@ -492,8 +496,8 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     }
 }
 
-/// Inserts a valid configuration key. Setting `output.format` to `none` removes the keys that need
-/// files.
+/// Inserts a valid configuration key into `good`. Setting `output.format` to `none` removes the
+/// keys that need files.
 fn put(good: &mut Table, section: &str, key: Option<&str>, value: Value) -> Result<(), Problem> {
     let Some(key) = key else {
         good.insert(section.into(), value);

@@ -8,7 +8,7 @@ fn table(config: &Config) -> Table {
     Table::try_from(config).unwrap()
 }
 
-/// Returns the TOML value at a dotted key.
+/// Returns the TOML value at a dotted configuration key.
 fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     match key.split_once('.') {
         Some((first, rest)) => find(table.get(first)?.as_table()?, rest),

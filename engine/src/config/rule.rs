@@ -13,7 +13,7 @@ use wqcap_core::settings::NumberOrText;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleConfig {
-    /// Name by which the flow rule can be removed while the capture runs.
+    /// Name of the flow rule, by which it can be removed while the capture runs.
     pub id: Option<String>,
     /// Destination MAC address that the flow rule matches.
     pub dst_mac: Option<Mac>,
@@ -25,7 +25,7 @@ pub struct RuleConfig {
     pub src: Option<Net>,
     /// Destination IP address or prefix that the flow rule matches.
     pub dst: Option<Net>,
-    /// Protocol above IP that the flow rule matches.
+    /// IP protocol, such as TCP, that the flow rule matches.
     pub proto: Option<Proto>,
     /// Source port of TCP or UDP that the flow rule matches.
     pub src_port: Option<u16>,
@@ -33,7 +33,7 @@ pub struct RuleConfig {
     pub dst_port: Option<u16>,
     /// VXLAN network identifier that the flow rule matches.
     pub vni: Option<u32>,
-    /// Priority of the flow rule; rules with lower values are matched first.
+    /// Priority of the flow rule; the NIC tries rules with lower values first.
     pub priority: u16,
     /// Action for frames that match the flow rule.
     pub action: RuleAction,
@@ -96,9 +96,9 @@ impl fmt::Display for Mac {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Net {
-    /// IP address of the prefix; bits after the prefix are zero.
+    /// IP address of the network that a flow rule matches; bits after the prefix are zero.
     pub address: IpAddr,
-    /// Number of leading address bits that must match.
+    /// Number of leading bits of the IP address that must match.
     pub prefix: u8,
 }
 
@@ -169,9 +169,9 @@ impl fmt::Display for Net {
 pub struct Proto(pub u8);
 
 impl Proto {
-    /// Protocol number of TCP.
+    /// IP protocol TCP, which has the number 6.
     pub const TCP: Self = Self(6);
-    /// Protocol number of UDP.
+    /// IP protocol UDP, which has the number 17.
     pub const UDP: Self = Self(17);
     const NAMES: [(&'static str, u8); 8] = [
         ("icmp", 1),

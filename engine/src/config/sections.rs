@@ -15,13 +15,13 @@ use wqcap_frame::{Slice, dedup::MayDiffer};
 section! {
     /// `[device]`: the RDMA device and port, or the network interface, to capture.
     pub struct DeviceConfig {
-        /// Verbs name of the RDMA device; absent: the only device of the machine.
+        /// Verbs name of the RDMA device to capture; absent: the only device of the machine.
         pub name: Option<String> = None,
-        /// Network interface to capture, instead of `name`.
+        /// Name of the network interface to capture, instead of `name`.
         pub netdev: Option<String> = None,
-        /// Way in which frames are received.
+        /// Way in which frames are received: verbs, packet sockets or AF_XDP sockets.
         pub backend: Backend = Backend::Auto,
-        /// Port number of the RDMA device, from 1.
+        /// Number of the port of the RDMA device to capture, from 1.
         pub port: u8 = 1,
         /// Action when the RDMA device is lost: stop or retry.
         pub on_loss: OnLoss = OnLoss::Stop,
@@ -29,24 +29,24 @@ section! {
 }
 
 section! {
-    /// `[[port]]`: one of several captured ports.
+    /// `[[port]]`: one of several ports that the run captures.
     pub struct PortConfig {
-        /// Network interface to capture, instead of `device`.
+        /// Name of the network interface to capture, instead of `device`.
         pub interface: Option<String> = None,
         /// Verbs name of the RDMA device to capture.
         pub device: Option<String> = None,
         /// Name of the port in files, counters and flow records; absent: the interface or the
         /// device.
         pub label: Option<String> = None,
-        /// Port number of the RDMA device, from 1.
+        /// Number of the port of the RDMA device to capture, from 1.
         pub port: u8 = 1,
-        /// Way in which the port's frames are received.
+        /// Way in which the port's frames are received: verbs, packet sockets or AF_XDP sockets.
         pub backend: Backend = Backend::Auto,
     }
 }
 
 impl PortConfig {
-    /// Returns the name of the port: its label, else its interface or device.
+    /// Returns the name of the captured port: its label, else its interface or device.
     #[must_use]
     pub fn label(&self) -> &str {
         let names = [&self.label, &self.interface, &self.device];
@@ -57,57 +57,64 @@ impl PortConfig {
 section! {
     /// `[capture]`: how frames are received, filtered and cut.
     pub struct CaptureConfig {
-        /// Capture mode: the frames that are captured, and whether the kernel still receives them.
+        /// Capture mode: selects which frames are captured, and whether the kernel still receives
+        /// them.
         pub mode: Mode = Mode::Steal,
         /// Direction of the frames that a packet socket receives.
         pub direction: Direction = Direction::Both,
         /// Number of receive queues; absent: the number of cores, at most 8; on an ordinary network
         /// interface 1.
         pub queues: Option<u16> = None,
-        /// CPUs of the receive loops, assigned in turn; absent: the allowed CPUs of the NIC's NUMA
-        /// node.
+        /// CPUs of the receive loops, assigned to them in turn; absent: the allowed CPUs of the
+        /// NIC's NUMA node.
         #[serde(deserialize_with = "cores::read")]
         pub cores: Option<Vec<usize>> = None,
-        /// Receive loops of several ports: one for all ports, or one for each.
+        /// Number of receive loops for several ports: one for all ports, or one for each port.
         pub loops: Loops = Loops::Paired,
         /// Number of receive requests (WRs) per queue.
         pub ring: u32 = 8192,
-        /// Bytes of one receive buffer (scatter entry).
+        /// Size of one receive buffer (scatter entry) in bytes.
         pub buffer: Size = Size(2048),
-        /// Receive buffers (scatter entries) of one WR.
+        /// Number of receive buffers (scatter entries) of one WR.
         pub max_sge: u32 = 1,
-        /// Maximum bytes of a frame that are written; 0: whole frames.
+        /// Maximum number of bytes of a frame that are written to files; 0: whole frames.
         pub snaplen: Size = Size(0),
-        /// Source of the frames' time stamps: NIC or software.
+        /// Source of the frames' time stamps: the NIC or software.
         pub timestamps: Timestamps = Timestamps::Hardware,
-        /// Clock of the time stamps in capture files.
+        /// Clock of the time stamps in capture files: the system's, or the NIC's without
+        /// correction.
         pub clock: Clock = Clock::System,
         /// Behaviour of a receive loop whose queue is empty; absent: spin, or sleep on an ordinary
         /// network interface and on a live interface of the software NIC.
         pub idle: Option<Idle> = None,
-        /// Access to a queue's ring: directly in memory or through libibverbs.
+        /// Access to a receive queue's ring: directly in memory or through libibverbs.
         pub access: Access = Access::Auto,
-        /// Layout of frames in the memory of a receive ring.
+        /// Layout of frames in the memory of a receive ring: one buffer per frame, or large buffers
+        /// for many frames.
         pub receive: Receive = Receive::Auto,
-        /// Bytes of one stride of a receive buffer; absent: the device's smallest.
+        /// Bytes of one stride (smallest unit) of a striding receive buffer; absent: the device's
+        /// smallest.
         pub stride: Option<Size> = None,
-        /// Strides of one receive buffer; absent: enough for a few dozen of the longest frames.
+        /// Number of strides of one striding receive buffer; absent: enough for a few dozen of the
+        /// longest frames.
         pub strides: Option<u32> = None,
-        /// Compression of completions (CQEs) by the device.
+        /// Compression of completions (CQEs) by the device: automatic, on or off.
         pub cqe_compression: CqeCompression = CqeCompression::Auto,
         /// pcap-filter(7) expression of the frames to keep; empty: all frames.
         pub filter: String = String::new(),
-        /// Receive frames to all MAC addresses (promiscuous mode), not only to the port's own.
+        /// Whether frames to all MAC addresses are received (promiscuous mode), not only those to
+        /// the port's own.
         pub promiscuous: bool = true,
-        /// Permit capture of a port that carries the default route or a login session.
+        /// Whether a port that carries the default route or a login session may be captured.
         pub steal_management: bool = false,
-        /// Action when the port goes down; absent: wait, or stop with a finite wire.
+        /// Action of the capture when a port goes down; absent: wait, or stop with a finite wire of
+        /// the software NIC.
         pub on_port_down: Option<OnPortDown> = None,
-        /// Check the FCS of each frame; needs `wq.scatter_fcs`.
+        /// Whether the FCS of each frame is checked; needs `wq.scatter_fcs`.
         pub verify_fcs: bool = false,
-        /// Protocol layer after which frames are cut.
+        /// Protocol layer of a frame after which the frame is cut in the files.
         pub slice: Slice = Slice::Whole,
-        /// Sampling: one in N frames or flows is kept.
+        /// Sampling rate N: one in N frames or flows is kept.
         pub sample: u32 = 1,
         /// Unit of `capture.sample`: frames or flows.
         pub sample_by: SampleBy = SampleBy::Frame,
@@ -115,38 +122,41 @@ section! {
         pub dedup: Span = Span::default(),
         /// Header fields in which a frame and its repetition may differ.
         pub dedup_ignore: Vec<MayDiffer> = Vec::new(),
-        /// Time without a frame after which the cutoff of a flow starts again.
+        /// Time without a frame of a flow after which its cutoff starts again: the flow counts as
+        /// new.
         pub cutoff_idle: Span = Span(Duration::from_secs(60)),
-        /// Bytes of memory for the flow tables of all queues' cutoffs.
+        /// Bytes of memory for all flow tables of `[[cutoff]]`, which limits how much of a flow is
+        /// kept.
         pub cutoff_memory: Size = Size(256 << 20),
-        /// Collect live statistics; absent: with `[control]` or `[metrics]`.
+        /// Whether live statistics are collected; absent: only if there is a section `[control]` or
+        /// `[metrics]`.
         pub statistics: Option<bool> = None,
     }
 }
 
 section! {
-    /// `[[cutoff]]`: limits on how much of a flow is kept. The first limit reached applies; without
-    /// limits, the whole flow is kept.
+    /// `[[cutoff]]`: limits on how much of a flow is kept. The first limit that a flow reaches
+    /// applies; without limits, the whole flow is kept.
     pub struct CutoffConfig {
         /// pcap-filter(7) expression that selects flows by their first frame; empty: every flow.
         pub filter: String = String::new(),
-        /// Bytes on the wire kept of each direction of a flow; absent: no limit.
+        /// Bytes on the wire that are kept of each direction of a flow; absent: no limit.
         pub bytes: Option<Size> = None,
-        /// Packets kept of each direction of a flow; absent: no limit.
+        /// Number of packets that are kept of each direction of a flow; absent: no limit.
         pub packets: Option<u64> = None,
     }
 }
 
 section! {
-    /// `[wq]`: `ibv_wq` creation flags.
+    /// `[wq]`: flags with which the receive WQs (`ibv_wq`) are created.
     pub struct WqConfig {
-        /// Strip the customer VLAN tag of frames in the NIC.
+        /// Whether the NIC strips the customer VLAN tag of frames.
         pub cvlan_stripping: bool = false,
-        /// Deliver the FCS with each received frame.
+        /// Whether the NIC delivers the FCS with each received frame.
         pub scatter_fcs: bool = false,
-        /// Hold frames in the NIC for a time when the WQ is out of buffers.
+        /// Whether the NIC holds frames for a time when the WQ is out of buffers.
         pub delay_drop: bool = false,
-        /// Pad PCIe writes of the NIC to whole cache lines.
+        /// Whether the NIC pads its PCIe writes to whole cache lines.
         pub pci_write_end_padding: bool = false,
     }
 }
@@ -154,17 +164,18 @@ section! {
 section! {
     /// `[rss]`: how received frames are distributed over the queues.
     pub struct RssConfig {
-        /// Header fields that the RSS hash covers.
+        /// Header fields that the RSS hash covers: IP addresses, or addresses and ports.
         pub hash: HashDepth = HashDepth::L4,
         /// Toeplitz key of the RSS hash: `symmetric`, `microsoft`, or 80 hex digits.
         pub key: String = "symmetric".into(),
-        /// Apply the RSS hash to the headers inside tunnels.
+        /// Whether the RSS hash covers the headers inside tunnels instead of the outer ones.
         pub inner: bool = false,
         /// Number of entries of the shared RSS indirection table.
         pub table_size: u32 = 128,
-        /// Share of the RSS indirection table of each queue; empty: equal shares.
+        /// Weights by which the RSS indirection table is shared among the queues; empty: equal
+        /// shares.
         pub weights: Vec<u32> = Vec::new(),
-        /// Rebalance the load between receive queues at run time.
+        /// Whether the load is rebalanced between receive queues at run time.
         pub respread: bool = false,
     }
 }
@@ -176,7 +187,8 @@ section! {
         pub mode: PipelineMode = PipelineMode::Inline,
         /// Number of parser threads per queue with `mode = "fanout"`.
         pub parsers_per_queue: u16 = 1,
-        /// Action when a parser thread's channel is full; absent: drop, or hold with a finite wire.
+        /// Action when a parser thread holds its share of frames; absent: drop, or hold with a
+        /// finite wire of the software NIC.
         pub on_full: Option<OnFull> = None,
     }
 }
@@ -186,9 +198,9 @@ section! {
     pub struct OutputConfig {
         /// Existing directory for the capture files.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap"),
-        /// Format of the capture files.
+        /// Format of the capture files: pcapng, pcap, or none for no files.
         pub format: Format = Format::Pcapng,
-        /// Write one capture stream, ordered by time, to stdout instead of files.
+        /// Whether one capture stream, ordered by time, is written to stdout instead of files.
         pub stdout: bool = false,
         /// Order of frames in the capture files; absent: `queue`, with several ports `time`.
         pub order: Option<Order> = None,
@@ -196,36 +208,38 @@ section! {
         pub name: String = NameTemplate::DEFAULT.into(),
         /// Operator's comment, written to the section header of pcapng files.
         pub comment: String = String::new(),
-        /// Bytes of a capture file after which the next one starts; 0: never.
+        /// Size of a capture file in bytes after which the next file starts; 0: never.
         pub rotate_size: Size = Size(0),
-        /// Duration of a capture file after which the next one starts; 0: never.
+        /// Duration of a capture file after which the next file starts; 0: never.
         pub rotate_time: Span = Span::default(),
-        /// Frames of a capture file after which the next one starts; 0: never.
+        /// Number of frames in a capture file after which the next file starts; 0: never.
         pub rotate_frames: u64 = 0,
         /// Bytes of finished capture files to keep, or a share of the disk; the oldest files are
         /// deleted first.
         pub keep: Keep = Keep::default(),
-        /// Number of finished capture files to keep; 0: no file is deleted.
+        /// Number of finished capture files to keep, after which the oldest are deleted; 0: no file
+        /// is deleted.
         pub keep_files: u64 = 0,
         /// Age after which finished capture files are deleted; 0: never.
         pub keep_age: Span = Span::default(),
         /// Bytes of the file system that must stay free, or a share of it; the oldest capture files
         /// are deleted first, even if other programs fill the disk.
         pub keep_free: Keep = Keep::default(),
-        /// Bytes of write buffers of all queues together; absent: 256 MiB, on an ordinary network
-        /// interface below 25 Gbit/s 48 MiB.
+        /// Bytes of the buffers in which frames wait for the disk, of all queues together; absent:
+        /// 256 MiB, on an ordinary network interface below 25 Gbit/s 48 MiB.
         pub buffer: Option<Size> = None,
-        /// Action when no write buffer is free; absent: drop, or hold with a finite wire.
+        /// Action when no write buffer is free for a frame; absent: drop, or hold with a finite
+        /// wire of the software NIC.
         pub on_full: Option<OnFull> = None,
-        /// Treatment of VLAN tags that the NIC stripped.
+        /// Treatment of VLAN tags that the NIC stripped: put back into the frame, or left out.
         pub vlan: Vlan = Vlan::Restore,
-        /// Compression of capture files.
+        /// Compression of capture files: none, zstd or lz4.
         pub compress: Compress = Compress::None,
-        /// Directory of the index files of capture files; empty: no index.
+        /// Directory for the index files of capture files; empty: no index is written.
         pub index_dir: PathBuf = PathBuf::new(),
-        /// Program to run after each finished capture file; empty: none.
+        /// Path of the program to run after each finished capture file; empty: none.
         pub hook: PathBuf = PathBuf::new(),
-        /// File with the encryption key of finished capture files; empty: no key file.
+        /// Path of the file with the encryption key for finished capture files; empty: no key file.
         pub encrypt_key: PathBuf = PathBuf::new(),
         /// Shell command that prints the encryption key of finished capture files; empty: no
         /// command.
@@ -267,17 +281,18 @@ impl OutputConfig {
 section! {
     /// `[flows]`: flow records as Parquet files.
     pub struct FlowsConfig {
-        /// Directory of the flow record files.
+        /// Directory for the files of flow records.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap/flows"),
-        /// Interval at which flow records are written.
+        /// Length of the interval for which one file of flow records is written.
         pub interval: Span = Span(Duration::from_secs(60)),
-        /// Duration of a flow after which its record ends.
+        /// Time since the start of a flow record after which the record ends, though the flow
+        /// continues.
         pub active: Span = Span(Duration::from_secs(300)),
         /// Time without a frame after which the record of a flow ends.
         pub idle: Span = Span(Duration::from_secs(30)),
-        /// Bytes of memory for the flow tables of all queues together.
+        /// Bytes of memory for the tables of active flows of all queues together.
         pub memory: Size = Size(256 << 20),
-        /// Read names, such as TLS server names, from the first payloads of flows.
+        /// Whether names, such as TLS server names, are read from the first payloads of flows.
         pub names: bool = false,
     }
 }
@@ -285,7 +300,7 @@ section! {
 section! {
     /// `[metrics]`: the HTTP endpoint for the metrics of a capture.
     pub struct MetricsConfig {
-        /// Socket address of the HTTP endpoint for metrics.
+        /// Address of the HTTP endpoint for metrics, at which it listens.
         pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9464)).into(),
     }
 }
@@ -300,7 +315,7 @@ section! {
         pub sensor: Option<Sensor> = None,
         /// Selection of capture files that are sent to the object store.
         pub packets: ShipPackets = ShipPackets::All,
-        /// Bytes of one part of a multipart upload to the object store.
+        /// Size of one part of a multipart upload to the object store in bytes.
         pub part_size: Size = Size(16 << 20),
         /// Number of upload parts sent to the object store at the same time.
         pub concurrency: u32 = 4,
@@ -316,19 +331,22 @@ section! {
 section! {
     /// `[serve]`: packets, flow records and the state of the capture over HTTPS (`wqcap serve`).
     pub struct ServeConfig {
-        /// Socket address of `wqcap serve`.
+        /// Address at which `wqcap serve` listens.
         pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9465)).into(),
-        /// PEM file of the certificates of `wqcap serve`; absent: HTTP without TLS.
+        /// PEM file of the certificate chain of `wqcap serve`; absent: HTTP without TLS.
         pub tls_cert: Option<PathBuf> = None,
-        /// PEM file of the private key of `wqcap serve`.
+        /// PEM file of the private key that belongs to the certificate of `wqcap serve`.
         pub tls_key: Option<PathBuf> = None,
-        /// PEM file of the authorities that sign client certificates; absent: clients have none.
+        /// PEM file of the authorities that sign client certificates; absent: clients do not
+        /// authenticate by certificate.
         pub client_ca: Option<PathBuf> = None,
-        /// File of the tokens of callers; absent: callers have none.
+        /// File of the tokens by which callers of `wqcap serve` authenticate; absent: callers have
+        /// none.
         pub tokens: Option<PathBuf> = None,
-        /// Number of requests that read capture files at the same time.
+        /// Maximum number of requests to `wqcap serve` that read capture files at the same time.
         pub max_requests: u32 = 8,
-        /// Bytes of packets after which an answer ends as incomplete.
+        /// Bytes of packets in an answer of `wqcap serve` after which the answer ends as
+        /// incomplete.
         pub max_bytes: Size = Size(4 << 30),
     }
 }
@@ -336,9 +354,10 @@ section! {
 section! {
     /// `[anonymize]`: anonymization of the files that `[ship]` sends.
     pub struct AnonymizeConfig {
-        /// File with the key for anonymization.
+        /// Path of the file with the secret key for anonymization.
         pub key: Option<PathBuf> = None,
-        /// Part of each anonymized frame that is kept; `whole`: all parsed headers, no payload.
+        /// Protocol layer up to which each anonymized frame is kept; `whole`: all parsed headers,
+        /// no payload.
         pub slice: Slice = Slice::Whole,
     }
 }

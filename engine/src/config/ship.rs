@@ -14,7 +14,7 @@ impl Sensor {
     /// Maximum length of a sensor's name in bytes.
     const MAX_LEN: usize = 64;
 
-    /// Returns the sensor's name as text.
+    /// Returns the name of the sensor as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -71,7 +71,7 @@ const SOCKET: &str = "socket_dropped";
 /// driver's atomic of delay drop's timeouts.
 const NARROW: [&str; 2] = ["out_of_buffer", TIMEOUTS];
 
-/// Reader of a port's loss counters and of their growth since the start of the capture.
+/// Reader of a port's counters of lost frames, and of their growth since the start of the capture.
 #[derive(Debug)]
 pub struct NicReader {
     source: CounterSource,
@@ -79,20 +79,21 @@ pub struct NicReader {
     counters: Mutex<BTreeMap<&'static str, Option<Growth>>>,
 }
 
-/// Readers of the loss counters of all captured ports, at least one.
+/// Readers of the counters of lost frames of all captured ports, at least one.
 #[derive(Debug)]
 pub struct NicReaders(Vec<PortLossCounters>);
 
-/// Loss counters of one port.
+/// Counters of lost frames of one captured port.
 #[derive(Debug)]
 struct PortLossCounters {
     label: String,
-    /// Growth up to the last loss of the port, and the reader since then; `None` while it is lost.
+    /// Growth of the counters up to the last loss of the port, and the reader since then; `None`
+    /// while the port is lost.
     state: Mutex<(NicCounters, Option<NicReader>)>,
 }
 
 impl NicReaders {
-    /// Creates the readers of ports from their names and readers.
+    /// Creates the readers of loss counters from the name and the reader of each port.
     #[must_use]
     pub fn new(ports: Vec<(String, NicReader)>) -> Self {
         let port = |(label, reader)| PortLossCounters {
@@ -102,25 +103,27 @@ impl NicReaders {
         Self(ports.into_iter().map(port).collect())
     }
 
-    /// Stops the counters of a port that is lost.
+    /// Stops reading the loss counters of port number `port`, which is lost; their growth up to now
+    /// is kept.
     pub fn pause(&self, port: usize) {
         let so_far = self.0[port].growth(NicReader::growth_so_far);
         *self.0[port].lock() = (so_far, None);
     }
 
-    /// Continues the counters of a port that was lost, with a new reader.
+    /// Continues the loss counters of port number `port`, which was lost, with a new reader.
     pub fn resume(&self, port: usize, reader: NicReader) {
         self.0[port].lock().1 = Some(reader);
     }
 
-    /// Returns the growth of all counters, like [`NicReader::growth`]. With several ports, the name
-    /// of a counter is the port's, a slash, and the counter's.
+    /// Returns the growth of the loss counters of all ports, like [`NicReader::growth`]. With
+    /// several ports, the name of a counter is preceded by the name of its port and a slash.
     #[must_use]
     pub fn growth(&self) -> NicCounters {
         self.each(NicReader::growth)
     }
 
-    /// Returns the last known growth of all counters, like [`NicReader::growth_so_far`].
+    /// Returns the last known growth of the loss counters of all ports, like
+    /// [`NicReader::growth_so_far`].
     #[must_use]
     pub fn growth_so_far(&self) -> NicCounters {
         self.each(NicReader::growth_so_far)
@@ -142,7 +145,8 @@ impl NicReaders {
 }
 
 impl PortLossCounters {
-    /// Returns the growth since the start of the capture; `growth` reads the port's reader.
+    /// Returns the growth of the port's loss counters since the start of the capture; `growth`
+    /// reads the port's reader.
     fn growth(&self, growth: impl Fn(&NicReader) -> NicCounters) -> NicCounters {
         let state = self.lock();
         match &state.1 {
@@ -159,13 +163,13 @@ impl PortLossCounters {
 /// Place from which the loss counters of a port are read.
 #[derive(Debug)]
 enum CounterSource {
-    /// Port of an RDMA device.
+    /// Port of an RDMA device, whose counters are in sysfs and ethtool.
     Rdma {
-        /// Directories of hardware counters in sysfs: the port's and the device's. The device's
+        /// Sysfs directories of hardware counters: the port's and the device's. The device's
         /// directory exists only in switchdev mode, where it holds the queue counters
         /// (`hw_switchdev_stats_ops` of drivers/infiniband/hw/mlx5/counters.c).
         folders: [PathBuf; 2],
-        /// Name of the network interface on the port; `None` if unknown.
+        /// Name of the network interface on the RDMA port; `None` if unknown.
         netdev: Option<String>,
         /// Driver's debugfs directory of delay drop; `None` if the capture does not use delay drop.
         delay_drop: Option<PathBuf>,
@@ -178,22 +182,23 @@ enum CounterSource {
     },
 }
 
-/// Counter of the frames that found no room in the rings of the kernel's sockets.
+/// Counter of the frames that were dropped because the rings of the capture's sockets were full.
 #[derive(Debug)]
 pub enum SocketDrops {
-    /// Packet sockets.
+    /// Packet sockets, whose drops are counted.
     Packet {
-        /// Sockets of the capture's queues.
+        /// Packet sockets of the capture's queues.
         sockets: Vec<Arc<PacketSocket>>,
-        /// Sum of all readings. The kernel resets a socket's count with each reading.
+        /// Sum of all readings of the sockets' drop counts. The kernel resets a socket's count with
+        /// each reading.
         total: Mutex<u64>,
     },
-    /// AF_XDP sockets, whose counts only grow.
+    /// AF_XDP sockets, whose drop counts only grow.
     Xdp(Vec<Arc<XdpSocket>>),
 }
 
 impl SocketDrops {
-    /// Creates the counter of packet sockets.
+    /// Creates the counter of frames that the packet sockets drop.
     #[must_use]
     pub fn of_packets(sockets: Vec<Arc<PacketSocket>>) -> Self {
         Self::Packet {
@@ -202,8 +207,8 @@ impl SocketDrops {
         }
     }
 
-    /// Returns the number of frames since the sockets were opened; `None` if a socket cannot be
-    /// read.
+    /// Returns the number of frames dropped since the sockets were opened; `None` if a socket's
+    /// count cannot be read.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
         match self {
@@ -298,13 +303,13 @@ impl NicReader {
         self.observed(|growth| Some(growth.total))
     }
 
-    /// Locks the table of the NIC counters' growth.
+    /// Locks the map from the name of each NIC counter to its growth.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Growth>>> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads all NIC counters and returns their growth. `otherwise` gives the growth of a counter
-    /// that cannot be read.
+    /// Reads all NIC counters and returns their growth. `otherwise` returns the growth to report
+    /// for a counter that cannot be read.
     fn observed(&self, otherwise: fn(&Growth) -> Option<u64>) -> NicCounters {
         let now = self.read();
         let value = |(name, growth): (&&'static str, &mut Option<Growth>)| {

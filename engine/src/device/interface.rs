@@ -36,9 +36,9 @@ pub struct NetInterface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feature {
-    /// `true` if the interface's feature is active.
+    /// `true` if the network interface's feature is active.
     pub on: bool,
-    /// `true` if the interface's feature can be changed.
+    /// `true` if the network interface's feature can be changed.
     pub changeable: bool,
 }
 
@@ -167,7 +167,7 @@ impl NetInterface {
     }
 
     /// Executes an ethtool command on the network interface. `words` is the command's structure,
-    /// which the kernel reads and writes; its counts fit it.
+    /// which the kernel reads and writes; the counts in it fit its length.
     fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
         let mut request = self.request()?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();

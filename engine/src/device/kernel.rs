@@ -25,8 +25,8 @@ pub struct KernelFacts {
     pub hardware_type: u16,
     /// Number of the interface's receive queues.
     pub rx_queues: u32,
-    /// Interfaces below this one, on which its frames also arrive: the members of a bond, the ports
-    /// of a bridge, the parent of a VLAN.
+    /// Names of the network interfaces below this one, on which its frames also arrive: the members
+    /// of a bond, the ports of a bridge, the parent of a VLAN.
     pub lower: Vec<String>,
 }
 
@@ -90,7 +90,8 @@ pub fn interface(name: &str) -> Option<DeviceFacts> {
     })
 }
 
-/// Returns what follows `prefix` in the names of a sysfs directory's entries, in order.
+/// Returns the rest after `prefix` of the names of a sysfs directory's entries that begin with
+/// `prefix`, in order.
 fn names(folder: &Path, prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let entries = entries.filter_map(|it| it.file_name().into_string().ok());
@@ -107,7 +108,8 @@ pub fn has_carrier(name: &str) -> bool {
     read(format!("/sys/class/net/{name}/carrier")).is_some_and(|it| it == "1")
 }
 
-/// Lists the network interfaces of this network namespace, in the order of their names.
+/// Lists the facts of the network interfaces of this network namespace, in the order of their
+/// names.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 pub fn interfaces() -> Vec<DeviceFacts> {

@@ -1,5 +1,5 @@
-//! Check for management traffic on an interface: login sessions and default routes that a steal
-//! would cut off.
+//! Check for management traffic on an interface: login sessions and default routes that a capture
+//! in mode `steal`, which takes frames from the kernel, would cut off.
 
 use std::{
     fs,
@@ -7,8 +7,8 @@ use std::{
     path::Path,
 };
 
-/// Returns the reason why capturing this interface's traffic in mode `steal` would cut off a login
-/// session, or `None` if there is none.
+/// Returns the reason why a capture of `netdev` in mode `steal`, which takes frames from the
+/// kernel, would cut off a login session, or `None` if there is none.
 ///
 /// Bonds, bridges and VLANs over the interface depend on its traffic, so their routes and addresses
 /// count as well.
@@ -41,8 +41,8 @@ fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
     found
 }
 
-/// Returns the reason why capturing the traffic of this interface itself in mode `steal` would cut
-/// off a login session.
+/// Returns the reason why a capture of the interface `netdev` itself in mode `steal` would cut off
+/// a login session; `None`: it would not.
 #[expect(clippy::disallowed_methods, reason = "files of /proc")]
 fn reason(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

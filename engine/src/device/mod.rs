@@ -44,7 +44,7 @@ pub struct DeviceFacts {
     pub firmware: String,
     /// Vendor ID and part ID of the RDMA device.
     pub vendor_part: (u32, u32),
-    /// NUMA node of the device's PCI function; `None` if the system reports none.
+    /// NUMA node of the device's PCI function; `None` if sysfs reports none.
     pub numa_node: Option<u32>,
     /// Capabilities of the RDMA device that matter to a capture.
     pub caps: DeviceCaps,
@@ -53,11 +53,11 @@ pub struct DeviceFacts {
     pub delay_drop: Option<DelayDrop>,
     /// Ports of the RDMA device in the order of their numbers (port 1 first).
     pub ports: Vec<PortFacts>,
-    /// Fastest method of access to the device's receive rings.
+    /// Fastest method of access to the device's receive rings that it supports.
     #[serde(rename = "direct")]
     pub access: RingAccess,
-    /// `true` for the software NIC, which copies the frames that it captures: the kernel still
-    /// receives them.
+    /// `true` for the software NIC of wqcap, which copies the frames that it captures: the kernel
+    /// still receives them.
     pub software: bool,
     /// Names of the verbs that a capture needs and this device lacks. If empty, the device can
     /// capture.
@@ -85,7 +85,7 @@ pub struct DeviceCaps {
     pub max_sge: u32,
     /// Maximum entries of an RWQ indirection table that the device supports.
     pub max_table: u32,
-    /// Maximum CQEs of one CQ that the device supports.
+    /// Maximum number of CQEs in one CQ that the device supports.
     pub max_cqe: u32,
     /// Maximum time that a CQ can delay a completion event, in microseconds; 0 means no moderation.
     pub max_cq_period: u16,
@@ -121,9 +121,9 @@ pub struct DeviceCaps {
 /// Facts of one port of an RDMA device.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortFacts {
-    /// Number of the device's port, from 1.
+    /// Number of the port on its device, from 1.
     pub number: u8,
-    /// State of the device's port: `ACTIVE`, `DOWN`, ...
+    /// State of the port as text: `ACTIVE`, `DOWN`, ...
     pub state: String,
     /// `true` if the port's link layer is Ethernet. Only such ports can be captured.
     pub ethernet: bool,
@@ -199,8 +199,9 @@ pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
     Ok(interfaces)
 }
 
-/// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read or has 4 KiB or more.
-/// One read returns a whole attribute, which has at most a page (Documentation/filesystems/sysfs.rst).
+/// Reads a file of sysfs or debugfs as trimmed text; returns `None` if it cannot be read or has 4
+/// KiB or more. One read suffices, since an attribute has at most a page
+/// (Documentation/filesystems/sysfs.rst).
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn read(path: impl AsRef<Path>) -> Option<String> {
     let mut text = [0; 4096];
@@ -209,7 +210,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(str::from_utf8(text).ok()?.trim().to_owned())
 }
 
-/// Reads a file of sysfs or debugfs as a number; `None` if it cannot be read or parsed.
+/// Reads a file of sysfs or debugfs as a number; returns `None` if it cannot be read or parsed.
 fn read_number<N: FromStr>(path: impl AsRef<Path>) -> Option<N> {
     read(path)?.parse().ok()
 }
@@ -220,7 +221,7 @@ fn sysfs(device: &str, file: &str) -> Option<String> {
     read(format!("/sys/class/infiniband/{device}/{file}"))
 }
 
-/// Collects the facts of an open RDMA device.
+/// Collects the facts of an open RDMA device from verbs and sysfs.
 fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let name = context.name();
     let attr = context.query_device()?;

@@ -49,8 +49,8 @@ const TYPE_MASK: u16 = 0x3fff;
 /// Maximum bytes of a netlink datagram that the kernel fills (`netlink_recvmsg` of
 /// net/netlink/af_netlink.c).
 const MOST: usize = 32 << 10;
-/// Maximum wait for an answer. The kernel answers within `send`; the software NIC answers from
-/// another thread.
+/// Maximum wait for an answer to a netlink request. The kernel answers within `send`; the software
+/// NIC answers from another thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Number of objects that a netlink request is about.
@@ -187,8 +187,8 @@ impl<'a> NetlinkAttributes<'a> {
     }
 }
 
-/// Passes each netlink message of a datagram to `each`; returns `true` if a list of messages has
-/// ended.
+/// Passes the attributes of each netlink message of a datagram to `each`; returns `true` if a list
+/// of messages has ended.
 ///
 /// # Errors
 /// The kernel's error, or a datagram that does not consist of whole messages.

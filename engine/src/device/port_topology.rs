@@ -50,8 +50,8 @@ impl PortTopology {
         place
     }
 
-    /// Returns what a virtual function cannot do, one sentence each, for reports; empty for any
-    /// other port.
+    /// Returns the limits of a capture on a virtual function, one sentence each, for reports; empty
+    /// for any other port.
     #[must_use]
     pub fn limits(&self) -> &'static [&'static str] {
         // mlx5_core of the host: `esw_update_vport_rx_mode` for promiscuous mode. That the firmware
@@ -75,7 +75,8 @@ impl PortTopology {
         place
     }
 
-    /// Reads what a PCI function says of its virtual functions, from its directory in sysfs.
+    /// Reads whether a PCI function is a virtual one, and how many virtual functions it has, from
+    /// its directory in sysfs.
     fn from_function(function: &Path) -> Self {
         Self {
             is_vf: function.join("physfn").exists(),

@@ -4,8 +4,9 @@
 
 use std::{fs, path::Path};
 
-/// Returns what the kernel driver of an RDMA device lacks for a capture, beyond what the device's
-/// capabilities say; `None` if nothing is known. `sysfs` is `/sys`.
+/// Returns the verb or feature that the kernel driver of an RDMA device lacks for a capture
+/// although the device's capabilities promise it; `None` if the driver is not known to lack one.
+/// `sysfs` is `/sys`.
 pub(super) fn lacks(sysfs: &Path, device: &str) -> Option<&'static str> {
     Some(match driver(sysfs, device)?.as_str() {
         // `mlx4_ib_create_rwq_ind_table` of drivers/infiniband/hw/mlx4/qp.c: the WQs of a table

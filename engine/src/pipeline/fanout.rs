@@ -1,4 +1,5 @@
-//! Fan-out mode, loop side: distributes slots to parsers and takes them back.
+//! Fan-out mode, side of the receive loop: distributes slots with frames to parser threads and
+//! takes the slots back.
 
 use super::{
     Consumer, Judge,
@@ -18,8 +19,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use wqcap_core::settings::{self, OnFull};
 
-/// Maximum time that a receive loop waits for returned slots before it checks that its parser
-/// threads are alive.
+/// Maximum time that a receive loop waits for parser threads to return slots before it checks that
+/// its parser threads are alive.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Attributes of a queue's fan-out to parser threads.
@@ -34,7 +35,7 @@ pub(crate) struct FanoutAttr<'a, S> {
     pub(crate) idle: settings::Idle,
     /// Action when a parser holds its share of slots: the receive loop waits, or drops frames.
     pub(crate) on_full: OnFull,
-    /// Sink for the frames that the parsers keep.
+    /// Consumer after the parsers, which gets the frames that they keep.
     pub(crate) sink: S,
     /// `true` if the queue's frames must reach the sink in the order of their reception.
     pub(crate) ordered: bool,
@@ -42,7 +43,7 @@ pub(crate) struct FanoutAttr<'a, S> {
     pub(crate) memory: Arc<SlotMemory>,
     /// Published frame counters of the queue.
     pub(crate) counters: Arc<QueueCounters>,
-    /// Limit on the run's captured frames; `None` means no limit.
+    /// Budget of frames that the run may still capture; `None` means no limit.
     pub(crate) budget: Option<Arc<Budget>>,
     /// Cell with the present capture filter.
     pub(crate) cell: Arc<FilterCell>,
@@ -52,7 +53,7 @@ pub(crate) struct FanoutAttr<'a, S> {
 pub(crate) struct Fanout {
     /// Index of the receive queue.
     queue: u16,
-    /// Action when a parser holds its share of slots.
+    /// Action when a parser holds its share of slots: the receive loop waits, or drops frames.
     on_full: OnFull,
     /// Channels from the receive loop to the parser threads.
     lanes: Vec<Lane>,
@@ -72,7 +73,7 @@ pub(crate) struct Fanout {
     filter: Option<Arc<Filter>>,
     /// Number of the next receive batch to send to the parsers.
     round: u64,
-    /// Reason why the fan-out cannot continue, such as a parser's panic.
+    /// Reason why frames can no longer be distributed to the parsers, such as a parser's panic.
     broken: Option<String>,
 }
 
@@ -80,13 +81,13 @@ pub(crate) struct Fanout {
 struct Lane {
     /// Sender of work batches to the parser; `None` after the channel is closed.
     to: Option<Sender<WorkBatch>>,
-    /// Thread of the parser; `None` after it is joined.
+    /// Thread of the parser, to be joined at the end; `None` after that.
     parser: Option<JoinHandle<()>>,
-    /// Frames of the present receive batch for this parser.
+    /// Frames of the present receive batch that are dealt to this parser so far.
     open: Vec<Item>,
     /// Number of frames that may still be sent to the parser.
     room: usize,
-    /// `true` if the parser has the present capture filter.
+    /// `true` if the parser thread has received the present capture filter.
     informed: bool,
 }
 
@@ -94,7 +95,7 @@ impl Fanout {
     /// Starts the parser threads of a queue.
     ///
     /// Each parser takes one element of `stages`: the cell of its filter, and a constructor of its
-    /// judge that runs on the parser's thread.
+    /// judge (the stage that decides which frames are kept), which runs on the parser's thread.
     ///
     /// # Errors
     /// A thread cannot be created.
@@ -161,7 +162,7 @@ impl Fanout {
         })
     }
 
-    /// Returns the index of the parser thread for a frame's flow.
+    /// Returns the index of the parser thread that gets the frames of a frame's flow.
     #[inline]
     fn lane_of(&self, bytes: &[u8]) -> usize {
         match self.lanes.len() {
@@ -175,8 +176,8 @@ impl Fanout {
         }
     }
 
-    /// Ends the present receive batch and sends each parser its work batch. Frames of a parser that
-    /// has ended go to `refused`.
+    /// Ends the present receive batch and sends each parser its work batch. Frames for a parser
+    /// that has ended go to `refused`.
     fn send(&mut self, refused: &mut Vec<Filled>) {
         let parts = self.lanes.iter().filter(|it| !it.open.is_empty()).count();
         if parts == 0 {
@@ -219,8 +220,8 @@ impl Fanout {
         self.spare.push(items);
     }
 
-    /// Waits until parsers return frame slots. Returns `false` on a timeout or if the parsers have
-    /// ended.
+    /// Waits until parsers return frame slots to the receive loop. Returns `false` on a timeout or
+    /// if the parsers have ended.
     fn await_home(&mut self, timeout: Duration) -> bool {
         match self.home.recv_timeout(timeout) {
             Ok(work_batch) => {
@@ -248,8 +249,8 @@ impl Fanout {
         }
     }
 
-    /// Waits until a parser that holds its share of frames has room. Returns `false` if it will
-    /// have none.
+    /// Waits until the parser number `lane`, which holds its share of frames, has room for another.
+    /// Returns `false` if it will have none.
     #[cold]
     fn make_room(&mut self, lane: usize, refused: &mut Vec<Filled>) -> bool {
         if self.on_full == OnFull::Drop {
@@ -269,7 +270,7 @@ impl Fanout {
     }
 }
 
-/// Returns the error message for a parser thread that panicked.
+/// Returns the error message for the parser thread of `queue` that panicked.
 fn gone(queue: u16, parser: usize) -> String {
     format!("queue {queue}: parser thread {parser} ended in a panic")
 }
@@ -289,8 +290,8 @@ impl Outlet for Fanout {
         self.await_home(timeout.min(LOOK));
     }
 
-    /// Distributes frames to the parser threads. Frames that no parser has room for stay in
-    /// `frames`.
+    /// Distributes the frames of a receive batch to the parser threads. Frames that no parser has
+    /// room for stay in `frames`.
     fn take(
         &mut self,
         frames: &mut Vec<Filled>,

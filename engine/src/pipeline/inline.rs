@@ -1,4 +1,4 @@
-//! Inline mode: the loop calls the queue's consumer itself.
+//! Inline mode: the receive loop calls the consumer of the queue's frames itself.
 
 use super::{Consumer, Frame};
 use crate::{
@@ -11,14 +11,15 @@ use std::sync::Arc;
 pub(crate) struct Inline<C> {
     /// Consumer of the queue's frames.
     consumer: C,
-    /// Frames of the queue so far, by the consumer's verdict.
+    /// Number of the queue's frames so far, by the consumer's verdict.
     ends: VerdictCounts,
     /// Published frame counters of the queue.
     counters: Arc<QueueCounters>,
 }
 
 impl<C: Consumer> Inline<C> {
-    /// Creates the outlet of a queue without parser threads.
+    /// Creates the outlet of a queue without parser threads: the receive loop calls `consumer`
+    /// itself.
     pub(crate) fn new(consumer: C, counters: Arc<QueueCounters>) -> Self {
         Self {
             consumer,

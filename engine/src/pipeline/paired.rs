@@ -1,4 +1,5 @@
-//! Paired mode: the loop of several ports calls the consumer of all their frames itself.
+//! Paired mode: one receive loop polls several ports, and calls the consumer of all their frames
+//! itself.
 
 use super::{Consumer, Frame};
 use crate::{
@@ -7,17 +8,19 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Consumer on the core of a paired loop, with the counts of its verdicts for each port.
+/// Consumer of the frames of all ports on the core of a paired loop, with the counts of its
+/// verdicts for each port.
 pub(crate) struct Paired<C> {
     /// Consumer of the frames of all ports.
     consumer: C,
-    /// For each port, the frames so far by the consumer's verdict, and the published counters of its
-    /// queue.
+    /// Counters of each port: the number of frames so far by the consumer's verdict, and the
+    /// published counters of the port's queue.
     ports: Vec<(VerdictCounts, Arc<QueueCounters>)>,
 }
 
 impl<C: Consumer> Paired<C> {
-    /// Creates the outlet of a paired loop. `counters` are those of each port's queue.
+    /// Creates the outlet of a paired loop, which polls the queues of all ports. `counters` are
+    /// those of each port's queue.
     pub(crate) fn new(consumer: C, counters: Vec<Arc<QueueCounters>>) -> Self {
         let ports = counters.into_iter();
         Self {

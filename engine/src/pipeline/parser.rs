@@ -1,4 +1,4 @@
-//! Parser threads, which decide on the frames of work batches.
+//! Parser threads, which decide for the frames of work batches whether they are kept.
 
 use super::{Consumer, Judge, resequencer::Resequencer, work_batch::WorkBatch};
 use crate::{
@@ -17,7 +17,7 @@ const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Number of polls of a parser's empty channel between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
 
-/// CPU of a parser thread.
+/// CPU on which a parser thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ParserCpu {
     /// CPU that the parser thread is pinned to.
@@ -26,7 +26,7 @@ pub struct ParserCpu {
     pub shared_core: bool,
 }
 
-/// State of a parser thread.
+/// Parser thread: the stage that it runs, with its channels.
 pub(super) struct Parser<J, S> {
     /// Channel of work batches from the receive loop to the parser.
     pub(super) inbox: Receiver<WorkBatch>,

@@ -5,11 +5,11 @@ use crate::sink::Count;
 
 /// Factory of the frame consumers of one queue.
 pub(crate) trait ConsumerSource {
-    /// Frame consumer on the receive loop's core in inline mode.
+    /// Consumer of the frames, called on the receive loop's core in inline mode.
     type Inline: Consumer + 'static;
-    /// Frame consumer on a parser's core.
+    /// Consumer of the frames, called on a parser's core in fan-out mode.
     type Parser: Consumer + 'static;
-    /// Frame consumer after the resequencer.
+    /// Sink of the frames that the parsers keep, after the resequencer.
     type Sink: Consumer + 'static;
 
     /// `true` if the queue's frames must reach the sink in the order of their reception.
@@ -44,7 +44,7 @@ impl<C: Consumer + 'static> ConsumerSource for ToSink<C> {
 pub(crate) struct PerThread<'a, F> {
     /// Index of the receive queue.
     pub(crate) queue: u16,
-    /// Function that creates the consumer for a loop or parser.
+    /// Function that creates the consumer of frames for a loop or parser.
     pub(crate) make: &'a F,
 }
 

@@ -1,4 +1,4 @@
-//! Batches of frames that travel between loop, parsers and resequencer.
+//! Batches of frames that travel between receive loop, parser threads and resequencer.
 
 use super::{Frame, Verdict};
 use crate::{
@@ -15,11 +15,11 @@ pub(super) struct Item {
     pub(super) ns: u64,
     /// Index of the frame in its receive batch.
     pub(super) at: u32,
-    /// Number of bytes of the frame that are kept; `u32::MAX` keeps all.
+    /// Number of bytes of the frame that are kept after cutting; `u32::MAX` keeps all.
     pub(super) kept: u32,
     /// `true` if the frame's FCS was checked and does not match the frame.
     pub(super) bad_fcs: bool,
-    /// Decision of the parser on the frame.
+    /// Decision of the parser on the frame: kept, or why not.
     pub(super) verdict: Verdict,
 }
 
@@ -47,7 +47,7 @@ impl Item {
         frame
     }
 
-    /// Stores the decision of a judge on the item's frame.
+    /// Stores the decision of a judge (reduction stage) on the item's frame.
     #[inline]
     pub(super) fn set_verdict(&mut self, verdict: Verdict, kept: usize, bad_fcs: bool) {
         self.verdict = verdict;
@@ -62,7 +62,7 @@ pub(super) struct WorkBatch {
     pub(super) round: u64,
     /// Number of work batches that the receive batch was divided into.
     pub(super) parts: usize,
-    /// Index of the parser that gets the work batch.
+    /// Index of the parser thread that gets the work batch.
     pub(super) lane: usize,
     /// Capture filter that applies from this work batch on; `None` if the parser has it already.
     pub(super) filter: Option<Arc<Filter>>,

@@ -1,4 +1,4 @@
-//! Fictitious device with every capability: a configuration that it refuses is refused on every
+//! Fictitious device with every capability: a configuration that cannot run on it cannot run on any
 //! device.
 
 use crate::{
@@ -9,8 +9,9 @@ use crate::{
     verbs::{MiniFormat, RingAccess, StridingCaps, TunnelOffloads},
 };
 
-/// Returns a device with every capability, under the name and with the port that `config` gives: an
-/// ordinary interface if the backend is one for interfaces, otherwise an RDMA device.
+/// Returns the facts of a fictitious device with every capability, under the name and with the port
+/// that `config` gives: an ordinary interface if the backend is one for interfaces, otherwise an
+/// RDMA device.
 pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     let port = PortFacts {
         number: config.device.port,
@@ -50,7 +51,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     }
 }
 
-/// Returns the largest capabilities of any RDMA device.
+/// Returns capabilities and limits as large as those of any RDMA device.
 pub(super) fn caps() -> DeviceCaps {
     DeviceCaps {
         max_wq: u32::MAX,

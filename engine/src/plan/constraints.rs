@@ -1,4 +1,5 @@
-//! Checks of the configuration against the device: each key with its capability or limit.
+//! Checks of the configuration against the device: each key against the capability or limit that it
+//! needs.
 
 use crate::{
     Error,
@@ -12,14 +13,14 @@ use crate::{
 pub(super) struct ReceiveBuffers {
     /// Number of WRs of the receive ring.
     pub wrs: u32,
-    /// Bytes of a receive buffer (scatter entry).
+    /// Size of a receive buffer (scatter entry) in bytes.
     pub bytes: u32,
-    /// Receive buffers (scatter entries) of a WR.
+    /// Number of receive buffers (scatter entries) of a WR.
     pub max_sge: u32,
 }
 
-/// Returns the configured receive buffers, with the bytes and scatter entries checked.
-/// `QueueMemory::new` checks the number of WRs, whose limit depends on the kind of ring.
+/// Returns the configured receive buffers, after a check of their size and of the number of scatter
+/// entries. `QueueMemory::new` checks the number of WRs, whose limit depends on the kind of ring.
 pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<ReceiveBuffers, Error> {
     let caps = &device.caps;
     let (ring, buffer, max_sge) = (
@@ -52,7 +53,8 @@ pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<ReceiveBu
     })
 }
 
-/// Returns the WQs' creation flags, each checked against the device's capability.
+/// Returns the creation flags of the receive WQs (`ibv_wq_flags`), each checked against the
+/// device's capability.
 pub(super) fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Error> {
     let (wq, caps) = (&config.wq, &device.caps);
     let flags = [
@@ -121,7 +123,8 @@ pub(super) fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error
     ))
 }
 
-/// Checks that `rss.respread` is used with several queues and without `rss.inner`.
+/// Checks that `rss.respread`, which rebalances the queues, is used with several queues and without
+/// `rss.inner`.
 pub(super) fn respreadable(config: &Config, queues: usize) -> Result<(), Error> {
     let (problem, other) = if !config.rss.respread {
         return Ok(());
@@ -141,8 +144,8 @@ pub(super) fn respreadable(config: &Config, queues: usize) -> Result<(), Error> 
     Err(Error::config("rss.respread", true, problem).involving(&[other]))
 }
 
-/// Checks that frames reach `capture.verify_fcs` with their FCS and with every byte that the FCS
-/// covers.
+/// Checks that frames have their FCS, and every byte that it covers, when `capture.verify_fcs`
+/// checks them.
 pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
     if !config.capture.verify_fcs {
         return Ok(());

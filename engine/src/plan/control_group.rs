@@ -7,24 +7,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Version of the control groups that limit memory on this machine.
+/// Version of Linux control groups, which limit the memory of processes.
 #[derive(Clone, Copy)]
 enum Version {
-    /// Each kind of resource has a hierarchy of its own.
+    /// Version 1: each kind of resource has a hierarchy of its own.
     V1,
-    /// All kinds of resources share one hierarchy.
+    /// Version 2: all kinds of resources share one hierarchy.
     V2,
 }
 
-/// Returns the memory limit of this process's control group and of those above it, in bytes.
+/// Returns the lowest memory limit, in bytes, among this process's control group and the groups
+/// above it; `None`: no limit was found.
 pub(super) fn memory_limit() -> Option<u64> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
     limit_of(&groups, &mounts)
 }
 
-/// Returns the smallest limit by both versions. `groups` is the content of `/proc/PID/cgroup`,
-/// `mounts` of `/proc/PID/mountinfo`.
+/// Returns the lower memory limit of both versions of control groups. `groups` is the content of
+/// `/proc/PID/cgroup`, `mounts` of `/proc/PID/mountinfo`.
 fn limit_of(groups: &str, mounts: &str) -> Option<u64> {
     let limits = [Version::V1, Version::V2]
         .into_iter()
@@ -36,7 +37,8 @@ fn limit_of(groups: &str, mounts: &str) -> Option<u64> {
     limits.min()
 }
 
-/// Returns the path of the control group in its hierarchy, from the lines `ID:CONTROLLERS:PATH`.
+/// Returns the path of this process's control group in its hierarchy, from the lines
+/// `ID:CONTROLLERS:PATH` of `groups`.
 fn group_of(version: Version, groups: &str) -> Option<&str> {
     let mut lines = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -49,9 +51,9 @@ fn group_of(version: Version, groups: &str) -> Option<&str> {
     Some(path)
 }
 
-/// Returns the mount point of the hierarchy, and the folder of a control group below it. In a
-/// container only the part of the hierarchy below a root (field 4, proc_pid_mountinfo(5)) may be
-/// mounted.
+/// Returns the mount point of the hierarchy of control groups, and the folder of a control group
+/// below it. In a container only the part of the hierarchy below a root (field 4,
+/// proc_pid_mountinfo(5)) may be mounted.
 fn folder_of(version: Version, group: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
@@ -68,7 +70,8 @@ fn folder_of(version: Version, group: &str, mounts: &str) -> Option<(PathBuf, Pa
     })
 }
 
-/// Returns the limit of the group in `folder`, below the mount point `mount`.
+/// Returns the lowest memory limit, in bytes, of the control group in `folder` and of the groups
+/// above it, up to the mount point `mount`.
 fn limit_by(version: Version, mount: &Path, folder: &Path) -> Option<u64> {
     match version {
         // "# of bytes of memory limit with regard to hierarchy under which the memory cgroup is"

@@ -6,17 +6,18 @@ use super::{Plan, PortPlan};
 use crate::sink::MOST_UNCLOSED;
 use rustix::process::{Resource, getrlimit};
 
-/// Descriptors of a port by any backend, besides those of its queues: devices, event channels,
-/// netlink, clocks, programs and maps.
+/// Number of file descriptors of a captured port by any backend, without those of its queues:
+/// devices, event channels, netlink, clocks, programs and maps.
 const OF_PORT: u64 = 24;
-/// Descriptors of a queue by any backend: sockets, event channels and shared memory.
+/// Number of file descriptors of a queue by any backend: sockets, event channels and shared memory.
 const OF_QUEUE: u64 = 4;
-/// Descriptors of a sequence of capture files: the current file, the next one, and those whose last
-/// blocks are being written.
+/// Number of file descriptors of a sequence of capture files: the current file, the next one, and
+/// those whose last blocks are being written.
 const OF_FILES: u64 = 8;
-/// Descriptors of a writer of flow records.
+/// Number of file descriptors of a writer of flow records.
 const OF_RECORDS: u64 = 4;
-/// Connections of the control service and of the metrics, and what the process needs besides.
+/// Number of file descriptors of the connections of the control service and of the metrics, and of
+/// the rest of the process.
 const OF_SERVICES: u64 = 192;
 
 /// Number of file descriptors that a run may have at the same time, by their use. It is an upper
@@ -24,16 +25,17 @@ const OF_SERVICES: u64 = 192;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DescriptorPlan {
-    /// Devices, sockets and event channels of ports and queues.
+    /// Number of descriptors of devices, sockets and event channels of ports and queues.
     pub ports: u64,
-    /// Capture files and files with flow records.
+    /// Number of descriptors of capture files and files with flow records.
     pub files: u64,
-    /// Clients of the control service and of the metrics, logs, and what the process needs besides.
+    /// Number of descriptors of clients of the control service and of the metrics, of logs, and of
+    /// the rest of the process.
     pub services: u64,
 }
 
 impl DescriptorPlan {
-    /// Counts the descriptors of a plan.
+    /// Counts the file descriptors that a run of `plan` may have at the same time.
     pub(super) fn of(plan: &Plan) -> Self {
         let port = |it: &PortPlan| OF_PORT + OF_QUEUE * it.queues as u64;
         let sequences = match plan.output.is_ordered() || plan.is_paired() {
@@ -52,20 +54,20 @@ impl DescriptorPlan {
         }
     }
 
-    /// Returns the sum of all uses.
+    /// Returns the number of file descriptors of all uses together.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ports + self.files + self.services
     }
 
-    /// Returns the number of descriptors that the process may have, after a run has raised its soft
-    /// limit to the hard one. `None`: there is no limit.
+    /// Returns the number of file descriptors that the process may have, after a run has raised its
+    /// soft limit to the hard one. `None`: there is no limit.
     #[must_use]
     pub fn limit() -> Option<u64> {
         getrlimit(Resource::Nofile).maximum
     }
 
-    /// Returns a note if the process may have fewer descriptors than the run may need.
+    /// Returns a note if the process may have fewer file descriptors than the run may need.
     pub(super) fn note(&self) -> Option<String> {
         let (total, limit) = (self.total(), Self::limit()?);
         (limit < total).then(|| {

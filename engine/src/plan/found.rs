@@ -27,8 +27,9 @@ impl PlanErrors {
         None
     }
 
-    /// Adds the errors of one port. `port` is its number in the list of `[[port]]`, if there is one:
-    /// errors about a key of `[device]` then name the key of that port.
+    /// Adds the errors found while planning one port. `port` is its number in the list of
+    /// `[[port]]`, if there is one: errors about a key of `[device]` then name the key of that
+    /// port.
     pub(super) fn absorb(&mut self, errors: Self, port: Option<usize>) {
         for mut error in errors.0 {
             if let (Error::Config(problem), Some(number)) = (&mut error, port)

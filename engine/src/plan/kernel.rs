@@ -1,4 +1,5 @@
-//! Plan of an ordinary network interface: its rings, and the keys that it cannot honour.
+//! Plan of a capture of an ordinary network interface: its rings, and the keys that have no effect
+//! there.
 
 use super::QueueMemory;
 use crate::{
@@ -11,25 +12,26 @@ use crate::{
 };
 use wqcap_sockets::xdp::{XdpAttr, XdpError};
 
-/// Bytes of a block of a packet ring. Super-frames of GRO have up to 64 KiB, those of BIG TCP
-/// usually less than 192 KiB (`gro_max_size`). A longer frame does not fit, and counts as an error.
+/// Bytes of a block of a packet socket's ring. Super-frames of GRO have up to 64 KiB, those of BIG
+/// TCP usually less than 192 KiB (`gro_max_size`). A longer frame does not fit into a block, and is
+/// counted as an error.
 const BLOCK: u32 = 256 << 10;
 /// Rate in Gbit/s from which a link counts as fast.
 const FAST: f64 = 25.0;
-/// Bytes of the rings of all queues together on a link that is not fast: a quarter of a second of
-/// full-size frames at 1 Gbit/s, 27 ms at 10 Gbit/s.
+/// Bytes of the socket rings of all queues together on a link that is not fast: a quarter of a
+/// second of full-size frames at 1 Gbit/s, 27 ms at 10 Gbit/s.
 const MEMORY: u64 = 32 << 20;
-/// Bytes of the rings of all queues together on a fast link.
+/// Bytes of the socket rings of all queues together on a fast link.
 const MEMORY_FAST: u64 = 128 << 20;
-/// Default of `output.buffer` on a link that is not fast.
+/// Default of `output.buffer`, the write buffers, on a link that is not fast.
 const WRITE_BUFFERS: Size = Size(48 << 20);
-/// Least number of blocks of a ring.
+/// Minimum number of blocks of a packet socket's ring.
 const LEAST_BLOCKS: u64 = 8;
-/// Least number of chunks of an AF_XDP socket.
+/// Minimum number of chunks (frame buffers) of an AF_XDP socket.
 const LEAST_CHUNKS: u64 = 2048;
 
-/// Returns the memory of each queue's ring: the blocks of a packet socket or the chunks of an AF_XDP
-/// socket are the WRs.
+/// Returns the receive memory of each queue of an ordinary network interface: the blocks of a
+/// packet socket or the chunks of an AF_XDP socket are the WRs.
 pub(super) fn ring(backend: Backend, port: Option<&PortFacts>, queues: usize) -> QueueMemory {
     let memory = if is_fast(port) { MEMORY_FAST } else { MEMORY };
     let mtu = port.and_then(|it| it.mtu).unwrap_or_default();
@@ -48,7 +50,8 @@ pub(super) fn ring(backend: Backend, port: Option<&PortFacts>, queues: usize) ->
     }
 }
 
-/// Returns the default of `output.buffer`.
+/// Returns the default of `output.buffer`, the write buffers of all queues, by the speed of the
+/// link.
 pub(super) fn write_buffers(port: Option<&PortFacts>) -> Size {
     if is_fast(port) {
         OutputConfig::BUFFER
@@ -61,9 +64,9 @@ fn is_fast(port: Option<&PortFacts>) -> bool {
     port.is_some_and(|it| it.rate_gbps >= FAST)
 }
 
-/// Returns the direction of the frames that the sockets receive. On the loopback interface a packet
-/// socket would see each frame twice: when it is sent and when it arrives. An AF_XDP socket sees no
-/// frame that the host sends.
+/// Returns the direction (sent, received or both) of the frames that the sockets receive. On the
+/// loopback interface a packet socket would see each frame twice: when it is sent and when it
+/// arrives. An AF_XDP socket sees no frame that the host sends.
 pub(super) fn direction(config: &Config, device: &DeviceFacts) -> Direction {
     match &device.kernel {
         Some(_) if config.device.backend == Backend::AfXdp => Direction::In,
@@ -74,8 +77,8 @@ pub(super) fn direction(config: &Config, device: &DeviceFacts) -> Direction {
     }
 }
 
-/// Returns the part of the configuration that an interface can honour: without the sections that
-/// [`applicable`] refuses as a whole.
+/// Returns the part of the configuration that has an effect on an ordinary interface: without the
+/// sections that [`applicable`] refuses as a whole.
 pub(super) fn honoured(config: &Config) -> Config {
     Config {
         rss: RssConfig::default(),
@@ -86,7 +89,7 @@ pub(super) fn honoured(config: &Config) -> Config {
 }
 
 /// Checks that the interface has Ethernet frames that fit in the receive memory, and that no key is
-/// set that only an RDMA device can honour.
+/// set that has an effect only on an RDMA device.
 pub(super) fn applicable(
     config: &Config,
     device: &DeviceFacts,

@@ -17,13 +17,14 @@ pub(super) fn of_machine() -> u64 {
     control_group::memory_limit().map_or(machine, |it| it.min(machine))
 }
 
-/// Returns the bytes for the cutoff's flow tables, or `None` without `[[cutoff]]`.
+/// Returns the bytes for the flow tables of `[[cutoff]]`, which limits how much of a flow is kept;
+/// `None` without `[[cutoff]]`.
 pub(super) fn of_cutoff(config: &Config) -> Option<u64> {
     (!config.cutoff.is_empty()).then_some(config.capture.cutoff_memory.0)
 }
 
-/// Checks that the memory that all configuration keys request is at most `there` bytes, `rings` of
-/// them for the receive rings.
+/// Checks that the memory that all configuration keys request is at most the `there` bytes that are
+/// available, `rings` of them for the receive rings.
 ///
 /// # Errors
 /// The keys take more memory. The error names the key that takes most.

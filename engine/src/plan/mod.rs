@@ -60,7 +60,7 @@ pub struct Plan {
     pub respread: bool,
     /// Maximum bytes of a frame that the run writes; 0 means whole frames.
     pub snaplen: u32,
-    /// Threads that process received frames.
+    /// Threads that process received frames, and their behaviour under load.
     pub pipeline: PipelinePlan,
     /// Reduction of the capture: frames and bytes that are left out on purpose.
     pub reduction: Reduction,
@@ -72,7 +72,7 @@ pub struct Plan {
     pub batch: usize,
     /// Action of the capture when the port goes down.
     pub on_port_down: config::OnPortDown,
-    /// Action when a device or an interface is lost.
+    /// Action when a captured device or interface is lost: the run stops, or searches for it.
     #[serde(skip)]
     pub on_loss: config::OnLoss,
     /// Capture files or stream that the run writes.
@@ -80,7 +80,7 @@ pub struct Plan {
     /// File descriptors that the run may have at the same time.
     #[serde(skip)]
     pub descriptors: DescriptorPlan,
-    /// Warnings for the user, one line each.
+    /// Warnings about the run for the user, one line each.
     pub notes: Vec<String>,
 }
 
@@ -99,8 +99,8 @@ impl Plan {
     /// Default of [`Plan::batch`]: completions taken per poll of a queue.
     pub const BATCH: usize = 64;
 
-    /// Returns the number of stages that process frames: one per receive loop when inline, else one
-    /// per parser.
+    /// Returns the number of stages (filter, deduplication, sampling, cutoff) that process frames:
+    /// one per receive loop when inline, else one per parser.
     #[must_use]
     pub fn stages(&self) -> usize {
         match self.is_paired() {
@@ -109,7 +109,7 @@ impl Plan {
         }
     }
 
-    /// Returns what is done with frames after the queues' frames are merged in time order.
+    /// Returns the steps that apply to frames after the queues' frames are merged in time order.
     #[must_use]
     pub fn merge(&self) -> Merge {
         let ports = 1 + self.more_ports.len();
@@ -121,8 +121,8 @@ impl Plan {
         )
     }
 
-    /// Returns `true` if frames pass steps after the merge in time order. Without such steps, queues
-    /// relay only the bytes that are written.
+    /// Returns `true` if frames pass steps, such as deduplication, after the merge in time order.
+    /// Without such steps, queues relay only the bytes that are written.
     #[must_use]
     pub fn has_steps_in_order(&self) -> bool {
         match self.merge() {
@@ -177,8 +177,8 @@ impl Plan {
         Self::with_filters(config, &devices, filters).map(drop)
     }
 
-    /// Resolves all settings of a run and adds each error to `found`. A plan is valid only if
-    /// `found` stays empty.
+    /// Resolves all settings of a run into a plan, and adds each error to `found`. A plan is valid
+    /// only if `found` stays empty.
     fn settle(
         config: &Config,
         devices: &[DeviceFacts],
@@ -283,7 +283,8 @@ impl Plan {
         !self.more_ports.is_empty()
     }
 
-    /// Returns `true` if one receive loop polls the queues of all ports, each of which has one.
+    /// Returns `true` if one receive loop polls the queues of all ports: each port then has one
+    /// queue.
     #[must_use]
     pub fn is_paired(&self) -> bool {
         self.port.paired
@@ -299,13 +300,13 @@ impl Plan {
         }
     }
 
-    /// Returns the names of the captured ports, for the names of capture files.
+    /// Returns the names of the captured ports as they occur in the names of capture files.
     pub(crate) fn names_in_files(&self) -> String {
         let names: Vec<_> = self.ports().map(|it| self.name_in_files(it)).collect();
         names.join("+")
     }
 
-    /// Returns the name of a captured port, for the headers of capture files.
+    /// Returns the name of a captured port as it occurs in the headers of capture files.
     pub(crate) fn name_in_files(&self, port: &PortPlan) -> String {
         let of_device = || format!("{} port {}", port.device.name, port.number);
         match self.has_several_ports() {
@@ -314,7 +315,7 @@ impl Plan {
         }
     }
 
-    /// Returns the plan of a queue's port.
+    /// Returns the plan of the port that a queue belongs to.
     #[must_use]
     pub fn port_of(&self, queue: &QueuePlan) -> &PortPlan {
         queue
@@ -371,7 +372,7 @@ impl Plan {
 /// Steps that apply to frames after the queues' frames are merged in time order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// All steps are done in the queues.
+    /// Nothing is done after the merge: all steps are done in the queues.
     Nothing,
     /// Repetitions of frames are removed across all queues. Frames are then sampled, cut and
     /// observed, with one stage for each queue.

@@ -14,8 +14,8 @@ use wqcap_files::{
     name::{NameTemplate, PART, SEALED},
 };
 
-/// Returns the bytes of the longest frame: the longest that the receive buffers hold and the VLAN
-/// tag that is put back.
+/// Returns the length in bytes of the longest frame that a file may get: the longest that the
+/// receive buffers hold, and the VLAN tag that is put back.
 pub(crate) fn longest(ring: &QueueMemory) -> usize {
     ring.longest() as usize + 4
 }
@@ -164,8 +164,7 @@ pub(super) fn names_fit(plan: &Plan) -> Result<(), Error> {
     ))
 }
 
-/// Parses the configured template of capture file names. A configuration that was read has a valid
-/// one.
+/// Parses the configured template of capture file names.
 fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
     let template = output.name.parse::<NameTemplate>();
     template.map_err(|e| Error::config("output.name", &output.name, e))
@@ -211,8 +210,8 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
         .map_err(|e| Error::config("output.hook", format!("{:?}", output.hook), e))
 }
 
-/// Plans the flow records: `stages` tables share `flows.memory` and, with a cutoff, its memory
-/// `of_cutoff` in bytes.
+/// Plans the flow records. Their `stages` tables share `flows.memory` and, if a cutoff limits
+/// flows, the memory `of_cutoff` (bytes) of its tables.
 pub(super) fn flows(
     flows: &config::FlowsConfig,
     output: Option<&Path>,

@@ -29,21 +29,21 @@ pub struct PortPlan {
     pub backend: config::Backend,
     /// Name of the port in files, counters and flow records.
     pub label: String,
-    /// Number of the port's queues.
+    /// Number of receive queues of the port.
     #[serde(skip)]
     pub queues: usize,
     /// Direction of the frames that a packet socket receives.
     pub direction: config::Direction,
-    /// Number of the captured port of the device.
+    /// Number of the captured port on its device, from 1.
     #[serde(rename = "port")]
     pub number: u8,
     /// Name of the kernel's network interface on the captured port.
     pub netdev: Option<String>,
-    /// Shared RWQ indirection table: an index of the port's queues for each entry.
+    /// Shared RSS indirection table: the index of one of the port's queues in each entry.
     pub table: Vec<u16>,
     /// RSS QPs and flow rules of the port.
     pub steering: Steering,
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     #[serde(serialize_with = "text")]
     pub depth: HashDepth,
     /// Toeplitz key of the RSS hash, serialized as the configuration names it.
@@ -59,11 +59,11 @@ pub struct PortPlan {
     pub compression: Option<MiniFormat>,
     /// Registered receive memory of the port's queues together, in bytes.
     pub memory: u64,
-    /// Source of the frames' time stamps.
+    /// Source of the frames' time stamps: NIC, kernel or software.
     pub stamps: Stamps,
     /// `true` if the device stamps completions in UTC instead of ticks.
     pub real_time: bool,
-    /// Method of access to the receive rings.
+    /// Method of access to the receive rings: directly in memory or through libibverbs.
     #[serde(rename = "direct")]
     pub access: RingAccess,
     /// `true` if VLAN tags that the NIC strips are put back into the frames.
@@ -88,7 +88,8 @@ pub(super) fn text<T: std::fmt::Display, S: Serializer>(
     serializer.collect_str(it)
 }
 
-/// Returns the completion count and the period after which a sleeping receive loop is woken.
+/// Returns the number of completions and the time after which the device wakes a sleeping receive
+/// loop.
 ///
 /// A wake-up costs as much as hundreds of frames, so it should cover many of them. The count leaves
 /// three quarters of the queue free. The period bounds the delay on the way to the disk, and the
@@ -102,7 +103,7 @@ fn wake_moderation(ring: &QueueMemory) -> Moderation {
     }
 }
 
-/// What the settings of a port are resolved from.
+/// Inputs from which the settings of a captured port are resolved.
 pub(super) struct PortContext<'a> {
     /// Configuration whose `[device]` selects the port.
     pub(super) config: &'a Config,
@@ -115,7 +116,7 @@ pub(super) struct PortContext<'a> {
 }
 
 impl PortContext<'_> {
-    /// Resolves all settings of the port and adds each error to `found`.
+    /// Resolves all settings of the captured port into its plan, and adds each error to `found`.
     pub(super) fn settle(
         &self,
         found: &mut PlanErrors,
@@ -246,7 +247,7 @@ impl PortContext<'_> {
 }
 
 impl PortPlan {
-    /// Returns the bytes of write buffers that the port's link needs.
+    /// Returns the bytes of write buffers that are enough for the speed of the port's link.
     pub(super) fn write_buffers(&self) -> Size {
         match &self.device.kernel {
             Some(_) => kernel::write_buffers(self.facts()),
@@ -254,14 +255,14 @@ impl PortPlan {
         }
     }
 
-    /// Returns the facts of the captured port.
+    /// Returns the facts of the captured port; `None`: its device has no such port.
     #[must_use]
     pub fn facts(&self) -> Option<&PortFacts> {
         self.device.ports.iter().find(|it| it.number == self.number)
     }
 
-    /// Returns the form of a completion's time stamp, or `None` if the device is not asked for
-    /// stamps.
+    /// Returns the form of a completion's time stamp, or `None` if the device is not requested to
+    /// stamp completions.
     #[must_use]
     pub fn stamp_form(&self) -> Option<StampForm> {
         match self.stamps {

@@ -264,7 +264,8 @@ pub(super) fn cpus(list: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the RSS indirection table that the RSS QPs share; one entry on a device without tables.
+/// Returns the indirection table that the RSS QPs share, as the queue number in each entry; one
+/// entry on a device without tables.
 pub(super) fn table(
     config: &Config,
     queues: usize,
@@ -305,8 +306,8 @@ pub(super) fn table(
     Ok(table.entries().to_vec())
 }
 
-/// Returns the number of stages that process frames: one per queue when inline, else one per
-/// parser.
+/// Returns the number of stages (filter, deduplication, sampling, cutoff) that process frames: one
+/// per queue when inline, else one per parser.
 pub(super) fn stages(queues: &[QueuePlan]) -> usize {
     queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
 }

@@ -17,7 +17,7 @@ use crate::{
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// Bytes of a CQE: the default `cqe_size` of a CQ.
+/// Bytes of a completion (CQE): the default `cqe_size` of a CQ.
 const CQE: u64 = 64;
 /// Number of longest frames that a striding WR's buffer holds, so that the unused end of the buffer
 /// is small.
@@ -36,14 +36,16 @@ pub struct QueueMemory {
     /// Number of WRs of the receive queue.
     #[serde(rename = "ring")]
     pub wrs: u32,
-    /// Bytes of one receive buffer (scatter entry).
+    /// Size of one receive buffer (scatter entry) in bytes.
     pub buffer: u32,
-    /// Receive buffers (scatter entries) of a WR.
+    /// Number of receive buffers (scatter entries) of a WR.
     pub max_sge: u32,
-    /// Strides of a WR's single buffer, which frames share; `None` if each frame has its own WR.
+    /// Division into strides of a WR's single buffer, which many frames share; `None` if each frame
+    /// has its own WR.
     pub striding: Option<Striding>,
-    /// Limits of the queue that a striding queue falls back to if the device's first completions do
-    /// not fit; `None` with `capture.receive = "striding"` and without a striding queue.
+    /// Limits of the ring with one WR per frame that replaces a striding one if the device's first
+    /// completions do not fit; `None` with `capture.receive = "striding"` and without a striding
+    /// queue.
     #[serde(skip)]
     pub fallback: Option<FallbackAttr>,
     /// Bytes in front of each WR's buffer for VLAN tags that are put back: one cache line, so that
@@ -122,7 +124,7 @@ impl QueueMemory {
         }
     }
 
-    /// Returns the bytes from the start of one WR's buffer to the start of the next.
+    /// Returns the distance in bytes from the start of one WR's buffer to the start of the next.
     fn pitch(&self) -> u64 {
         u64::from(self.buffer) * u64::from(self.max_sge) + self.headroom as u64
     }
@@ -145,7 +147,7 @@ impl QueueMemory {
         u64::from(self.cqes()) * CQE
     }
 
-    /// Returns the number of frames of `len` bytes that fit into the queue's receive memory.
+    /// Returns the number of frames of `len` bytes that fit into the receive memory of the queue.
     #[must_use]
     pub fn frames(&self, len: u32) -> u64 {
         let each = self.striding.map_or(1, |it| {
@@ -160,7 +162,7 @@ impl QueueMemory {
     /// Parsers then hold at most half of the memory, whatever the length of frames.
     #[must_use]
     pub fn parts(&self) -> u32 {
-        /// Default bytes of a WR's receive buffer.
+        /// Default size of a WR's receive buffer in bytes.
         const USUAL: u64 = 2048;
         match self.striding {
             None => self.wrs,
@@ -178,8 +180,8 @@ impl QueueMemory {
     }
 }
 
-/// Returns the kind of a device's receive queues with one WR for each frame, and their maximum WRs,
-/// if known.
+/// Returns the kind of a device's receive queues (WQ or QP) with one WR for each frame, and their
+/// maximum number of WRs, if known.
 fn most_wrs(device: &DeviceFacts) -> (&'static str, Option<u32>) {
     match device.raw_qp_only {
         true => ("QP", Some(device.caps.max_qp_wr)),
@@ -187,7 +189,8 @@ fn most_wrs(device: &DeviceFacts) -> (&'static str, Option<u32>) {
     }
 }
 
-/// Lays out a striding queue in as much memory as the receive buffers of `frame` take.
+/// Lays out a striding queue, whose buffers many frames share, in as much memory as the receive
+/// buffers of `frame` take.
 fn striding(
     config: &Config,
     caps: &DeviceCaps,

@@ -12,7 +12,8 @@ use crate::{
     pipeline::reduce::Reduction,
 };
 
-/// Derives the reduction of one queue's frames from the configuration.
+/// Derives the reduction of frames (filter, deduplication, sampling, cutoff, slicing) from the
+/// configuration.
 ///
 /// # Errors
 /// `capture.filter` or the filter of a `[[cutoff]]` does not compile.
@@ -20,7 +21,8 @@ pub fn reduction(config: &Config) -> Result<Reduction, Error> {
     with_filters(config, &FilterCompiler::default())
 }
 
-/// Derives the reduction like [`reduction`]; `filters` compiles the configuration's filters.
+/// Derives the reduction of frames like [`reduction`]; `filters` compiles the configuration's
+/// filters.
 pub(super) fn with_filters(config: &Config, filters: &FilterCompiler) -> Result<Reduction, Error> {
     let capture = &config.capture;
     let dedup_ns = capture.dedup.nanos();
@@ -48,8 +50,8 @@ pub(super) fn with_filters(config: &Config, filters: &FilterCompiler) -> Result<
     })
 }
 
-/// Divides the memory of the cutoff's flow tables among `stages` queues or parsers. With flow
-/// records, the tables of the records follow the flows, and their capacity applies.
+/// Divides the memory of the flow tables of `[[cutoff]]` among `stages` queues or parsers. With
+/// flow records, the cutoff uses their tables instead, whose capacity then applies.
 pub(super) fn divide_cutoff(
     mut reduction: Reduction,
     stages: usize,
@@ -62,7 +64,7 @@ pub(super) fn divide_cutoff(
     reduction
 }
 
-/// Returns the flow limit of the `[[cutoff]]` with this number, counted from 1.
+/// Returns the flow limit of the `[[cutoff]]` section with this number, counted from 1.
 fn limit(
     number: usize,
     config: &CutoffConfig,

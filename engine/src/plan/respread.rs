@@ -7,10 +7,10 @@
 /// Measured load of the queues: frames seen over some time, or a sample of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Number of frames by entry of the indirection table.
+    /// Number of frames that passed each entry of the RSS indirection table.
     pub entries: Vec<u64>,
-    /// Number of frames by queue that did not pass the indirection table, such as those of the
-    /// catch-all rule.
+    /// Number of frames of each queue that did not pass the RSS indirection table, such as those of
+    /// the catch-all rule.
     pub fixed: Vec<u64>,
 }
 
@@ -27,25 +27,25 @@ impl Load {
 /// Proposed indirection table that spreads the load of the queues more evenly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// Queue index for each entry of the proposed indirection table.
+    /// Queue number in each entry of the proposed RSS indirection table.
     pub table: Vec<u16>,
     /// Number of indirection table entries whose queue changes.
     pub moved: usize,
-    /// Load of the busiest queue divided by its share, with the present indirection table and with
-    /// the proposed one.
+    /// Load of the busiest queue divided by its share, with the present RSS indirection table and
+    /// with the proposed one.
     pub skew: (f64, f64),
 }
 
 /// Maximum ratio of new to old skew of the queues' load at which moving flows is worthwhile.
 const GAIN: f64 = 0.95;
 
-/// Load of each queue under an indirection table.
+/// Load of each queue under an RSS indirection table.
 struct QueueLoads<'a> {
     /// Fraction of the total load that each queue should get.
     shares: &'a [f64],
-    /// Number of frames of each queue under the indirection table.
+    /// Number of frames that each queue receives under the RSS indirection table.
     loads: Vec<f64>,
-    /// Number of frames of all queues together.
+    /// Number of frames that all queues together receive.
     total: f64,
 }
 
@@ -67,15 +67,16 @@ impl<'a> QueueLoads<'a> {
         }
     }
 
-    /// Returns a queue's load (with `more` frames added) divided by its due load: 1 is ideal.
+    /// Returns a queue's load (with `more` frames added) divided by the load that its share grants:
+    /// 1 is ideal.
     fn strain(&self, queue: usize, more: f64) -> f64 {
         let due = self.total * self.shares[queue];
         let load = self.loads[queue] + more;
         if load <= 0.0 { 0.0 } else { load / due }
     }
 
-    /// Returns the queue with the highest strain (load by share) or, if `most` is `false`, the
-    /// lowest strain among queues with a share.
+    /// Returns the queue with the highest strain (load divided by share) or, if `most` is `false`,
+    /// with the lowest strain among queues that have a share.
     fn extreme(&self, most: bool) -> Option<usize> {
         (0..self.shares.len())
             .filter(|queue| most || self.shares[*queue] > 0.0)
@@ -85,14 +86,15 @@ impl<'a> QueueLoads<'a> {
             })
     }
 
-    /// Returns the highest strain (load by share) of all queues.
+    /// Returns the highest strain (load divided by share) of all queues.
     fn skew(&self) -> f64 {
         self.extreme(true)
             .map_or(0.0, |queue| self.strain(queue, 0.0))
     }
 }
 
-/// Returns the load of the busiest queue divided by its due load; 0 without load.
+/// Returns the load of the busiest queue under `table`, divided by the load that its share grants;
+/// 0 without load.
 #[must_use]
 pub fn skew(table: &[u16], load: &Load, shares: &[f64]) -> f64 {
     QueueLoads::new(table, load, shares).skew()
@@ -166,7 +168,7 @@ fn best_move(
 mod tests {
     use super::*;
 
-    /// Equal shares of four queues.
+    /// Equal shares of the load for four queues.
     const EVEN: [f64; 4] = [0.25; 4];
 
     /// Returns an indirection table that assigns `size` entries to four queues round robin.

@@ -1,4 +1,4 @@
-//! Choice of the time stamp source of frames.
+//! Choice of the source of the frames' time stamps: NIC, kernel or software.
 
 use crate::{
     config::{CaptureConfig, Clock, Timestamps},
@@ -6,18 +6,18 @@ use crate::{
 };
 use serde::Serialize;
 
-/// Source of the frames' time stamps.
+/// Source of the frames' time stamps: the NIC's clock or the system's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stamps {
-    /// Time stamps of the NIC's clock, disciplined to the system clock.
+    /// NIC's clock, disciplined to the system clock, as the source of time stamps.
     HardwareSystem,
-    /// Time stamps of the NIC's clock without correction.
+    /// NIC's clock without correction as the source of time stamps.
     HardwareNic,
-    /// Time stamps of the system clock that the kernel gave each frame at its reception.
+    /// System clock as the source of time stamps, read by the kernel at each frame's reception.
     Kernel,
-    /// Time stamps of the system clock at the time when a batch of frames is polled.
+    /// System clock as the source of time stamps, read when a batch of frames is polled.
     Software,
 }
 

@@ -9,7 +9,7 @@ use crate::{
     verbs::RingAccess,
 };
 
-/// Returns the RDMA device that the configuration selects.
+/// Returns the device or network interface that the configuration selects to capture.
 pub(super) fn device<'d>(
     config: &Config,
     devices: &'d [DeviceFacts],
@@ -58,7 +58,7 @@ pub(super) fn device<'d>(
 }
 
 /// Adds a note on the traffic that the capture mode or the backend `af_xdp` takes from the kernel,
-/// and refuses to steal a port that the machine is reached by.
+/// and returns an error if that would cut off the management traffic of this machine.
 pub(super) fn stolen(
     config: &Config,
     device: &DeviceFacts,
@@ -172,7 +172,8 @@ fn transport(device: &DeviceFacts, port: &PortFacts) -> Option<String> {
     })
 }
 
-/// Returns the backend that receives from the device, as `device.backend` and `capture.access` say.
+/// Returns the backend (verbs, packet sockets or AF_XDP) that receives from the device, by
+/// `device.backend` and `capture.access`.
 pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::Backend, Error> {
     use config::{Access, Backend};
     let wanted = config.device.backend;

@@ -8,7 +8,8 @@ use crate::{
     verbs::{MiniFormat, Striding, StridingCaps},
 };
 
-/// Returns a device with all capabilities and one port that the machine does not use otherwise.
+/// Returns the facts of a device with all capabilities and one port that the machine does not use
+/// otherwise.
 fn device() -> DeviceFacts {
     DeviceFacts {
         name: "mlx5_0".into(),
@@ -50,7 +51,7 @@ fn device() -> DeviceFacts {
     }
 }
 
-/// Parses a configuration.
+/// Parses the text of a configuration.
 fn config(text: &str) -> Config {
     Config::with_overrides(text, &[]).expect("a configuration")
 }
@@ -726,7 +727,8 @@ fn an_interface_of_another_machine_is_checked_as_an_interface() {
     }
 }
 
-/// Returns a device such as bnxt_re: no WQs, no tables, and QPs with their own receive queue.
+/// Returns the facts of a device such as bnxt_re: no WQs, no tables, and QPs with their own receive
+/// queue.
 fn plain() -> DeviceFacts {
     let mut plain = device();
     plain.missing = vec!["ibv_create_wq".into()];

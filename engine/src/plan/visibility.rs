@@ -11,11 +11,11 @@ use wqcap_core::consumer::FCS_LEN;
 /// sets the port's MTU to the netdev's plus `MLX5E_ETH_HARD_MTU`, which has 4 more for the FCS
 /// (`mlx5e_set_mtu` of drivers/net/ethernet/mellanox/mlx5/core/en_main.c). Kernels with PSP add 40.
 const HEADER: u64 = 18;
-/// Bytes of a VLAN tag.
+/// Bytes of a VLAN tag of a frame.
 const TAG: u64 = 4;
 
 /// Returns notes for the user, one for each reason why frames on the cable are not captured as
-/// sent. `of_kernel` is set for an ordinary interface, whose rings have other limits.
+/// sent. `of_kernel` is `true` for an ordinary interface, whose rings have other limits.
 pub(crate) fn notes(config: &Config, port: &PortFacts, of_kernel: bool) -> Vec<String> {
     let mut notes = sharing(port);
     notes.extend(interface(config, port));
@@ -45,15 +45,15 @@ pub(crate) fn fragments(steering: &Steering) -> Option<String> {
     ))
 }
 
-/// Returns the name of the port's interface for a note, or `port N`.
+/// Returns the name of the port's network interface for a note, or `port N`.
 fn name(port: &PortFacts) -> String {
     port.netdev
         .clone()
         .unwrap_or_else(|| format!("port {}", port.number))
 }
 
-/// Returns notes on frames that the e-switch, a bond or other functions keep from the captured
-/// port.
+/// Returns notes for the user on frames that the e-switch, a bond or other functions keep from the
+/// captured port.
 fn sharing(port: &PortFacts) -> Vec<String> {
     let (name, place) = (name(port), &port.place);
     let mut notes = Vec::new();
@@ -173,7 +173,8 @@ fn tags(config: &Config, port: &PortFacts) -> Option<String> {
     ))
 }
 
-/// Returns a note that RoCE is disabled on the port.
+/// Returns a note if RoCE is disabled on the captured port, since every mode then captures RoCE
+/// frames.
 fn roce(port: &PortFacts) -> Option<String> {
     (port.roce == Some(false)).then(|| {
         format!(

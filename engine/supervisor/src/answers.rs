@@ -2,7 +2,7 @@
 
 use wqcap_control::protocol::{Changed, Refusal, RefusalCode};
 
-/// Returns the answer to a control command that was executed; `now` describes the new state.
+/// Returns the answer to a control command that changed something; `now` describes the new state.
 pub(super) fn changed(now: &str) -> Changed {
     Changed {
         changed: true,
@@ -12,8 +12,8 @@ pub(super) fn changed(now: &str) -> Changed {
     }
 }
 
-/// Returns the answer to a control command that was executed; `was` and `now` describe the old and
-/// the new state.
+/// Returns the answer to a control command that changed something; `was` and `now` describe the old
+/// and the new state.
 pub(super) fn replaced(was: impl ToString, now: &str) -> Changed {
     Changed {
         was: Some(was.to_string()),
@@ -31,7 +31,7 @@ pub(super) fn same(now: &str) -> Changed {
     }
 }
 
-/// Returns the refusal of a control command that was executed and failed.
+/// Returns the refusal of a control command whose execution failed, with the reason `message`.
 pub(super) fn failed(message: String) -> Refusal {
     Refusal::new(RefusalCode::Failed, message)
 }

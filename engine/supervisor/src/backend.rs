@@ -36,11 +36,11 @@ use wqcap_engine::{
     sink::{PinnedFiles, RetentionGauge},
 };
 
-/// Maximum age of cached live statistics; queues do not publish more often.
+/// Maximum age of cached live statistics of the traffic. Queues do not publish them more often.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Texts and log levels that the program around a supervisor adds to the answers of its control
-/// service. The defaults suit a program without them.
+/// Texts and log levels that a program adds to the answers of its supervisor's control service. The
+/// defaults suit a program without them.
 pub trait Presenter: Send + Sync {
     /// Returns the RDMA devices as a table for people.
     fn devices_text(&self, _devices: &[DeviceFacts]) -> String {
@@ -52,7 +52,7 @@ pub trait Presenter: Send + Sync {
         String::new()
     }
 
-    /// Returns the program's present log level; empty: unknown.
+    /// Returns the present log level of the program; empty: unknown.
     fn log_level(&self) -> String {
         String::new()
     }
@@ -66,7 +66,7 @@ pub trait Presenter: Send + Sync {
     }
 }
 
-/// Presenter of a program that adds no texts: the default answers.
+/// Presenter of a program that adds no texts to the answers of its control service.
 impl Presenter for () {}
 
 /// View of a supervised capture for the control service and metrics.
@@ -74,20 +74,20 @@ pub struct CaptureBackend {
     present: Mutex<SupervisorState>,
     queues: u16,
     pub(super) live: Arc<Mutex<CaptureView>>,
-    /// NIC loss counters, as last read by the capture's owner.
+    /// Counters of losses in the NIC, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<Occurrence>,
-    /// Thread for changes of the capture whose filter must be compiled first.
+    /// Threads for changes of the capture whose filter must be compiled first.
     compilations: Compilations,
-    /// Wakeup of the capture's owner, used after an order is queued.
+    /// Wakeup of the capture's owner, used after a command is queued.
     owner: Wakeup,
     presenter: Box<dyn Presenter>,
 }
 
-/// State of the capture as other threads see it.
+/// State of the supervised capture, as other threads access it.
 pub(super) enum CaptureView {
-    /// Running or drained capture, with its handles.
+    /// Running or drained capture, with handles through which other threads access it.
     Capturing(CaptureState, Box<Handles>),
     /// Capture that has ended: it is stopped, or its device is lost and searched for.
     Ended(CaptureState, Box<FinalValues>),
@@ -113,14 +113,14 @@ impl CaptureView {
         self.handles().ok_or_else(|| self.refusal())
     }
 
-    /// Returns the refusal of a change of a capture that has ended.
+    /// Returns the refusal of a change, because the capture has ended.
     fn refusal(&self) -> Refusal {
         let why = transitions::refusal(self.state()).unwrap_or("the capture has ended");
         Refusal::new(RefusalCode::State, why)
     }
 }
 
-/// Last counters, statistics and filter of a capture that has ended.
+/// Last counters, statistics and filter of a capture that has ended, for the control service.
 #[derive(Default)]
 pub(super) struct FinalValues {
     last: Option<Snapshot>,
@@ -128,14 +128,14 @@ pub(super) struct FinalValues {
     filter: String,
 }
 
-/// Handles to a running capture: counters and statistics.
+/// Handles to a running capture, through which its counters and statistics are read.
 #[derive(Clone)]
 pub(super) struct Handles {
     capture: CaptureHandle,
     statistics: Option<live::Statistics>,
 }
 
-/// Status of the capture at one moment.
+/// Status of the supervised capture at one moment, for the control service and metrics.
 #[derive(Debug)]
 pub struct StatusSnapshot {
     /// State of the capture: running, drained, stopped, or its device lost.
@@ -146,16 +146,17 @@ pub struct StatusSnapshot {
     pub port: u8,
     /// Network interface of the captured port; `None`: it has none.
     pub interface: Option<String>,
-    /// Counters of the capture; `None`: nothing has been counted yet.
+    /// Counters of the capture's queues and NIC; `None`: nothing has been counted yet.
     pub snapshot: Option<Snapshot>,
-    /// Bytes of write buffers in use, and in total; `None`: no capture files are written now.
+    /// Number of bytes of write buffers in use, and in total; `None`: no capture files are written
+    /// now.
     pub backlog: Option<(u64, u64)>,
-    /// Capture files protected from retention by pins; `None`: retention is off, or no files are
+    /// Capture files that pins protect from deletion; `None`: retention is off, or no files are
     /// written now.
     pub pinned: Option<PinnedFiles>,
-    /// Live traffic statistics; `None`: statistics are off.
+    /// Live statistics of the captured traffic; `None`: statistics are off.
     pub traffic: Option<live::TrafficSnapshot>,
-    /// Number of WRs in each queue's receive ring.
+    /// Number of receive WRs in each queue's ring.
     pub ring: u32,
 }
 
@@ -195,7 +196,7 @@ impl CaptureBackend {
         }
     }
 
-    /// Takes over the plan and the NIC counters of a capture that has started.
+    /// Takes over the plan and the NIC counters of a capture that has just started.
     pub(super) fn begin_capture(&self, capture: &Capture, plan: &Plan) {
         lock(&self.present).set_running(capture, plan);
         lock(&self.statistics).take();
@@ -203,7 +204,7 @@ impl CaptureBackend {
         lock(&self.nic).clone_from(&capture.snapshot().nic);
     }
 
-    /// Publishes a running or drained capture to other threads.
+    /// Publishes the handles of a running or drained capture to other threads.
     pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
         *self.live() = CaptureView::Capturing(state, Box::new(capture.into()));
     }
@@ -230,18 +231,18 @@ impl CaptureBackend {
         *self.live() = CaptureView::Ended(state, Box::new(stopped));
     }
 
-    /// Returns the refusal of a change while no capture exists.
+    /// Returns the refusal of a change of the capture while no capture exists.
     pub(super) fn refusal(&self) -> Refusal {
         self.live().refusal()
     }
 
-    /// Copies what can change while the capture runs: flow rules, indirection table, WQ flags,
-    /// filter.
+    /// Copies the values that can change while the capture runs: flow rules, RSS indirection table,
+    /// WQ flags, filter.
     pub(super) fn follow(&self, capture: &Capture) {
         lock(&self.present).follow(capture);
     }
 
-    /// Copies the capture's indirection table if it was rebalanced without a command.
+    /// Copies the capture's RSS indirection table if it was rebalanced without a command.
     pub(super) fn follow_table(&self, capture: &Capture) {
         let mut present = lock(&self.present);
         if present.plan.port.table != capture.table() {
@@ -253,12 +254,12 @@ impl CaptureBackend {
         weights.clone_into(&mut lock(&self.present).config.rss.weights);
     }
 
-    /// Takes over the changeable limits of capture files from a reloaded configuration.
+    /// Takes over the limits of capture files (retention, rotation) from a reloaded configuration.
     pub(super) fn set_output_limits(&self, from: &OutputConfig) {
         copy_limits(from, &mut lock(&self.present).config.output);
     }
 
-    /// Resets the present plan to the configuration for the next capture.
+    /// Resets the present configuration and plan to those of the next capture.
     pub(super) fn reset(&self, config: &Config, plan: &Plan) {
         lock(&self.present).reset(config, plan);
     }
@@ -271,7 +272,7 @@ impl CaptureBackend {
         self.live().handles()
     }
 
-    /// Compiles a capture filter and then applies it.
+    /// Compiles another capture filter, and then applies it to the running capture.
     pub(super) fn change_filter(&self, expression: String, reply: ChangeReply) {
         let live = Arc::clone(&self.live);
         let change = move |filters: &FilterCompiler| {
@@ -306,7 +307,7 @@ impl CaptureBackend {
         });
     }
 
-    /// Sets a mark, once its filter is compiled.
+    /// Sets the mark that a control command requests, once its filter is compiled.
     pub(super) fn mark(&self, wanted: Mark, reply: ChangeReply) {
         let dir = lock(&self.present).plan.output.dir.clone();
         let requests = self.handles().and_then(|it| it.capture.requests().cloned());
@@ -319,7 +320,7 @@ impl CaptureBackend {
         });
     }
 
-    /// Queues a command that is an event for the capture's owner.
+    /// Queues a control command for the capture's owner as the event `event`.
     pub(super) fn order(&self, event: Event, reply: ChangeReply) {
         self.queue(Occurrence {
             event,
@@ -328,14 +329,14 @@ impl CaptureBackend {
         });
     }
 
-    /// Queues an order for the capture's owner, and wakes it.
+    /// Queues an event for the capture's owner, and wakes the owner.
     pub(super) fn queue(&self, order: Occurrence) {
         // A full queue means that the owner is ending. Dropping the order answers the request.
         let _ = self.orders.try_send(order);
         self.owner.wake();
     }
 
-    /// Executes a change of the capture on the thread that waits for libpcap.
+    /// Executes a change of the capture on the thread that compiles its filter.
     fn after_compilation(
         &self,
         reply: ChangeReply,
@@ -364,7 +365,7 @@ impl CaptureBackend {
         }
     }
 
-    /// Returns the complete status of the capture.
+    /// Returns the present status of the capture, for the control service and metrics.
     pub fn snapshot(&self) -> StatusSnapshot {
         let (state, snapshot) = self.counted();
         let (device, port, interface, ring) = {
@@ -389,21 +390,21 @@ impl CaptureBackend {
         }
     }
 
-    /// Returns the bytes of write buffers in use, and in total; `None`: no capture files are
-    /// written now.
+    /// Returns the number of bytes of write buffers in use, and in total; `None`: no capture files
+    /// are written now.
     fn backlog(&self) -> Option<(u64, u64)> {
         let handles = self.handles()?;
         let backlog = handles.capture.backlog()?;
         Some((backlog.used(), backlog.size()))
     }
 
-    /// Returns the gauge of the retention of capture files; `None`: retention is off, or no files
-    /// are written now.
+    /// Returns the gauge of the retention, which deletes old capture files; `None`: retention is
+    /// off, or no files are written now.
     fn retention(&self) -> Option<RetentionGauge> {
         self.handles()?.capture.retention().cloned()
     }
 
-    /// Returns the state of the capture and its counters.
+    /// Returns the state of the capture and the latest values of its counters.
     fn counted(&self) -> (CaptureState, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {
@@ -416,7 +417,8 @@ impl CaptureBackend {
         (state, Some(handles.capture.snapshot_with_nic(nic)))
     }
 
-    /// Returns the live statistics of the capture, or those at its end; `None`: statistics are off.
+    /// Returns the live statistics of the traffic, or those at the capture's end; `None`:
+    /// statistics are off.
     fn traffic(&self) -> Option<live::TrafficSnapshot> {
         let handle = match &*self.live() {
             CaptureView::Capturing(_, handles) => handles.statistics.clone()?,
@@ -532,7 +534,7 @@ fn compiled(filters: &FilterCompiler, expression: &str) -> Result<Filter, Refusa
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 
-/// Applies another capture filter to the running capture.
+/// Replaces the capture filter of the running capture.
 pub(super) fn set_filter(handle: &CaptureHandle, filter: Filter) -> Result<Changed, Refusal> {
     if handle.filter() == filter.expression() {
         return Ok(same(&format!("filter: {:?}", filter.expression())));

@@ -1,5 +1,5 @@
-//! Control commands that change something: [`CaptureBackend::route`] lists every command, and says what carries it
-//! out. Changes of the capture are executed by its owner.
+//! Control commands that change something. [`CaptureBackend::route`] lists every command with the
+//! function that executes it. The capture's owner executes changes of the capture.
 
 use super::{
     Supervisor,
@@ -24,7 +24,8 @@ use wqcap_engine::{
 };
 
 impl CaptureBackend {
-    /// Carries out a command, or queues it for the capture's owner.
+    /// Executes a control command, or queues it for the capture's owner. The outcome is sent to
+    /// `reply`.
     pub(super) fn route(&self, command: Command, reply: ChangeReply) {
         match command {
             Command::Start => self.order(Event::Start, reply),
@@ -85,7 +86,7 @@ impl CaptureBackend {
     }
 }
 
-/// Queues a change of the capture for its owner.
+/// Queues a change of the running capture, which the capture's owner executes.
 fn order_change(
     backend: &CaptureBackend,
     reply: ChangeReply,
@@ -111,7 +112,7 @@ fn rotate(capture: &Capture) -> Outcome {
     ))
 }
 
-/// Changes WQ flags of a running capture: CVLAN stripping is the only one that a WQ can change. A
+/// Changes the creation flags of the WQs of a running capture; only CVLAN stripping can change. A
 /// flag that already has the requested value counts as unchanged.
 pub(super) fn wq_flags(
     capture: &Capture,
@@ -166,7 +167,8 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     ))
 }
 
-/// Returns a text with the number of indirection table entries that name each queue.
+/// Returns a text for people with the number of entries of the RSS indirection table that name each
+/// queue.
 fn shares(capture: &Capture) -> String {
     let mut entries = vec![0u32; capture.queues()];
     for queue in capture.table() {
@@ -205,15 +207,15 @@ fn count(capture: &Capture) -> String {
     }
 }
 
-/// Converts the fields of a control message to a flow rule.
+/// Converts the fields of a flow rule in a control command to a rule of the configuration.
 fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
     let object = fields.clone().into_iter().collect();
     serde_json::from_value(Value::Object(object))
         .map_err(|e| Refusal::new(RefusalCode::Malformed, format!("rule: {e}")))
 }
 
-/// Converts an error to the refusal of a command. Its code separates requests that the caller can
-/// correct from failures.
+/// Converts an error to the refusal of a control command. The refusal's code distinguishes requests
+/// that the caller can correct from failures.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
         Error::Unsupported(_) => RefusalCode::Unsupported,

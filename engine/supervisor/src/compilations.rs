@@ -16,15 +16,16 @@ use wqcap_control::{
 use wqcap_core::sync::thread::spawn;
 use wqcap_engine::filter::FilterCompiler;
 
-/// Maximum number of changes of the owner that wait for the compilation of their capture filter.
+/// Maximum number of changes by the owner that wait for the compilation of their capture filter.
 const MOST_OF_OWNER: usize = 64;
-/// Maximum number of changes of others that wait for it.
+/// Maximum number of changes by other clients that wait for the compilation of their capture
+/// filter.
 const MOST_OF_OTHERS: usize = 8;
 
 type Change = Box<dyn FnOnce(&FilterCompiler) + Send>;
 
-/// Senders to the threads that execute changes with a filter to compile. A thread starts with its
-/// first change and ends when the sender is dropped.
+/// Senders to the threads that execute changes with a capture filter to compile. A thread starts
+/// with its first change, and ends when its sender is dropped.
 #[derive(Default)]
 pub(super) struct Compilations {
     of_owner: Mutex<Option<SyncSender<Change>>>,
@@ -32,10 +33,11 @@ pub(super) struct Compilations {
 }
 
 impl Compilations {
-    /// Executes a change of the capture on the thread that compiles filters, with its compiler.
+    /// Queues a change of the capture for the thread that compiles filters, and passes the compiler
+    /// to it.
     ///
     /// # Errors
-    /// Too many changes wait, or the thread cannot be started.
+    /// Too many changes wait for a compilation, or the thread cannot be started.
     pub(super) fn carry_out(
         &self,
         requester: Requester,

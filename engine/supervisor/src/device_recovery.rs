@@ -13,14 +13,15 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Search for a lost device, with the capture run that continues once it is back.
+/// Search for a lost device, with the capture run that continues once the device is back.
 pub(super) struct DeviceSearch {
-    /// Report of the capture that lost its device, and of those that it continued.
+    /// Report of the capture that lost its device, combined with those of the captures that it
+    /// continued.
     pub(super) report: Report,
     pub(super) run: Run,
     /// Number of failed attempts to find the device.
     pub(super) tries: u32,
-    /// Delay before the next attempt, and the time at which it ends.
+    /// Delay before the next attempt to find the device; it ends at `due`.
     wait: Duration,
     due: Instant,
 }
@@ -55,7 +56,7 @@ impl DeviceSearch {
         tracing::warn!("{name}: the device is lost; wqcap searches for it again in {wait:?}");
     }
 
-    /// Logs a failed attempt to find the device, and sets the time of the next one.
+    /// Logs a failed attempt to find the device, and sets the time of the next attempt.
     pub(super) fn record_failure(&mut self, why: &DeviceRecoveryError) {
         self.tries += 1;
         self.wait = self.run.backoff.next();
@@ -67,21 +68,21 @@ impl DeviceSearch {
     }
 }
 
-/// Error of an attempt to continue a capture on a lost device. The attempt may be repeated.
+/// Error of an attempt to continue a capture on a lost device. The attempt can be repeated.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeviceRecoveryError {
-    /// The host finds no device, or the device does not support the configuration.
+    /// The host does not find the device, or the device does not support the configuration.
     #[error(transparent)]
     Device(#[from] HostError),
-    /// The device has no network interface yet, and had one before.
+    /// The device has no network interface yet, although it had one before it was lost.
     #[error("the network interface {0} of the device is not present")]
     NoInterface(String),
-    /// The capture cannot be started on the device.
+    /// The capture cannot be started on the device that was found.
     #[error(transparent)]
     Capture(#[from] Error),
 }
 
-/// Starts a capture that continues from the report of a search, on the device that `host` finds.
+/// Starts a capture on the device that `host` finds, which continues from the report of `search`.
 /// The device may have another name or firmware; all other settings are those of the run.
 pub(super) fn continue_capture(
     host: &mut impl Host,

@@ -9,12 +9,12 @@ use wqcap_control::{
 };
 use wqcap_engine::capture::Capture;
 
-/// Interval at which the end of a flush of capture files is checked.
+/// Interval at which the supervisor checks whether a flush of capture files is complete.
 const FLUSH_CHECK: Duration = Duration::from_millis(20);
 /// Name of a flush by SIGUSR2 in the audit trail.
 const FLUSH: &str = "SIGUSR2: flush";
 
-/// Flush of received frames to the capture files that is in progress.
+/// Flush of received frames to the capture files that is in progress, with its requester.
 pub(super) struct Flushing {
     pub(super) who: Peer,
     pub(super) number: u64,
@@ -22,20 +22,22 @@ pub(super) struct Flushing {
 }
 
 impl Flushing {
-    /// Returns the time of the owner's next check: `other`, or earlier while a flush is in
+    /// Returns the time of the supervisor's next check: `other`, or earlier while a flush is in
     /// progress.
     pub(super) fn due(flushing: Option<&Self>, other: Instant) -> Instant {
         flushing.map_or(other, |_| other.min(Instant::now() + FLUSH_CHECK))
     }
 
-    /// Writes to the audit trail that the run ended before the flush was complete.
+    /// Writes to the audit trail that the capture run ended before the requested flush was
+    /// complete.
     pub(super) fn report_run_ended(self) {
         let why = "the run ends, which completes the files";
         let refusal = Refusal::new(RefusalCode::State, why);
         audit::log_outcome(&self.who, FLUSH, &Err(refusal));
     }
 
-    /// Returns `true` if the flush is complete, and then writes its result to the audit trail.
+    /// Returns `true` if the requested flush is complete, and then writes its result to the audit
+    /// trail.
     pub(super) fn report_if_over(&self, capture: &Capture) -> bool {
         let is_over = capture.has_flushed(self.number);
         if is_over {
@@ -52,7 +54,7 @@ impl Flushing {
     }
 }
 
-/// Writes to the audit trail that a flush is refused.
+/// Writes to the audit trail that the flush which `who` requested is refused for the reason `why`.
 pub(super) fn refuse_flush(who: &Peer, why: &str) {
     audit::log_outcome(who, FLUSH, &Err(Refusal::new(RefusalCode::State, why)));
 }

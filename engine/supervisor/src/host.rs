@@ -7,7 +7,7 @@ use wqcap_engine::{config::Config, plan::Plan};
 /// Error of the program around a supervisor; its text is logged, or is the reason of a refusal.
 pub type HostError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Functions that the program around a supervisor provides to it. Only the first two are required.
+/// Functions that a program provides to its supervisor. Only the first two are required.
 pub trait Host {
     /// Reads the configuration again, for the command `reload` and SIGHUP.
     ///
@@ -22,23 +22,23 @@ pub trait Host {
     /// The device is not present, or does not support the configuration.
     fn find_device(&mut self) -> Result<Plan, HostError>;
 
-    /// Called by the supervisor when a capture of this plan starts to run.
+    /// Called by the supervisor when a capture with the plan `_plan` has started to run.
     fn running(&mut self, _plan: &Plan) {}
 
-    /// Called by the supervisor once per second while a capture runs.
+    /// Called by the supervisor once per second with the counters of the running capture.
     fn snapshot(&mut self, _interval: &Interval) {}
 
-    /// Called by the supervisor before queues are drained and files closed; `why` is the event that
-    /// ends the capture.
+    /// Called by the supervisor before it drains the capture's queues and closes its files; `_why`
+    /// is the event that ends the capture.
     fn finishing(&mut self, _why: Event) {}
 
-    /// Called by the supervisor before it ends.
+    /// Called by the supervisor before the supervisor ends.
     fn ending(&mut self) {}
 
-    /// Called repeatedly by the supervisor while the capture is stopped.
+    /// Called by the supervisor repeatedly while the capture is stopped.
     fn stopped(&mut self) {}
 
-    /// Called repeatedly by the supervisor while the device is lost, after `tries` attempts to find
-    /// it; the next one follows after `wait`.
+    /// Called by the supervisor repeatedly while the device is lost, after `_tries` failed attempts
+    /// to find it; the next attempt follows after `_wait`.
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }

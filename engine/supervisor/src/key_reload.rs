@@ -13,14 +13,14 @@ use wqcap_control::{
 };
 use wqcap_engine::config::Config;
 
-/// Effect of a reload on a configuration key that differs.
+/// Effect of a reload on a configuration key whose value differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyReload {
-    /// The running process takes the new value.
+    /// The running process takes over the new value of the configuration key.
     Applies,
-    /// The process does not use the key.
+    /// The process does not use the configuration key.
     Unused,
-    /// The key needs a restart of the process, for this reason.
+    /// The new value of the key needs a restart of the process, for this reason.
     NeedsRestart(&'static str),
 }
 
@@ -29,17 +29,17 @@ pub enum KeyReload {
 pub struct ReloadTable {
     /// Name of the process for people, such as `the capture`.
     pub process: &'static str,
-    /// Patterns of keys with their effects. The first pattern that fits a key counts. `*` at the end
-    /// of a pattern stands for any text.
+    /// Patterns of configuration keys with their effects. The first pattern that fits a key counts.
+    /// `*` at the end of a pattern stands for any text.
     pub keys: &'static [(&'static str, KeyReload)],
 }
 
-/// Differences of a reloaded configuration that a process can carry out, by key.
+/// Differences of a reloaded configuration that a running process can take over.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReloadChanges {
-    /// Old and new values of the keys that the process takes over.
+    /// Old and new values of the configuration keys that the process takes over, by key.
     pub applied: BTreeMap<String, ValueChange>,
-    /// Keys that differ and that the process does not use.
+    /// Configuration keys that differ and that the process does not use.
     pub unused: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct ReloadChanges {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ReloadRefusal {
     process: &'static str,
-    /// Keys that need a restart, by the reason.
+    /// Configuration keys that need a restart, by the reason.
     keys: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -75,7 +75,8 @@ impl From<ReloadRefusal> for Refusal {
 }
 
 impl ReloadTable {
-    /// Returns the effect of a reload on `key`; `None`: the table has no pattern for it.
+    /// Returns the effect of a reload on the configuration key `key`; `None`: no pattern of the
+    /// table fits.
     #[must_use]
     pub fn effect(&self, key: &str) -> Option<KeyReload> {
         let fits = |pattern: &str| match pattern.strip_suffix('*') {
@@ -89,7 +90,8 @@ impl ReloadTable {
     /// Compares the configuration `old` of the process with the reloaded configuration `new`.
     ///
     /// # Errors
-    /// Keys differ that need a restart of the process, or that the table does not have.
+    /// Configuration keys differ that need a restart of the process, or that no pattern of the
+    /// table fits.
     pub fn compare(&self, old: &Config, new: &Config) -> Result<ReloadChanges, ReloadRefusal> {
         let mut changes = ReloadChanges::default();
         let mut fixed = BTreeMap::<_, Vec<_>>::new();
@@ -115,12 +117,12 @@ impl ReloadTable {
 }
 
 impl ReloadChanges {
-    /// Removes the taken-over keys that do not begin with `start`.
+    /// Removes those taken-over configuration keys that do not begin with `start`.
     pub(super) fn retain_below(&mut self, start: &str) {
         self.applied.retain(|key, _| key.starts_with(start));
     }
 
-    /// Returns the outcome of a reload that has carried out the changes. `more` says what else was
+    /// Returns the outcome of a reload whose changes were applied. `more` describes what else was
     /// read again; empty: nothing.
     #[must_use]
     pub fn outcome(&self, more: &str) -> Changed {
@@ -145,8 +147,8 @@ impl ReloadChanges {
     }
 }
 
-/// Writes the outcome of a reload that a signal requested to the audit trail, and a failure also to
-/// the log.
+/// Writes the outcome of a reload that the signal of `who` requested to the audit trail, and a
+/// failure also to the log.
 pub fn report_reload(who: &Peer, outcome: &Result<Changed, Refusal>) {
     audit::log_outcome(who, "SIGHUP: reload", outcome);
     if let Err(e) = outcome {

@@ -53,16 +53,17 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Capacity of the queue of orders to the capture's owner. Far above the number that all clients
-/// may have outstanding.
+/// Capacity of the queue of commands to the capture's owner, far above the number that all clients
+/// of the control service may have outstanding.
 const ORDERS: usize = 4096;
 
-/// Owner of a capture and of its restarts: handles orders, signals and the loss of the device.
+/// Owner of a capture and of its restarts, which handles commands, signals and the loss of the
+/// device.
 pub struct Supervisor {
     backend: Arc<CaptureBackend>,
     orders: Receiver<Occurrence>,
     signals: Signals,
-    /// Configuration as loaded from the file; reloads are compared with it.
+    /// Configuration as loaded from the file, with which reloaded configurations are compared.
     config: Config,
     plan: Plan,
     resources: Resources,
@@ -70,8 +71,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Creates a supervisor for captures of `plan`, made from the loaded `config`, each within
-    /// `limits`. No capture object is created yet.
+    /// Creates a supervisor for captures with the plan `plan`, which was made from `config`, each
+    /// within `limits`. No capture is started yet.
     pub fn new(
         config: Config,
         plan: Plan,
@@ -94,13 +95,14 @@ impl Supervisor {
         }
     }
 
-    /// Returns the backend for the control service and metrics of the supervised capture.
+    /// Returns the backend through which the control service and metrics access the supervised
+    /// capture.
     #[must_use]
     pub fn backend(&self) -> Arc<CaptureBackend> {
         Arc::clone(&self.backend)
     }
 
-    /// Starts the supervisor's first capture.
+    /// Starts the supervisor's first capture. The returned value runs the supervisor.
     ///
     /// # Errors
     /// The errors of [`Capture::start`].

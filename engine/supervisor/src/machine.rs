@@ -23,25 +23,26 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Phase that follows an action, and the answer to the order; `None`: there is none now.
+/// Phase of the supervisor after an action, and the answer to the command; `None`: no answer is
+/// sent now.
 type Step = (Phase, Option<Outcome>);
 
-/// Phase of the supervisor, with the objects that exist in it.
+/// Phase of the supervisor, with the capture or the reports that exist in it.
 pub(super) enum Phase {
     /// Phase in which a capture receives frames.
     Running(Box<LiveCapture>),
     /// Phase in which a capture lets no frames in.
     Drained(Box<LiveCapture>),
-    /// Phase in which the device is lost and searched for.
+    /// Phase in which the device is lost and the supervisor searches for it.
     Lost(Box<DeviceSearch>),
-    /// Phase in which no capture exists, and `start` starts one.
+    /// Phase in which no capture exists, and the command `start` starts one.
     Stopped(Box<RunReports>),
     /// Phase in which the supervisor has ended.
     Ended(Box<RunReports>),
 }
 
 impl Phase {
-    /// Returns the state of the phase in the table; `None`: the supervisor has ended.
+    /// Returns the phase's state in the table of transitions; `None`: the supervisor has ended.
     fn state(&self) -> Option<CaptureState> {
         match self {
             Self::Running(_) => Some(CaptureState::Running),
@@ -52,7 +53,7 @@ impl Phase {
         }
     }
 
-    /// Returns the capture and its plan; `None`: no capture exists.
+    /// Returns the capture of the phase and its plan; `None`: no capture exists.
     fn capture(&mut self) -> Option<(&mut Capture, &Plan)> {
         match self {
             Self::Running(live) | Self::Drained(live) => Some((&mut live.capture, &live.run.plan)),
@@ -61,16 +62,16 @@ impl Phase {
     }
 }
 
-/// Reports of all capture runs so far.
+/// Reports of all capture runs of this process so far.
 pub(super) struct RunReports {
-    /// Report of the last capture run, which the control service shows.
+    /// Report of the last capture run, which the control service publishes.
     pub(super) last: Report,
-    /// Combined report of the capture runs before it.
+    /// Combined report of all earlier capture runs; `None`: the last run is the first.
     before: Option<Report>,
 }
 
 impl RunReports {
-    /// Returns the combined report of all capture runs.
+    /// Returns the combined report of all capture runs of this process.
     pub(super) fn merge(self) -> Report {
         match self.before {
             None => self.last,
@@ -80,7 +81,8 @@ impl RunReports {
 }
 
 impl Supervisor {
-    /// Returns the phase that follows the start of a new run's capture.
+    /// Returns the phase after the start of `capture`, the first of a new run; `before` is the
+    /// report of earlier runs.
     pub(super) fn begin_run(&self, capture: Capture, before: Option<Report>) -> Phase {
         let ready = capture.ready();
         let run = Run {
@@ -103,7 +105,8 @@ impl Supervisor {
         }))
     }
 
-    /// Handles an event: executes its action and publishes the phase that follows.
+    /// Handles an event: executes its action, answers its command, and publishes the phase that
+    /// follows.
     pub(super) fn handle(
         &mut self,
         phase: Phase,
@@ -133,7 +136,7 @@ impl Supervisor {
         phase
     }
 
-    /// Executes an action, and returns the phase that follows and the answer to the order.
+    /// Executes an action. Returns the phase that follows, and the answer to the command.
     fn execute(
         &mut self,
         action: Action,
@@ -185,7 +188,7 @@ impl Supervisor {
         }
     }
 
-    /// Executes the change that an order carries.
+    /// Executes the change of the capture that comes with an event.
     fn change(&mut self, mut phase: Phase, work: Option<Work>) -> Step {
         let outcome = work.map(|work| work(self, phase.capture()));
         if let Some((capture, _)) = phase.capture() {
@@ -195,7 +198,7 @@ impl Supervisor {
         (phase, outcome)
     }
 
-    /// Starts a capture after one that was stopped.
+    /// Starts a capture after the command `start` in the phase `Stopped`.
     fn start_again(&self, reports: Box<RunReports>) -> Step {
         match self.start_capture() {
             Ok(capture) => {
@@ -216,7 +219,7 @@ impl Supervisor {
         )
     }
 
-    /// Ends a capture, which `event` requires.
+    /// Ends a capture because of `event`. Returns the phase that follows.
     fn finish(
         &mut self,
         live: LiveCapture,
@@ -258,7 +261,7 @@ impl Supervisor {
         conclude(report, run, was, next)
     }
 
-    /// Ends the search for a lost device, which `event` requires.
+    /// Ends the search for a lost device because of `event`. Returns the phase that follows.
     fn give_up(&self, search: DeviceSearch, event: Event, next: Option<CaptureState>) -> Step {
         let DeviceSearch {
             mut report, run, ..
@@ -271,7 +274,7 @@ impl Supervisor {
         conclude(report, run, CaptureState::Lost, next)
     }
 
-    /// Attempts to continue the capture on the lost device.
+    /// Attempts to find the lost device, and to continue the capture on it.
     fn recover(&self, mut search: Box<DeviceSearch>, host: &mut impl Host) -> Phase {
         let elapsed = search.run.began.elapsed();
         let Ok(limits) = self.limits.after(&search.report, elapsed) else {
@@ -292,7 +295,8 @@ impl Supervisor {
         }
     }
 
-    /// Publishes the phase that the supervisor has entered from the state `before`.
+    /// Publishes the phase that the supervisor has entered from the state `before` to the control
+    /// service, metrics and the host.
     pub(super) fn publish(&self, before: CaptureState, phase: &Phase, host: &mut impl Host) {
         let state = phase.state().unwrap_or(CaptureState::Stopped);
         match phase {
@@ -318,7 +322,7 @@ impl Supervisor {
     }
 }
 
-/// Removes the flow rules of a capture, and completes its files.
+/// Removes the flow rules of a running capture, and completes its files, so that it is drained.
 fn pause(mut live: Box<LiveCapture>) -> Step {
     live.capture.pause();
     let now = "no more frames are received, and files are completed; `start` receives frames again";
@@ -326,7 +330,7 @@ fn pause(mut live: Box<LiveCapture>) -> Step {
     (Phase::Drained(live), Some(outcome))
 }
 
-/// Installs the flow rules of a capture again.
+/// Installs the flow rules of a drained capture again, so that it runs.
 fn resume(mut live: Box<LiveCapture>) -> Step {
     match live.capture.resume(&live.run.plan) {
         Ok(()) => {
@@ -337,8 +341,8 @@ fn resume(mut live: Box<LiveCapture>) -> Step {
     }
 }
 
-/// Returns the phase that follows the end of a capture run, and the answer to the order that ended
-/// it.
+/// Returns the phase that follows the end of a capture run, and the answer to the command that
+/// ended the run.
 fn conclude(report: Report, run: Run, was: CaptureState, next: Option<CaptureState>) -> Step {
     let outcome = match &report.end {
         End::DeviceLost(why) | End::Storage(why) | End::Failed(why) => {

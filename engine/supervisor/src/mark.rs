@@ -19,14 +19,15 @@ use wqcap_engine::{
 };
 use wqcap_files::pin::{Pin, PinError, PinFolder};
 
-/// Maximum length of a mark's text in bytes: files hold it with its ID in one comment.
+/// Maximum length in bytes of a mark's text: capture files hold the text and the mark's ID in one
+/// comment.
 const LONGEST: usize = 900;
 
-/// Mark requested by a control command: a text, and the time range around the request.
+/// Mark that a control command requests: a text, and the time range around the request.
 pub(super) struct Mark {
     pub(super) text: String,
-    /// Time of the mark's request in nanoseconds since 1970; compilation of the filter does not
-    /// delay it.
+    /// Time of the request for the mark, in nanoseconds since 1970, taken before the mark's filter
+    /// is compiled.
     pub(super) now: u64,
     pub(super) before_ms: u64,
     pub(super) after_ms: u64,
@@ -34,7 +35,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Returns a pin of the files in the mark's time range.
+    /// Returns a pin, which protects the capture files of the mark's time range from deletion.
     fn pin(&self, filters: &FilterCompiler) -> Result<Pin, Refusal> {
         let refused = |problem: String| Refusal::new(RefusalCode::Malformed, problem);
         if self.text.len() > LONGEST {
@@ -60,8 +61,9 @@ impl Mark {
     }
 }
 
-/// Sets a mark. `dir` is the directory of the capture files; `None`: the run writes no files.
-/// `requests` leads to the sinks of the running capture; `filters` checks the mark's filter.
+/// Sets a mark: pins the capture files of its time range, and notes it in the open files. `dir` is
+/// the directory of the capture files; `None`: the run writes no files. `requests` leads to the
+/// writers of the running capture; `filters` checks the mark's filter.
 pub(super) fn mark(
     mark: &Mark,
     dir: Option<PathBuf>,

@@ -12,11 +12,12 @@ use wqcap_control::{
     server::{ChangeReply, Requester},
 };
 
-/// Maximum delay until the supervisor notices a signal while no capture exists.
+/// Maximum delay until the supervisor handles a signal while no capture exists.
 const TICK: Duration = Duration::from_millis(100);
 
 impl Supervisor {
-    /// Serves a running or drained capture until the next event.
+    /// Waits for the supervisor's next event while a capture runs or is drained, and takes
+    /// snapshots of its counters.
     pub(super) fn await_with_capture(
         &mut self,
         live: &mut LiveCapture,
@@ -48,7 +49,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the next event while the device is lost.
+    /// Waits for the supervisor's next event while the device is lost.
     pub(super) fn await_in_search(
         &mut self,
         search: &DeviceSearch,
@@ -73,7 +74,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the next event while the capture is stopped.
+    /// Waits for the supervisor's next event while the capture is stopped.
     pub(super) fn await_while_stopped(&mut self, host: &mut impl Host) -> Occurrence {
         loop {
             host.stopped();
@@ -86,7 +87,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits at most [`TICK`] for a reload or an order.
+    /// Waits at most [`TICK`] for a reload or a command while no capture exists.
     fn await_without_capture(&self) -> Option<Occurrence> {
         self.refuse_without_capture();
         // The backend holds the sender, so the only error is the timeout.
@@ -98,7 +99,8 @@ impl Supervisor {
         self.signals.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns the reload that a signal has requested. Its result goes to the audit trail.
+    /// Returns the event of a reload that a signal has requested; its result goes to the audit
+    /// trail. `None`: no reload is requested.
     fn requested_reload(&self) -> Option<Occurrence> {
         let who = self.signals.reload.take()?;
         let report = move |outcome: Result<Changed, Refusal>| report_reload(&who, &outcome);

@@ -8,25 +8,25 @@ use wqcap_control::{
 };
 use wqcap_engine::{capture::Capture, plan::Plan};
 
-/// Answer to a control command.
+/// Outcome of a control command: its answer, or the refusal.
 pub(super) type Outcome = Result<Changed, Refusal>;
 
-/// Change that an order carries. The capture's owner executes it, with the capture and its plan if
-/// there is one.
+/// Function with a change that a control command requests. The capture's owner calls it, with the
+/// capture and its plan if a capture exists.
 pub(super) type Work =
     Box<dyn FnOnce(&mut Supervisor, Option<(&mut Capture, &Plan)>) -> Outcome + Send>;
 
-/// Event that a supervisor handles, with what its sender gave.
+/// Event that a supervisor handles, with the change and the channel for the answer from its sender.
 pub(super) struct Occurrence {
     pub(super) event: Event,
-    /// Change that the order carries, for `Action::Change`.
+    /// Change of the capture that the event's sender requests, for `Action::Change`.
     pub(super) work: Option<Work>,
-    /// Reply to the order; `None`: the event is not an order.
+    /// Channel for the answer to the command; `None`: the event is not a command.
     pub(super) reply: Option<ChangeReply>,
 }
 
 impl From<Event> for Occurrence {
-    /// Creates an event that is not an order.
+    /// Creates an event that is not a command and gets no answer.
     fn from(event: Event) -> Self {
         Self {
             event,

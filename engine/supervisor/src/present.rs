@@ -34,14 +34,14 @@ impl CurrentPlan {
         &self.config
     }
 
-    /// Returns the plan made from the capture's configuration.
+    /// Returns the capture's plan, which was made from its configuration.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the changes since the start of the process, by configuration key; `table` for the
-    /// indirection table.
+    /// Returns the changes since the start of the process, by configuration key; the key `table`
+    /// stands for the RSS indirection table.
     #[must_use]
     pub fn changed(&self) -> &BTreeMap<String, ValueChange> {
         &self.changed
@@ -51,10 +51,11 @@ impl CurrentPlan {
 /// Old and new value of a changed configuration key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueChange {
-    /// Value of the configuration key at the start; for the indirection table, the number of
+    /// Value of the configuration key at the start; for the RSS indirection table, the number of
     /// entries of each queue.
     pub was: Value,
-    /// Present value of the configuration key.
+    /// Present value of the configuration key; for the RSS indirection table, the number of entries
+    /// of each queue.
     pub now: Value,
 }
 
@@ -75,22 +76,22 @@ impl SupervisorState {
         }
     }
 
-    /// Resets the present state to the configuration for the next capture: commands changed only
-    /// the last one.
+    /// Resets the present configuration and plan to those of the next capture, because changes by
+    /// commands apply only to the last one.
     pub(super) fn reset(&mut self, config: &Config, plan: &Plan) {
         self.config = filled_in(config, plan);
         self.plan = plan.clone();
     }
 
-    /// Records that a capture of `plan` runs now.
+    /// Records that a capture with the plan `plan` is running.
     pub(super) fn set_running(&mut self, capture: &Capture, plan: &Plan) {
         self.plan = plan.clone();
         plan.name_device(&mut self.config);
         self.follow(capture);
     }
 
-    /// Copies what can change while the capture runs: flow rules, indirection table, WQ flags,
-    /// filter.
+    /// Copies the values that can change while the capture runs: flow rules, RSS indirection table,
+    /// WQ flags, filter.
     pub(super) fn follow(&mut self, capture: &Capture) {
         self.plan = capture.current_plan(&self.plan);
         if let Some(rules) = capture.rules() {
@@ -136,7 +137,7 @@ fn filled_in(config: &Config, plan: &Plan) -> Config {
     config
 }
 
-/// Returns the number of indirection table entries that name each queue.
+/// Returns the number of entries of the RSS indirection table that name each queue.
 fn shares(plan: &Plan) -> Value {
     let entries = |queue: &QueuePlan| {
         plan.port
@@ -178,7 +179,7 @@ fn compare(at: &str, one: &Value, other: &Value, found: &mut BTreeMap<String, Va
     }
 }
 
-/// Copies the limits of capture files, which can change while a capture runs.
+/// Copies the limits of capture files (retention, rotation), which can change while a capture runs.
 pub(super) fn copy_limits(from: &OutputConfig, to: &mut OutputConfig) {
     to.keep = from.keep;
     to.keep_files = from.keep_files;

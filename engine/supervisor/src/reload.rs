@@ -21,7 +21,7 @@ use wqcap_engine::{
     verbs::CVLAN_STRIPPING,
 };
 
-/// Effects of a reload on the keys of a running capture.
+/// Table with the effect of a reload on each configuration key of a running capture.
 const CAPTURE_KEYS: ReloadTable = ReloadTable {
     process: "the capture",
     keys: KEYS,
@@ -99,8 +99,8 @@ const KEYS: &[(&str, KeyReload)] = {
 };
 
 impl Supervisor {
-    /// Reads the configuration again. Once its capture filter is compiled,
-    /// [`Supervisor::apply_reload`] applies it.
+    /// Reads the configuration file again. Once its capture filter is compiled,
+    /// [`Supervisor::apply_reload`] applies the configuration.
     pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
         let read = host.load_config().map_err(|e| failed(e.to_string()));
         let changeable = |new: Config| -> Result<Config, Refusal> {
@@ -113,8 +113,8 @@ impl Supervisor {
         }
     }
 
-    /// Applies a reloaded configuration. If it differs only in keys that a running capture can
-    /// change, they are changed; if any other key differs, nothing is changed.
+    /// Applies a reloaded configuration to the capture. If any key differs that a running capture
+    /// cannot change, nothing is changed.
     pub(super) fn apply_reload(
         &mut self,
         new: Config,
@@ -184,7 +184,7 @@ impl Supervisor {
     }
 
     /// Changes the limits of the capture's files to those of a reloaded configuration. Returns the
-    /// change, if they differ.
+    /// change; `None`: the limits are equal.
     fn change_limits(
         &mut self,
         new: &Config,

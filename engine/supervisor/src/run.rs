@@ -8,14 +8,15 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Delay before the first attempt to find a lost device; each further delay is twice as long, up to
-/// the longest.
+/// Delay before the first attempt to find a lost device. Each further delay is twice as long, up to
+/// [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
-/// Duration of a capture after which the delays for a lost device start again at the shortest.
+/// Duration of a capture after which the delays between attempts to find a lost device begin at
+/// [`FIRST`] again.
 const STABLE: Duration = Duration::from_secs(30);
 
-/// Delays between attempts to find a lost device.
+/// Delay before the next attempt to find a lost device, which grows with each attempt.
 #[derive(Debug)]
 pub(super) struct Backoff(Duration);
 
@@ -33,8 +34,8 @@ impl Backoff {
         wait
     }
 
-    /// Resets the delay between attempts if a capture ran for a stable `time`. A device that is
-    /// lost repeatedly after a short time keeps long delays, which limits the CPU load.
+    /// Resets the delay between attempts if the capture ran for at least [`STABLE`]. A device that
+    /// is lost repeatedly after a short time keeps long delays, which limits the CPU load.
     pub(super) fn record_run(&mut self, time: Duration) {
         if time >= STABLE {
             self.0 = FIRST;
@@ -42,7 +43,7 @@ impl Backoff {
     }
 }
 
-/// Capture that is running or drained.
+/// Capture that is running or drained, with its run, timer and flush.
 pub(super) struct LiveCapture {
     pub(super) capture: Capture,
     pub(super) run: Run,
@@ -58,7 +59,7 @@ pub(super) struct Run {
     /// Time at which the first WQ of the present capture was ready.
     pub(super) ready: Instant,
     pub(super) backoff: Backoff,
-    /// Combined report of the capture runs before this one.
+    /// Combined report of the capture runs before this one; `None`: this run is the first.
     pub(super) before: Option<Report>,
 }
 

@@ -17,26 +17,26 @@ use std::{
 use wqcap_control::audit::Peer;
 use wqcap_core::sync::wakeup::Wakeup;
 
-/// Requests that signals to the process make of a supervised capture.
+/// Flags with which the thread that reads signals requests actions of a supervised capture.
 #[derive(Clone, Debug)]
 pub struct Signals {
     /// Wakeup of the capture's owner, used after a signal's request is set.
     pub(super) owner: Wakeup,
-    /// Set by SIGINT and SIGTERM: end the capture in order.
+    /// Set by SIGINT and SIGTERM, which request an orderly end of the capture.
     pub(super) stop: Arc<AtomicBool>,
-    /// Set by a second SIGINT: end the capture without waiting for the disk. Write buffers that are
-    /// not being written yet are lost and counted as lost.
+    /// Set by a second SIGINT, which ends the capture without waiting for the disk. Frames in write
+    /// buffers that are not being written yet are counted as lost.
     pub(super) at_once: Arc<AtomicBool>,
-    /// Set by SIGHUP: read the configuration of the capture again.
+    /// Set by SIGHUP, which requests a reload of the configuration.
     pub(super) reload: Arc<PendingRequest>,
-    /// Set by SIGUSR2: write all frames received so far to the files.
+    /// Set by SIGUSR2, which requests that all frames received so far are written to the files.
     flush: Arc<PendingRequest>,
-    /// Set by SIGCONT: the process was continued after a stop.
+    /// Set by SIGCONT, which means that the process was stopped and continues.
     continued: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Creates the state of signals without any request.
+    /// Creates the signals' state, in which no signal has requested anything.
     ///
     /// # Errors
     /// The errors of [`Wakeup::new`].
@@ -51,7 +51,7 @@ impl Signals {
         })
     }
 
-    /// Requests an orderly end of the capture.
+    /// Requests an orderly end of the capture, as SIGTERM does.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.owner.wake();
@@ -63,28 +63,28 @@ impl Signals {
         &self.stop
     }
 
-    /// Requests the end of the capture without waiting for the disk.
+    /// Requests the end of the capture without waiting for the disk, as a second SIGINT does.
     pub fn stop_at_once(&self) {
         self.at_once.store(true, Ordering::Relaxed);
         self.owner.wake();
     }
 
-    /// Requests a reload of the configuration. Further requests until the reload is done are merged
-    /// into one.
+    /// Requests a reload of the configuration on behalf of the sender `who` of a signal. Further
+    /// requests until the reload is done are merged into one.
     pub fn reload(&self, who: Peer) {
         self.reload.ask(who);
         self.owner.wake();
     }
 
-    /// Returns the sender of the signal that requested a reload since the last call, for a process
+    /// Returns the sender of the signal that requested a reload since the last call. For a process
     /// without a supervised capture.
     #[must_use]
     pub fn take_reload(&self) -> Option<Peer> {
         self.reload.take()
     }
 
-    /// Requests that all frames received so far are written to the files. Further requests until
-    /// the flush is done are merged into one.
+    /// Requests that all frames received so far are written to the capture files. Further requests
+    /// until the flush is done are merged into one.
     pub fn flush(&self, who: Peer) {
         self.flush.ask(who);
         self.owner.wake();
@@ -97,7 +97,7 @@ impl Signals {
     }
 }
 
-/// Pending request of a signal, with the sender of the signal.
+/// Pending request of a signal: the sender of the signal, or `None` if nothing is requested.
 #[derive(Debug, Default)]
 pub(super) struct PendingRequest(Mutex<Option<Peer>>);
 
@@ -116,7 +116,7 @@ impl PendingRequest {
 }
 
 impl Supervisor {
-    /// Handles requests of signals that leave the capture running.
+    /// Handles requests of signals after which the capture continues to run: SIGCONT and SIGUSR2.
     pub(super) fn attend_to_signals(&self, live: &mut LiveCapture) {
         let LiveCapture {
             capture, flushing, ..
@@ -145,7 +145,7 @@ impl Supervisor {
         }
     }
 
-    /// Refuses requests of signals that need a capture while there is none.
+    /// Refuses requests of signals that need a capture, while no capture exists.
     pub(super) fn refuse_without_capture(&self) {
         self.signals.continued.store(false, Ordering::Relaxed);
         if let Some(who) = self.signals.flush.take() {

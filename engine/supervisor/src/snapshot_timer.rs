@@ -10,7 +10,7 @@ use wqcap_engine::capture::{Capture, SOON, Snapshot};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Schedule of a capture's counter snapshots, with the last snapshot.
+/// Schedule of the snapshots of a capture's counters, with the last snapshot.
 pub(super) struct SnapshotTimer {
     last: Option<Arc<Snapshot>>,
     next: Instant,
@@ -36,7 +36,7 @@ impl Interval {
         &self.now
     }
 
-    /// Returns the time at which the latest snapshot was taken.
+    /// Returns the time at which the latest snapshot of the capture's counters was taken.
     #[must_use]
     pub fn at(&self) -> Instant {
         self.at
@@ -44,7 +44,7 @@ impl Interval {
 }
 
 impl SnapshotTimer {
-    /// Creates a timer whose first counter snapshot is due immediately.
+    /// Creates a timer for snapshots of a capture's counters; the first one is due immediately.
     pub(super) fn new() -> Self {
         Self {
             last: None,
@@ -52,12 +52,12 @@ impl SnapshotTimer {
         }
     }
 
-    /// Returns the time at which the next counter snapshot is due.
+    /// Returns the time at which the next snapshot of the capture's counters is due.
     pub(super) fn due(&self) -> Instant {
         self.next
     }
 
-    /// Takes a snapshot of the capture's counters if one is due.
+    /// Takes a snapshot of the capture's counters if one is due; `None`: none is due.
     pub(super) fn take(&mut self, capture: &Capture) -> Option<Interval> {
         let at = Instant::now();
         // `Capture::wait` ends up to `SOON` before its deadline.

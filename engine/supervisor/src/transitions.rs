@@ -10,66 +10,71 @@ use wqcap_control::protocol::CaptureState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The control command `start`.
+    /// A client sent the control command `start`.
     Start,
-    /// The control command `drain`.
+    /// A client sent the control command `drain`.
     Drain,
-    /// The control command `stop`.
+    /// A client sent the control command `stop`.
     Stop,
-    /// The control command `shutdown`.
+    /// A client sent the control command `shutdown`.
     Shutdown,
-    /// The control command `reload`, or SIGHUP.
+    /// A client sent the control command `reload`, or the process got SIGHUP.
     Reload,
     /// The configuration was read again, and its capture filter is compiled.
     Reloaded,
-    /// A control command that changes the running capture: `rotate`, `rule`, `wq-flags`,
-    /// `respread`.
+    /// A control command that changes the running capture: `rotate`, `rule-add`, `rule-remove`,
+    /// `wq-flags`, `respread`.
     Change,
-    /// Signal SIGINT or SIGTERM to the process.
+    /// The process got signal SIGINT or SIGTERM.
     Signal,
-    /// The capture ended by itself: a limit, the end of the wire, or a failure.
+    /// The capture ended by itself: a limit was reached, its traffic source ended, or it failed.
     CaptureEnded,
     /// The RDMA device is lost, and `device.on_loss = "retry"`.
     DeviceLost,
     /// The next attempt to find the lost RDMA device is due.
     AttemptDue,
-    /// A limit of the run was reached while the device was lost.
+    /// A limit of the capture run was reached while the device was lost.
     LimitReached,
     /// A capture that a command stopped has ended with a failure.
     StopFailed,
 }
 
-/// Action of the supervisor on an event.
+/// Action of the supervisor on an event, such as a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Answers a command that the requested state is already present.
+    /// Answers the command that the capture already has the requested state.
     Same(&'static str),
-    /// Refuses the control command with this reason.
+    /// Refuses the control command with this text as the reason.
     Refuse(&'static str),
-    /// Executes the change that the order carries.
+    /// Executes the change of the capture that comes with the event.
     Change,
-    /// Reads the configuration again. Once its filter is compiled, [`Event::Reloaded`] follows.
+    /// Reads the configuration again. Once its capture filter is compiled, [`Event::Reloaded`]
+    /// follows.
     Reload,
-    /// Removes the capture's flow rules and completes its files.
+    /// Removes the flow rules of the running capture, and completes its files.
     Pause,
-    /// Installs the capture's flow rules again.
+    /// Installs the flow rules of the drained capture again.
     Resume,
-    /// Starts a capture of the same plan.
+    /// Starts a new capture with the plan of the stopped one.
     StartCapture,
     /// Ends the capture in order: removes flow rules, drains queues, completes files.
     Finish,
-    /// Ends the search for the lost device; the report is that of the capture that lost it.
+    /// Ends the search for the lost device; the run's report is that of the capture that lost the
+    /// device.
     GiveUp,
-    /// Starts a capture on the lost device that continues from the report of the last one.
+    /// Starts a capture on the device that was lost, which continues from the report of the last
+    /// capture.
     Recover,
-    /// Ends the supervisor while nothing is captured.
+    /// Ends the supervisor while no capture exists.
     End,
-    /// Does nothing: the event cannot happen in the supervisor's state, or has no effect.
+    /// Does nothing, because the event cannot happen in the supervisor's state, or has no effect in
+    /// it.
     Ignore,
 }
 
 impl Action {
-    /// Returns `true` if the action can fail. If it does, the state stays as it is.
+    /// Returns `true` if executing the action can fail. After a failure the supervisor keeps its
+    /// state.
     pub(super) const fn can_fail(self) -> bool {
         matches!(self, Self::Resume | Self::StartCapture | Self::Recover)
     }
@@ -126,7 +131,8 @@ pub(super) const fn transition(
     }
 }
 
-/// Returns why a command that needs a capture is refused in `state`; `None`: there is a capture.
+/// Returns the reason why a command that needs a capture is refused in `state`; `None`: a capture
+/// exists.
 #[must_use]
 pub(super) const fn refusal(state: CaptureState) -> Option<&'static str> {
     match transition(state, Event::Change) {

@@ -18,10 +18,10 @@ use wqcap_verbs::{
 
 /// Number of WRs in the ring, each with its own buffer.
 const WRS: u32 = 512;
-/// Size of a buffer in bytes.
+/// Size of the buffer of each WR in bytes.
 const BUFFER: u32 = 2048;
 
-/// Posts the WR of buffer `number`.
+/// Posts the receive WR of the buffer with the index `number`.
 fn post(wq: &mut Wq, memory: &Mr, number: u64) -> Result<(), Box<dyn Error>> {
     let mut entry = sys::ibv_sge {
         addr: memory.memory().addr() as u64 + number * u64::from(BUFFER),

@@ -155,7 +155,8 @@ pub struct Cq {
 }
 
 pub(crate) struct CqInner {
-    /// Of a [`PlainCq`], an `ibv_cq`, with which an `ibv_cq_ex` begins.
+    /// Pointer to the CQ. For a [`PlainCq`] it points to an `ibv_cq`, with which an `ibv_cq_ex`
+    /// begins.
     pub(crate) raw: *mut ffi::ibv_cq_ex,
     // Dropped after the CQ is destroyed.
     channel: Option<Channel>,
@@ -211,7 +212,7 @@ impl CqInner {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// `wr_id` of the completed WR.
+    /// Identifier of the completed WR (`wr_id`), which its poster chose.
     pub wr_id: u64,
     /// Status of the completed WR (`ibv_wc_status`); 0 is success. On any other status, `byte_len`
     /// and `timestamp` are 0.

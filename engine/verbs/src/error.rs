@@ -23,7 +23,7 @@ pub enum VerbsError {
         /// Errno that the verb returned.
         source: io::Error,
     },
-    /// Name that no RDMA device has.
+    /// Name of a requested device that no RDMA device has.
     #[error("there is no RDMA device {0}; `rdma link` lists the devices of this machine")]
     NoDevice(String),
     /// IP address that does not belong to exactly one RDMA device.

@@ -11,7 +11,7 @@ use libloading::Library;
 pub struct LibraryError {
     /// File name of the library, such as `libibverbs.so.1`.
     file: &'static str,
-    /// Answer of the dynamic loader.
+    /// Error of the dynamic loader.
     source: libloading::Error,
 }
 

@@ -5,7 +5,7 @@ use crate::library::library;
 pub use declared::*;
 use std::ffi::{c_int, c_void};
 
-/// Declarations of the header.
+/// Declarations of libmlx5's header `infiniband/mlx5dv.h`, which `build.rs` generates.
 #[allow(
     non_camel_case_types,
     non_upper_case_globals,

@@ -1,5 +1,5 @@
-//! The structures and inline functions are those of `rdma-sys`. The functions of libibverbs and
-//! librdmacm are those that this workspace calls.
+//! Bindings of libibverbs and librdmacm. The structures and inline functions are those of
+//! `rdma-sys`; the functions are those that this workspace calls.
 //!
 //! A program does not need the libraries to start: each is loaded when its first function is
 //! called. Each function has the type that `rdma-sys` declares for it.

@@ -53,8 +53,8 @@ plain! {
     mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_alloc_mw, mlx5_ib_clock_info,
 }
 
-/// Reads the uAPI struct at the start of `bytes`. Missing bytes are zero, as the kernel extends the
-/// shorter structs of older programs.
+/// Reads the uAPI struct at the start of `bytes`. Missing bytes count as zero, as the kernel
+/// extends the shorter structs of older programs.
 pub fn read_prefix<T: Plain>(bytes: &[u8]) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
     let len = bytes.len().min(size_of::<T>());

@@ -58,8 +58,8 @@ impl Page {
         })
     }
 
-    /// Maps a page of the device into the program. Fails with `EPERM` for a writable mapping, as
-    /// the driver does.
+    /// Maps a page of the modelled device into the program. Fails with `EPERM` for a writable
+    /// mapping, as the driver does.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
         refuse_if(request.prot & libc::PROT_WRITE != 0, libc::EPERM)?;
         let shared = MapRequest {
@@ -143,7 +143,8 @@ pub struct Clock {
     utc_offset_ns: i64,
     /// Rate difference of UTC to the device's clock in parts per million.
     utc_drift_ppm: i32,
-    /// Time until which the clock info page reads as in the middle of an update.
+    /// Time until which the clock info page reads as in the middle of an update (the fault
+    /// `clock_busy`).
     updating_until_ns: u64,
     /// Time of the next update of the clock info page.
     refresh_ns: u64,
@@ -178,8 +179,8 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Adds UTC to a device clock. It begins `offset_ns` ahead of the clock, with a rate difference
-    /// of `drift_ppm`.
+    /// Returns the device clock with a second clock for UTC, which begins `offset_ns` ahead of the
+    /// device clock and has a rate difference of `drift_ppm`.
     pub fn with_utc(self, offset_ns: i64, drift_ppm: i32) -> Self {
         Self {
             utc_offset_ns: offset_ns,
@@ -214,6 +215,7 @@ impl Clock {
     }
 
     /// Sets the device's clock to `elapsed` ns after its beginning, as [`Clock::tick`] does.
+    /// Returns the device's time in nanoseconds.
     fn advance(&mut self, elapsed: u64) -> u64 {
         self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
         self.refresh_pages();

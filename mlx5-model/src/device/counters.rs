@@ -19,14 +19,14 @@ use crate::settings::{MAX_DEVICES, MAX_PORTS};
 /// Directory of a port counter's file in sysfs, below the port's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterGroup {
-    /// `ports/<P>/counters`: counters of the InfiniBand core, from the PMA attributes.
+    /// Counters in `ports/<P>/counters`: those of the InfiniBand core, from the PMA attributes.
     Port,
-    /// `ports/<P>/hw_counters`: counters of the mlx5 driver, from the queue counter sets. They are
-    /// 32 bits wide (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a
-    /// be32), and never reset to 0. In switchdev mode they are in the device's directory instead of
-    /// the port's (`hw_switchdev_stats_ops` there).
+    /// Counters in `ports/<P>/hw_counters`: those of the mlx5 driver, from the queue counter sets.
+    /// They are 32 bits wide (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters`
+    /// reads a be32), and never reset to 0. In switchdev mode they are in the device's directory
+    /// instead of the port's (`hw_switchdev_stats_ops` there).
     Queue,
-    /// `ports/<P>/hw_counters`: counters that belong neither to the InfiniBand core nor to the
+    /// Counters in `ports/<P>/hw_counters` that belong neither to the InfiniBand core nor to the
     /// queue counter sets.
     Hardware,
 }
@@ -53,29 +53,35 @@ macro_rules! counters {
         #[repr(C, align(64))]
         pub struct PortCounters {
             $($($(#[doc = $doc])* pub $name: AtomicU64,)*)*
-            /// Timeouts of delay drop; a count of the device, kept on its first port.
+            /// Number of delay drop timeouts on the whole device, kept in the counters of its first
+            /// port.
             pub delay_drop_timeouts: AtomicU64,
-            /// Receive queues that were created with delay drop; a count of the device, kept on its
-            /// first port.
+            /// Number of receive queues that were created with delay drop on the whole device, kept
+            /// in the counters of its first port.
             pub delay_drop_queues: AtomicU64,
-            /// Frames that the port dropped for their FCS; `ethtool -S` of the netdev.
+            /// Number of frames that the port dropped for a wrong FCS, as `ethtool -S` of the
+            /// netdev shows it.
             pub rx_crc_errors_phy: AtomicU64,
-            /// Frames that were dropped because the port's own buffer was full, before any rule;
-            /// `ethtool -S` of the netdev.
+            /// Number of frames that were dropped before any rule because the port's own buffer was
+            /// full, as `ethtool -S` of the netdev shows it.
             pub rx_discards_phy: AtomicU64,
-            /// Frames that were longer than the port's MTU allows; `ethtool -S` of the netdev.
+            /// Number of frames that were longer than the port's MTU allows, as `ethtool -S` of the
+            /// netdev shows it.
             pub rx_oversize_pkts_phy: AtomicU64,
-            /// Frames that were longer than their WQE and got no CQE; `ethtool -S` of the netdev.
+            /// Number of frames that were longer than their WQE and got no CQE, as `ethtool -S` of
+            /// the netdev shows it.
             pub rx_oversize_pkts_buffer: AtomicU64,
-            /// Frames that matched no rule; `ethtool -S` of the netdev.
+            /// Number of received frames that matched no rule and were not for the host, as
+            /// `ethtool -S` of the netdev shows it.
             pub rx_steer_missed_packets: AtomicU64,
-            /// Frames that the PCIe bus did not take; `ethtool -S` of the netdev.
+            /// Number of frames that the PCIe bus did not take, as `ethtool -S` of the netdev shows
+            /// it.
             pub outbound_pci_buffer_overflow: AtomicU64,
-            /// Link state of the port: 1 while the link is up.
+            /// Link state of the port: 1 while the link is up, otherwise 0.
             link_up: AtomicU64,
             /// Number of times the port's netdev was taken down or up; odd while it is down.
             netdev_changes: AtomicU64,
-            /// Features of the port's netdev, as bits of `ethtool -k`.
+            /// Features of the port's netdev that `ethtool -k` shows, one bit each.
             pub features: AtomicU64,
         }
 
@@ -105,8 +111,8 @@ macro_rules! counters {
             }
         }
 
-        /// Port counters that have a file in sysfs: directory, name, and function that reads the
-        /// value.
+        /// Port counters that have a file in sysfs: directory of the file, its name, and function
+        /// that reads the counter's value.
         pub static FILES: &[(CounterGroup, &str, CounterValue)] = &[
             $($((CounterGroup::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*)*
         ];
@@ -125,56 +131,57 @@ counters! {
         /// Number of times the port's link went down.
         link_downed,
         link_error_recovery, local_link_integrity_errors,
-        /// Multicast frames that the port received.
+        /// Number of multicast frames that the port received.
         multicast_rcv_packets,
-        /// Multicast frames that the port sent.
+        /// Number of multicast frames that the port sent.
         multicast_xmit_packets,
         port_rcv_constraint_errors,
-        /// Octets that the port received, in 4-octet words.
+        /// Number of 4-octet words that the port received.
         port_rcv_data,
         port_rcv_errors,
-        /// Frames that the port received.
+        /// Number of frames that the port received.
         port_rcv_packets,
         port_rcv_remote_physical_errors, port_rcv_switch_relay_errors, port_xmit_constraint_errors,
-        /// Octets that the port sent, in 4-octet words.
+        /// Number of 4-octet words that the port sent.
         port_xmit_data,
-        /// Frames that the port could not send because the link was down or congested.
+        /// Number of frames that the port could not send because the link was down or congested.
         port_xmit_discards,
-        /// Frames that the port sent.
+        /// Number of frames that the port sent.
         port_xmit_packets,
         port_xmit_wait, symbol_error,
-        /// Unicast frames that the port received.
+        /// Number of unicast frames that the port received.
         unicast_rcv_packets,
-        /// Unicast frames that the port sent.
+        /// Number of unicast frames that the port sent.
         unicast_xmit_packets,
     }
     Queue {
         rx_write_requests, rx_read_requests, rx_atomic_requests, rx_dct_connect,
-        /// Received frames dropped because no receive WQE was posted.
+        /// Number of received frames that were dropped because no receive WQE was posted.
         out_of_buffer,
         out_of_sequence, duplicate_request, rnr_nak_retry_err, packet_seq_err, implied_nak_seq_err,
         local_ack_timeout_err,
-        /// Receive completions with a local length error.
+        /// Number of receive completions with a local length error.
         resp_local_length_error,
-        /// Receive completions in error, including flushes.
+        /// Number of receive completions in error, including flushes.
         resp_cqe_error,
-        /// Send completions in error, including flushes.
+        /// Number of send completions in error, including flushes.
         req_cqe_error,
         req_remote_invalid_request, req_remote_access_errors, resp_remote_access_errors,
-        /// Receive WQEs that were flushed.
+        /// Number of receive WQEs that were flushed.
         resp_cqe_flush_error,
-        /// Send WQEs that were flushed.
+        /// Number of send WQEs that were flushed.
         req_cqe_flush_error,
         roce_adp_retrans, roce_adp_retrans_to, roce_slow_restart, roce_slow_restart_cnps,
         roce_slow_restart_trans, rp_cnp_ignored, rp_cnp_handled, np_ecn_marked_roce_packets, np_cnp_sent,
     }
     Hardware {
         rx_icrc_encapsulated,
-        /// Frames that the wire lost before the NIC saw them; a counter of the model only.
+        /// Number of frames that the wire lost before the NIC saw them; only the software NIC has
+        /// this counter.
         wire_dropped,
-        /// Frames that a live interface lost because its ring was full.
+        /// Number of frames that a wire on a live interface lost because its ring was full.
         wire_dropped_ring,
-        /// Frames of a wire on a live interface that were too long or cut.
+        /// Number of frames that a wire on a live interface lost because they were too long or cut.
         wire_dropped_size,
     }
 }
@@ -221,8 +228,8 @@ impl PortCounters {
         self.features.load(Ordering::Relaxed) & RX_ALL != 0
     }
 
-    /// Adds received frames, their octets, and the multicast frames among them to the port's
-    /// counters.
+    /// Adds a number of received frames, their octets, and the number of multicast frames among
+    /// them to the port's counters.
     pub fn received(&self, frames: u64, octets: u64, multicast: u64) {
         add(&self.port_rcv_packets, frames);
         add(&self.port_rcv_data, words(octets));
@@ -230,7 +237,8 @@ impl PortCounters {
         add(&self.unicast_rcv_packets, frames - multicast.min(frames));
     }
 
-    /// Adds sent frames, their octets, and the multicast frames among them to the port's counters.
+    /// Adds a number of sent frames, their octets, and the number of multicast frames among them to
+    /// the port's counters.
     pub fn sent(&self, frames: u64, octets: u64, multicast: u64) {
         add(&self.port_xmit_packets, frames);
         add(&self.port_xmit_data, words(octets));
@@ -239,14 +247,15 @@ impl PortCounters {
     }
 }
 
-/// Adds `count` to a port counter, unless it is 0.
+/// Adds `count` to a port counter; does nothing if `count` is 0.
 pub fn add(counter: &AtomicU64, count: u64) {
     if count > 0 {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Rounds octets up to whole 4-octet words, once per burst; a hardware port does so for each frame.
+/// Converts a number of octets to 4-octet words, rounded up once per burst of frames; a hardware
+/// port rounds up for each frame.
 fn words(octets: u64) -> u64 {
     octets.div_ceil(4)
 }
@@ -275,8 +284,8 @@ pub fn port(device: usize, port: u8) -> &'static PortCounters {
     unsafe { &*shared.add(index) }
 }
 
-/// Moves the port counters to a file that the processes of the tree share. The first process
-/// creates it, with zeroes.
+/// Moves the port counters to a file that the processes of the process tree share. The first
+/// process creates it, with zeroes.
 pub fn attach(path: &Path) -> io::Result<()> {
     let size = size_of::<PortCounters>() * LOCAL.len();
     let file = OpenOptions::new()

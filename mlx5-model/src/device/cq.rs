@@ -64,12 +64,12 @@ enum Armed {
     },
 }
 
-/// Event channel and handle for a CQ's completion events.
+/// Event channel of a CQ's completion events, with the program's handle of the CQ.
 pub struct CompletionEvents {
     pub channel: Arc<EventChannel>,
     /// The program's handle of the CQ.
     pub element: u64,
-    /// Number of completion events of the CQ that the program has read.
+    /// Number of completion events of the CQ that the program has read so far.
     pub reported: Reported,
 }
 
@@ -85,7 +85,7 @@ pub struct CqObject {
     /// Consumer index of the CQ as last read from its doorbell record; never ahead of the program's
     /// own.
     consumer: u32,
-    /// Producer index of the CQ behind its last CQE in error.
+    /// Value of the CQ's producer index just after its last CQE in error was written.
     error_end: u32,
     /// Set while the first CQE of the burst is held: written to the ring only when the burst is
     /// published.
@@ -187,7 +187,8 @@ impl CqObject {
         self.overrun
     }
 
-    /// Overruns a CQ: one CQE is lost, and no further CQE is written.
+    /// Puts the CQ into its overrun state and raises `IBV_EVENT_CQ_ERR`. No further CQE is written
+    /// to the CQ.
     #[cold]
     pub fn fail(&mut self) {
         if !self.overrun {
@@ -218,8 +219,8 @@ impl CqObject {
         }
     }
 
-    /// Adds a CQE to the compression session, or ends the session. Takes a copy, so that other
-    /// paths need not keep the CQE in memory.
+    /// Adds a received frame's CQE to the CQ's compression session, or ends the session and writes
+    /// the CQE after it. Takes a copy, so that other paths need not keep the CQE in memory.
     #[inline(never)]
     fn add_to_session(&mut self, cqe: NicCqe) {
         let first_slot = self.producer & (self.entries() - 1) == 0;
@@ -236,7 +237,8 @@ impl CqObject {
         }
     }
 
-    /// Writes the CQEs of the compression session, the arrays of mini CQEs before the title.
+    /// Writes the CQEs of the CQ's compression session to the ring, the arrays of mini CQEs before
+    /// the title.
     fn end_session(&mut self) {
         let Some(session) = self.session.as_mut().filter(|it| it.len() > 0) else {
             return;
@@ -250,7 +252,8 @@ impl CqObject {
         self.write_at(title_at, &title);
     }
 
-    /// Writes the CQE of a failed WQE.
+    /// Writes the CQE of a failed WQE, after the CQ's compression session. The CQ fails if it has
+    /// no room.
     pub fn push_failed(&mut self, cqe: &NicCqe) {
         if !self.has_room(1) {
             self.fail();
@@ -381,7 +384,8 @@ impl CqObject {
         }
     }
 
-    /// Returns the numbers of completions in error since the last call; `None` if the CQ has none.
+    /// Returns the numbers of the CQ's completions in error since the last call; `None` if there
+    /// were none.
     pub fn take_errors(&mut self) -> Option<ErrorCounts> {
         let any = self.errors.receive + self.errors.send > 0;
         any.then(|| std::mem::take(&mut self.errors))
@@ -435,9 +439,9 @@ impl CqObject {
         }
     }
 
-    /// Continues a CQ in another ring (RESIZE_CQ). Unconsumed CQEs stay in the old ring, followed
-    /// by one with opcode RESIZE. libmlx5 copies them to the new ring, one slot further. Fails with
-    /// `EINVAL` if they would not fit, or as [`NicRing::new`] does.
+    /// Continues a CQ in another ring in the program's memory (RESIZE_CQ). Unconsumed CQEs stay in
+    /// the old ring, followed by one with opcode RESIZE. libmlx5 copies them to the new ring, one
+    /// slot further. Fails with `EINVAL` if they would not fit, or as [`NicRing::new`] does.
     pub fn resize(
         &mut self,
         ring_addr: u64,

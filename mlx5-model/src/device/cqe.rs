@@ -48,13 +48,13 @@ pub struct RxInfo {
     pub headers: u8,
     /// Tag control information of a received frame's C-VLAN tag (`vlan_info`, bytes 30 and 31).
     pub vlan: u16,
-    /// Number of bytes of a received frame that were written (`byte_cnt`).
+    /// Number of bytes of a received frame that were written to the program's memory (`byte_cnt`).
     pub byte_count: u32,
     /// Flow tag of a received frame, in the low 24 bits of `sop_drop_qpn`.
     pub tag: u32,
 }
 
-/// Reason of a WQE's failure in its CQE.
+/// Reason why a WQE failed, as its CQE states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WqeError {
     /// Error syndrome in the CQE of a failed WQE: `MLX5_CQE_SYNDROME_*`.
@@ -94,8 +94,8 @@ impl NicCqe {
         ])
     }
 
-    /// Sets in a CQE the WQE of a striding queue (`wqe_id`, bytes 2 and 3) and the bytes and
-    /// strides that the CQE consumes of it.
+    /// Sets the fields of a striding queue's CQE: its WQE (`wqe_id`, bytes 2 and 3), and the bytes
+    /// and strides of the WQE that it consumes.
     ///
     /// `wqe_id` is the 16-bit counter of WQEs: readers mask it to the ring (`rx_burst_mprq` of
     /// DPDK's `mlx5_rx.c`).
@@ -123,7 +123,7 @@ impl NicCqe {
         (self.0[7] >> 16) as u16
     }
 
-    /// Creates a CQE from its words 4 to 7, which every CQE has.
+    /// Creates a CQE from the fields in its words 4 to 7, which every CQE has.
     #[inline(always)]
     fn new(uidx: u32, byte_count: u32, word_6: u64, last_word: u64) -> Self {
         let (uidx, byte_count) = (u64::from(uidx) << 32, u64::from(byte_count));
@@ -177,7 +177,7 @@ fn last_word(sop_drop_qpn: u32, wqe_counter: u16, opcode: u32) -> u64 {
     u64::from(sop_drop_qpn) << 32 | u64::from(wqe_counter) << 16 | u64::from(opcode) << 4
 }
 
-/// Numbers of completions in error, for the counters of the port.
+/// Numbers of completions in error on one CQ, which are added to the counters of the port.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ErrorCounts {
     pub receive: u64,

@@ -30,7 +30,8 @@ impl NicDelayDrop {
         }
     }
 
-    /// Returns `true` if delay drop continues to hold a frame that has waited for `waited_ns`.
+    /// Returns `true` if delay drop continues to hold a frame on the wire that has waited for
+    /// `waited_ns` nanoseconds.
     pub fn holds(&mut self, waited_ns: u64) -> bool {
         self.armed &= waited_ns < self.timeout_ns;
         self.armed
@@ -47,8 +48,8 @@ impl NicDelayDrop {
         }
     }
 
-    /// Counts a receive queue that was created with delay drop. The driver never decreases the
-    /// count.
+    /// Adds 1 to the number of receive queues that were created with delay drop. The driver never
+    /// decreases this number.
     pub fn count_queue(&self) {
         let queues = &self.counters.delay_drop_queues;
         queues.fetch_add(1, Ordering::Relaxed);

@@ -52,11 +52,12 @@ struct QueuedEvent {
     reported: Option<Reported>,
 }
 
-/// Channel of completion or asynchronous events; it handles its own descriptor.
+/// Channel of completion or asynchronous events, which the program reads from the channel's
+/// descriptor.
 pub struct EventChannel {
     fd: RawFd,
-    /// Size of an event that the program reads, in bytes. A completion event's layout is the start
-    /// of an asynchronous event's layout.
+    /// Size in bytes of each event that the program reads from the channel. A completion event's
+    /// layout is the start of an asynchronous event's layout.
     len: usize,
     queue: Mutex<EventQueue>,
 }
@@ -167,7 +168,7 @@ impl EventChannel {
         }
     }
 
-    /// Removes the next event from the event channel's queue and returns it.
+    /// Removes the oldest event from the event channel's queue and returns it.
     fn pop(&self) -> Option<ib_uverbs_async_event_desc> {
         let mut queue = self.lock();
         let event = queue.events.pop_front()?;
@@ -188,8 +189,8 @@ impl EventChannel {
 }
 
 impl File for EventChannel {
-    /// Reads one event per call from the event channel, as the kernel does. The wait is the
-    /// eventfd's own, so that `O_NONBLOCK` and interrupted calls behave correctly.
+    /// Reads one event per call from the event channel, as the kernel does. The call waits in a
+    /// read of the channel's eventfd, so that `O_NONBLOCK` and interrupted calls behave correctly.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         refuse_if(buf.len() < self.len, libc::EINVAL)?;
         loop {
@@ -237,8 +238,8 @@ impl AsyncSource {
             .push(self.element, kind as u32, Some(&self.reported));
     }
 
-    /// Removes the object's events that the program has not read. Returns the number of those that
-    /// it has read.
+    /// Removes the verbs object's unread events from their channel. Returns the number of its
+    /// events that the program has read.
     pub fn finish(&self) -> u32 {
         self.channel.purge(&self.reported);
         self.reported.load(Ordering::Relaxed)

@@ -9,8 +9,8 @@ use super::port::{LinkChange, NicPort};
 use super::rq::{Rq, RqState};
 use super::state::DeviceState;
 
-/// Injects due faults into the device, updates the faults in effect, and records whether any
-/// remains.
+/// Injects the faults that are due into the device, updates those in effect, and records whether
+/// any fault remains.
 #[cold]
 pub fn apply(state: &mut DeviceState, now_ns: u64) {
     if state.is_dead() {
@@ -42,7 +42,8 @@ fn is_due(state: &DeviceState, fault: &Fault, now_ns: u64) -> bool {
     port.is_some_and(|port| fault.is_due(port.received(), port.since_rule_ns(now_ns)))
 }
 
-/// Injects a fault into the device. Returns `false` if the fault's target does not exist yet.
+/// Injects one fault into the device. Returns `false` if the fault cannot be injected yet, such as
+/// before its WQ exists.
 fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
     let at = usize::from(fault.port).wrapping_sub(1);
     match fault.effect {
@@ -110,7 +111,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
 }
 
 /// Calls `change` with the receive queue that was created as number `serial`, and its CQ. Returns
-/// `None` if that queue does not exist or is not ready.
+/// `None` without the call if that queue does not exist or is not ready.
 fn with_wq<T>(
     state: &mut DeviceState,
     serial: u32,

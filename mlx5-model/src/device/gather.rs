@@ -42,7 +42,7 @@ pub struct ControlSegment {
 }
 
 impl ControlSegment {
-    /// Returns the number of basic blocks that the send WQE occupies.
+    /// Returns the number of basic blocks (64 bytes) that the send WQE occupies.
     pub fn blocks(self) -> u16 {
         (self.units * UNIT).div_ceil(BLOCK).max(1) as u16
     }
@@ -55,8 +55,8 @@ pub struct GatherRing {
 }
 
 impl GatherRing {
-    /// Creates a send queue's ring of `blocks` basic blocks. Fails with `EINVAL` for an invalid
-    /// number, or as [`NicRing::new`] does.
+    /// Creates a send queue's ring of `blocks` basic blocks (64 bytes). Fails with `EINVAL` for an
+    /// invalid number, or as [`NicRing::new`] does.
     pub fn new(addr: u64, blocks: u32) -> Result<Self, Errno> {
         refuse_if(!blocks.is_power_of_two() || blocks > 1 << 15, libc::EINVAL)?;
         let ring = NicRing::new(addr, u64::from(blocks) * BLOCK as u64)?;
@@ -67,7 +67,8 @@ impl GatherRing {
         self.blocks
     }
 
-    /// Reads a 16-byte unit of a send WQE at `at`, rounded down to a multiple of 16.
+    /// Reads the 16-byte unit of a send WQE at offset `at` in the ring, rounded down to a multiple
+    /// of 16.
     #[inline]
     fn unit(&self, at: usize) -> [u8; UNIT] {
         let words = self.ring.at(at & !(UNIT - 1)).cast::<u64>();
@@ -85,7 +86,7 @@ impl GatherRing {
         (u32::from(head) & (self.blocks - 1)) as usize * BLOCK
     }
 
-    /// Reads the control segment of the send WQE at `at`.
+    /// Reads the control segment of the send WQE at offset `at` in the ring.
     pub fn control(&self, at: usize) -> ControlSegment {
         let unit = self.unit(at);
         let size = unit[offset_of!(mlx5_wqe_ctrl_seg, qpn_ds) + 3] & 0x3f;
@@ -97,7 +98,7 @@ impl GatherRing {
         }
     }
 
-    /// Assembles a frame from a send WQE's inline header, inline data and buffers.
+    /// Assembles the frame to send from a send WQE's inline header, inline data and buffers.
     pub fn gather(
         &self,
         regions: &Regions,
@@ -144,8 +145,8 @@ impl GatherRing {
         }
     }
 
-    /// Appends the buffer of one data segment to a frame that is sent. Returns the segment's size
-    /// in units.
+    /// Appends the bytes of one data segment of a send WQE to the frame that is sent. Returns the
+    /// segment's size in units of 16 bytes.
     fn gather_one(
         &self,
         regions: &Regions,
@@ -176,7 +177,8 @@ impl GatherRing {
         Ok(1)
     }
 
-    /// Appends a send WQE's inline bytes to the frame; they wrap at the end of the ring.
+    /// Appends `len` inline bytes of a send WQE at offset `at` to the frame; they wrap at the end
+    /// of the ring.
     fn copy_inline(&self, mut at: usize, mut len: usize, frame: &mut Vec<u8>) {
         while len > 0 {
             let unit = self.unit(at);

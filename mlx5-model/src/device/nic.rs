@@ -32,17 +32,18 @@ const SPIN_NS: u64 = 50_000;
 /// Longest sleep of the NIC's thread in nanoseconds. Doorbells are writes to memory, which cannot
 /// wake a thread.
 const MAX_SLEEP_NS: u64 = 100_000;
-/// First rest of the NIC's thread in nanoseconds, which a frame ends early. During a rest the clock
-/// that programs read stands still until the next command, and the arming of a CQ is not noticed.
+/// Length in nanoseconds of the first rest of the NIC's thread; a frame ends a rest early. During a
+/// rest the clock that programs read stands still until the next command, and the arming of a CQ is
+/// not noticed.
 const REST_NS: u64 = 2_000_000;
-/// Longest rest of the NIC's thread in nanoseconds.
+/// Length in nanoseconds of the longest rest of the NIC's thread.
 const MAX_REST_NS: u64 = 64_000_000;
 /// Shortest time for which the NIC's thread lets frames gather on a wire, in nanoseconds. Each
 /// wake-up costs as much as several hundred frames.
 const GATHER_NS: u64 = 200_000;
-/// Longest time for which frames gather on a wire with a ring of the default size, in nanoseconds;
-/// a smaller ring has less. In this time 2 million frames of 1500 bytes per second fill less than
-/// half of the default ring.
+/// Longest time for which frames gather on a wire with a receive ring of the default size, in
+/// nanoseconds; a wire with a smaller ring gets less time. In this time 2 million frames of 1500
+/// bytes per second fill less than half of the default ring.
 const MAX_GATHER_NS: u64 = 16_000_000;
 /// Number of frames that should have gathered on the wires at a wake-up of the NIC's thread.
 const GATHERED: u64 = 8192;
@@ -64,14 +65,15 @@ pub struct Device {
     /// Number of forks of this process when the device was created, which identifies the device's
     /// process.
     forks: u32,
-    /// Device in the child process that a fork has created.
+    /// Separate device that a child process uses instead of this one after a fork.
     next: OnceLock<&'static Device>,
 }
 
 static FIRST: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 impl Device {
-    /// Returns modelled device `index` of this process. Fails with `ENODEV` if it does not exist.
+    /// Returns the modelled device with number `index` of this process. Fails with `ENODEV` if it
+    /// does not exist.
     pub fn get(index: usize, set_presence: SetPresence) -> Result<&'static Self, Errno> {
         let settings = settings::global().devices.get(index).ok_or(libc::ENODEV)?;
         let mut slot = FIRST.get(index).ok_or(libc::ENODEV)?;
@@ -132,7 +134,7 @@ impl Device {
         Ok(())
     }
 
-    /// Main loop of the NIC's thread.
+    /// Runs the main loop of the NIC's thread until no context of the device is open.
     fn run(&'static self) {
         thread::pin(self.settings.cpu);
         let mut idle = Idleness::new(self.settings);
@@ -161,7 +163,8 @@ impl Device {
         }
     }
 
-    /// Hides the device in sysfs while its driver restarts.
+    /// Hides the device in sysfs, and starts a thread that shows it again when its driver has
+    /// restarted.
     fn restart(&'static self, end: FaultEnd) {
         let name = &self.settings.name;
         (self.set_presence)(self.index, name, false);
@@ -183,16 +186,17 @@ impl Device {
     }
 }
 
-/// Idle state of the NIC's thread, which decides how long it waits.
+/// Idle state of the NIC's thread, from which it computes how long it waits.
 #[derive(Default)]
 struct Idleness {
     /// Time at which the NIC's thread began to spin, in nanoseconds.
     since_ns: Option<u64>,
     /// Number of frames and WQEs that the NIC's thread has handled since its last wait.
     worked: u64,
-    /// Time for which frames gather on the wires now, in nanoseconds.
+    /// Time for which the NIC's thread now lets frames gather on the wires, in nanoseconds.
     gathers_ns: u64,
-    /// Longest time for which frames gather on the wires, in nanoseconds.
+    /// Longest time for which the NIC's thread lets frames gather on the device's wires, in
+    /// nanoseconds.
     most_gather_ns: u64,
     /// Length of the last rest of the NIC's thread in nanoseconds.
     rested_ns: u64,
@@ -209,7 +213,8 @@ impl Idleness {
         }
     }
 
-    /// Returns the wait of the NIC's thread after a round; `None`: the thread continues at once.
+    /// Returns the wait of the NIC's thread after a round that handled `work` frames and WQEs;
+    /// `None`: the thread continues at once.
     fn next_wait(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
         if work > 0 {
             self.worked += work as u64;
@@ -244,7 +249,7 @@ impl Idleness {
     }
 }
 
-/// Wait of the idle NIC thread: descriptors and a time limit.
+/// Wait of the idle NIC thread: descriptors of wires that end it, and a time limit.
 struct Wait {
     fds: [RawFd; thread::MAX_FDS],
     count: usize,
@@ -266,8 +271,8 @@ impl Wait {
         wait
     }
 
-    /// Creates a wait for frames of the wires, until the next frame of a paced wire is due, and at
-    /// most `ns`.
+    /// Creates a wait of the NIC's thread for frames of the wires, until the next frame of a paced
+    /// wire is due, and at most `ns`.
     fn for_frames(state: &DeviceState, ns: u64) -> Self {
         let mut wait = Self::new(state.ports.iter().filter_map(NicPort::wait_fd), ns);
         let now = state.clock.now_ns();

@@ -55,9 +55,9 @@ pub enum QpBody {
     Raw {
         rq: Option<Index>,
         sq: Option<Index>,
-        /// CQs of the QP's receive queue and of its send queue.
+        /// CQs of the RAW_PACKET QP: of its receive queue and of its send queue.
         cqs: [Index; 2],
-        /// SRQ that the QP was created with; the QP receives nothing from it.
+        /// SRQ that the RAW_PACKET QP was created with; the QP receives nothing from it.
         srq: Option<Index>,
     },
 }
@@ -75,7 +75,7 @@ pub enum QpState {
     Error = 6,
 }
 
-/// Capabilities that CREATE_QP requests and QUERY_QP returns.
+/// Queue sizes and limits of a QP that CREATE_QP requests and QUERY_QP returns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QpCaps {
     pub max_send_wr: u32,
@@ -96,14 +96,14 @@ pub struct QpObject {
     pub events: AsyncSource,
 }
 
-/// Flow counters: packets and bytes of the flow rules that name them.
+/// Flow counters: number of packets and bytes that matched the flow rules which name them.
 #[derive(Debug, Default)]
 pub struct CountersObject {
     pub packets: u64,
-    /// Bytes of the frames that a flow counters object has counted, without FCS.
+    /// Number of bytes of the frames that a flow counters object has counted, without FCS.
     pub bytes: u64,
-    /// Layout of a read of flow counters: pairs of a counter (0 packets, 1 bytes) and the index of
-    /// its value.
+    /// Layout of the values in a read of flow counters: pairs of a counter (0 packets, 1 bytes) and
+    /// the index of its value.
     pub layout: Vec<(u32, u32)>,
 }
 

@@ -60,8 +60,8 @@ impl Queues {
         Some((sq, cq))
     }
 
-    /// Returns the room of a target queue for a frame, if `before` copies of it go to that queue
-    /// first and `cqes` CQEs to its CQ.
+    /// Returns the room of a target queue: whether it can take a frame after `before` other copies
+    /// of it, and its CQ can take `cqes` CQEs.
     #[inline]
     pub fn room(
         &mut self,
@@ -76,15 +76,16 @@ impl Queues {
         }
     }
 
-    /// Returns `true` if a target queue without room holds the wire (delay drop).
+    /// Returns `true` if a target queue has delay drop: while it has no room, its frames stay on
+    /// the wire.
     pub fn delays(&self, target: &Target) -> bool {
         self.rqs
             .at(target.rss.rq)
             .is_some_and(|rq| rq.features.delay_drop)
     }
 
-    /// Delivers a frame to a target queue that has room; otherwise does nothing. Returns the room
-    /// that the target had.
+    /// Delivers a frame to a target queue if it has room; otherwise does nothing. Returns the room
+    /// that the queue had.
     #[inline(always)]
     pub fn deliver(&mut self, frame: &ParsedFrame<'_>, now: &Now, target: Target) -> Room {
         let Some(rq) = self.rqs.at_mut(target.rss.rq) else {
@@ -110,7 +111,7 @@ impl Queues {
             .all(|(_, rq)| cqs.at_mut(rq.cq).is_none_or(CqObject::is_drained))
     }
 
-    /// Puts every receive queue of a CQ that has overrun into error. Send queues detect it
+    /// Puts every receive queue of the overrun CQ `dead` into error. Send queues detect the overrun
     /// themselves.
     pub fn fail_receive_queues(&mut self, dead: Index) {
         let Self { cqs, rqs, .. } = self;

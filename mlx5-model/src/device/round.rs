@@ -76,7 +76,8 @@ fn send_queue(state: &mut DeviceState, index: Index, now: Now) -> usize {
     done
 }
 
-/// Runs the steps that are due once per burst of frames: flushes, events, counters, link changes.
+/// Runs the steps of the NIC's thread that are due once per burst of frames: flushes, events,
+/// counters, link changes.
 fn end_burst(state: &mut DeviceState, now_ns: u64) {
     state.queues.delay_drop.rearm();
     let Queues { rqs, cqs, .. } = &mut state.queues;

@@ -75,7 +75,7 @@ pub enum Room {
 /// Receive queue of a WQ or a RAW_PACKET QP.
 pub struct Rq {
     wqes: ScatterRing,
-    /// Head WQE of a striding receive queue.
+    /// Head WQE of a striding receive queue with its used strides; `None` for other queues.
     strides: Option<Strides>,
     record: DoorbellRecord,
     /// Counter of the next WQE that the receive queue consumes.
@@ -97,7 +97,7 @@ pub struct Rq {
     /// consumed is inferred.
     pub drops_too_long: bool,
     pub features: RqFeatures,
-    /// Differences of a striding queue's CQEs.
+    /// Deviations of a striding receive queue's CQEs from those that drivers expect.
     pub striding_cqes: StridingCqes,
     pub cq: Index,
     pub pd: Index,
@@ -198,7 +198,7 @@ impl Rq {
         }
     }
 
-    /// Makes the check of [`Rq::room`] for a receive queue with one WQE per frame.
+    /// Makes the check of [`Rq::room`] for a receive queue whose WQEs take one frame each.
     #[inline(always)]
     fn room_for_frames(&mut self, cq: &mut CqObject, frames: u16, cqes: u32) -> Room {
         if self.state != RqState::Ready {
@@ -223,7 +223,7 @@ impl Rq {
     }
 
     /// Makes the check of [`Rq::room`] for a striding receive queue and frames of `count` strides
-    /// each.
+    /// each; `None`: the frame is longer than a WQE.
     #[inline(always)]
     fn room_in_strides(
         &mut self,
@@ -245,9 +245,9 @@ impl Rq {
     }
 
     /// Makes the check of [`Rq::room`] for a striding receive queue when the head WQE alone does
-    /// not suffice. A WQE without room for the frame is closed by a filler at once, even without a
-    /// next WQE. No source states this, but a program with one WQE would wait forever for the
-    /// missing strides.
+    /// not suffice. A WQE without room for the frame is closed by a filler CQE at once, even
+    /// without a next WQE. No source states this, but a program with one WQE would wait forever for
+    /// the missing strides.
     #[cold]
     fn room_beyond(
         &mut self,
@@ -304,9 +304,9 @@ impl Rq {
         }
     }
 
-    /// Completes a receive WQE with an error. For a striding queue these are the WQE's remaining
-    /// strides, or `own` strides if the device's error CQEs consume those of their frame only. The
-    /// WQE is left then if it is used up.
+    /// Writes the error CQE of the head receive WQE. In a striding queue the CQE consumes the WQE's
+    /// remaining strides, or only `own` strides if the device's error CQEs consume those of their
+    /// frame alone. The queue leaves the WQE when it is used up.
     ///
     /// For a striding queue the CQE names the WQE and the consumed strides as any other:
     /// `mlx5e_handle_rx_cqe_mpwrq` of Linux's `en_rx.c` reads both before it checks for errors,
@@ -328,8 +328,8 @@ impl Rq {
         cq.push_failed(&cqe);
     }
 
-    /// Completes every posted WQE of the receive queue with a flush error, in order, except the
-    /// last `unflushed` ones. The next call flushes WQEs that are posted later.
+    /// Completes the posted WQEs of a receive queue in error with a flush error, in order, except
+    /// the last `unflushed` ones. The next call flushes WQEs that are posted later.
     pub fn flush(&mut self, cq: &mut CqObject) {
         self.flush_except(self.unflushed, cq);
     }
@@ -373,8 +373,8 @@ impl Rq {
         self.damage_fcs = true;
     }
 
-    /// Delivers a frame if the receive queue has room. Returns the room that there was. `info`
-    /// holds the hash and the flow tag.
+    /// Delivers a frame if the receive queue has room. Returns the room that the queue had. `info`
+    /// holds the frame's hash and flow tag.
     ///
     /// Inlined with all its calls for an ordinary frame, so that values passed between the steps
     /// stay in registers. A value that is stored and loaded again in another width would wait for
@@ -397,7 +397,8 @@ impl Rq {
         }
     }
 
-    /// Delivers a frame into a striding receive queue if it has room.
+    /// Delivers a frame into a striding receive queue if it has room. Returns the room that the
+    /// queue had.
     #[inline(always)]
     fn receive_in_strides(
         &mut self,
@@ -458,8 +459,8 @@ impl Rq {
         Room::Enough
     }
 
-    /// Fills in the CQE's fields for the headers of a received frame. Returns `true` if the VLAN
-    /// tag must be stripped.
+    /// Stores a received frame's header types and VLAN tag in the fields of its CQE. Returns `true`
+    /// if the VLAN tag must be stripped.
     #[inline(always)]
     fn describe(&self, frame: &ParsedFrame<'_>, info: &mut RxInfo) -> bool {
         info.headers = frame.header_types();
@@ -475,7 +476,8 @@ impl Rq {
         strip
     }
 
-    /// Returns the number of bytes of a frame that the receive queue writes.
+    /// Returns the number of bytes that the receive queue writes for a frame: without a stripped
+    /// VLAN tag, with the FCS if requested.
     #[inline(always)]
     fn delivered_len(&self, frame: &ParsedFrame<'_>) -> usize {
         let strip = self.features.strip_cvlan && frame.cvlan().is_some();
@@ -484,8 +486,8 @@ impl Rq {
     }
 
     /// Delivers a frame into the next strides of a striding receive queue's head WQE, where it fits
-    /// by [`Rq::room`]. A frame that is longer than any WQE consumes the rest of the head WQE:
-    /// inferred.
+    /// by [`Rq::room`]. A frame that is longer than any WQE consumes the rest of the head WQE,
+    /// which is inferred.
     #[inline(always)]
     fn deliver_in_strides(
         &mut self,
@@ -543,7 +545,8 @@ impl Rq {
         Room::Enough
     }
 
-    /// Completes a receive WQE that could not take its frame.
+    /// Completes a receive WQE that could not take its frame with `error`. The receive queue fails
+    /// unless the frame was too long.
     #[cold]
     fn refuse(&mut self, cq: &mut CqObject, error: WqeError, own: u32) {
         self.push_error(cq, error, own);
@@ -552,7 +555,8 @@ impl Rq {
         }
     }
 
-    /// Prefetches receive WQEs and their buffers, which are in the cache of the program's core.
+    /// Prefetches the receive WQEs that follow and their buffers, which are in the cache of the
+    /// program's core.
     #[inline(always)]
     fn prefetch(&self) {
         let posted = self.posted();
@@ -565,7 +569,8 @@ impl Rq {
         }
     }
 
-    /// Writes a received frame without its VLAN tag or with its FCS. Returns the number of bytes.
+    /// Writes a received frame without its VLAN tag or with its FCS to a WQE's buffers. Returns the
+    /// number of bytes written.
     #[cold]
     fn write_changed(
         &mut self,
@@ -596,7 +601,7 @@ impl Rq {
     }
 }
 
-/// Returns a frame's timestamp in the format of its CQE.
+/// Returns a received frame's timestamp in the format of its CQE: ticks of the NIC's clock, or UTC.
 #[inline(always)]
 fn timestamp(cq: &CqObject, now: &Now, frame: &ParsedFrame<'_>) -> u64 {
     if cq.real_time {
@@ -622,7 +627,7 @@ mod tests {
     use crate::process::descriptors::File;
     use std::sync::Arc;
 
-    /// A queue with all its parts in user memory.
+    /// Receive queue of a test, with all its parts in the test's memory.
     struct Bench {
         memory: Vec<u64>,
         regions: Regions,
@@ -643,7 +648,7 @@ mod tests {
             Self::with(shift, features, None)
         }
 
-        /// Creates a queue whose WQEs have eight strides of 64 bytes.
+        /// Creates a striding receive queue whose WQEs have eight strides of 64 bytes.
         fn striding(features: RqFeatures, two_byte_shift: bool) -> Self {
             let strides = StrideLayout {
                 log_bytes: 6,
@@ -707,7 +712,8 @@ mod tests {
             }
         }
 
-        /// Posts a WQE with these buffers, each an offset into the data and a length.
+        /// Posts a receive WQE with these buffers, each given by its offset into the data and its
+        /// length.
         fn post(&mut self, index: u16, lkey: u32, buffers: &[(usize, u32)]) {
             let stride = 1usize << self.shift;
             let first = usize::from(self.rq.strides.is_some());
@@ -744,7 +750,7 @@ mod tests {
                 .receive(&mut self.cq, &self.regions, &frame, &now, info)
         }
 
-        /// Posts whole WQEs; each has a buffer of 512 bytes at its index.
+        /// Posts receive WQEs at these indexes, each with one buffer of 512 bytes at its index.
         fn post_wqes(&mut self, indexes: std::ops::Range<u16>) {
             for index in indexes {
                 self.post(index, self.lkey, &[(usize::from(index % 8) * 512, 512)]);

@@ -31,7 +31,7 @@ pub struct RqLayout {
     pub shift: u32,
     /// Set when each receive WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
     pub signature: bool,
-    /// Strides of each receive WQE's buffer, if many frames share it.
+    /// Strides of each receive WQE's buffer in a striding queue; `None` for other queues.
     pub strides: Option<StrideLayout>,
 }
 
@@ -77,15 +77,15 @@ impl ScatterRing {
         prefetch(self.ring.at(wqe));
     }
 
-    /// Prefetches the first buffer of a receive WQE, from `offset`.
+    /// Prefetches the first buffer of a receive WQE for writing, from byte `offset` of the buffer.
     #[inline(always)]
     pub fn prefetch_buffer(&self, wqe: usize, offset: usize) {
         let (_, _, addr) = self.segment(wqe, 0);
         prefetch_for_write(addr.wrapping_add(offset as u64) as *const u8);
     }
 
-    /// Writes an unchanged received frame at `offset` of a WQE's buffers, nearly always into one
-    /// buffer. Returns its length.
+    /// Writes an unchanged received frame at byte `offset` of a WQE's buffers, nearly always into
+    /// one buffer. Returns the frame's length.
     #[inline(always)]
     pub fn write_frame(
         &self,
@@ -105,8 +105,8 @@ impl ScatterRing {
         Ok(bytes.len() as u32)
     }
 
-    /// Writes the frame's `pieces` one after the other, from `offset` of a WQE's buffers. Returns
-    /// their total length.
+    /// Writes the `pieces` of a received frame one after the other, from byte `offset` of a WQE's
+    /// buffers. Returns their total length.
     #[cold]
     pub fn write(
         &self,
@@ -180,8 +180,8 @@ impl ScatterRing {
         Ok((bytes, lkey, addr))
     }
 
-    /// Returns the buffer of scatter list entry `index` of a WQE from `offset`, and how many of the
-    /// `left` bytes fit.
+    /// Returns the address of scatter list entry `index` of a WQE from byte `offset`, and how many
+    /// of the `left` bytes fit there.
     #[inline(always)]
     fn buffer(
         &self,

@@ -68,7 +68,7 @@ impl MiniCqeFormat {
     }
 }
 
-/// CQE compression session of a CQ: compressible completions that are not written yet.
+/// CQE compression session of a CQ: similar completions that are not written to the ring yet.
 pub struct Session {
     format: MiniCqeFormat,
     /// Maximum number of completions in this compression session.
@@ -96,8 +96,8 @@ impl Session {
         }
     }
 
-    /// Returns `true` if the compression session can take this completion; `first_slot`: its slot
-    /// is the ring's first.
+    /// Returns `true` if the compression session can take this completion; `first_slot` is set if
+    /// the completion's slot is the first of the CQ's ring.
     pub fn takes(&self, cqe: &NicCqe, first_slot: bool) -> bool {
         let fits = self.count < self.max && (self.wraps || !first_slot);
         self.count == 0 || fits && self.format.follows(&self.last, cqe)
@@ -127,7 +127,8 @@ impl Session {
         }
     }
 
-    /// Returns the session's arrays of mini CQEs, each with its slot's distance from the title's.
+    /// Returns the compression session's arrays of mini CQEs, each with the distance of its slot
+    /// from the title's.
     pub fn arrays(&self) -> impl Iterator<Item = (u32, NicCqe)> + use<> {
         let minis = self.minis;
         let count = if self.count > 1 { self.count } else { 0 };

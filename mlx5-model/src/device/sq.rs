@@ -47,9 +47,10 @@ impl Executed {
 pub struct Sq {
     wqes: GatherRing,
     record: DoorbellRecord,
-    /// Index of the next WQE that the send queue executes, in blocks.
+    /// Index of the next WQE that the send queue executes, in basic blocks of 64 bytes.
     head: u16,
-    /// Producer index of the send queue when its doorbell record was last read, in blocks.
+    /// Producer index of the send queue when its doorbell record was last read, in basic blocks of
+    /// 64 bytes.
     producer: u16,
     state: SqState,
     /// Set when every WQE of the send queue completes, requested or not.
@@ -64,8 +65,8 @@ pub struct Sq {
 }
 
 impl Sq {
-    /// Creates an idle send queue of `blocks` basic blocks at `ring`. Fails as [`GatherRing::new`]
-    /// and [`DoorbellRecord::new`] do.
+    /// Creates an idle send queue of `blocks` basic blocks (64 bytes) at `ring`. Fails as
+    /// [`GatherRing::new`] and [`DoorbellRecord::new`] do.
     pub fn new(
         ring: u64,
         record: u64,
@@ -96,7 +97,8 @@ impl Sq {
         self.state
     }
 
-    /// Changes the send queue's state; `restart` returns to the first WQE, as a reset does.
+    /// Changes the send queue's state; with `restart` the queue returns to its first WQE, as a
+    /// reset does.
     pub fn set_state(&mut self, state: SqState, restart: bool, cq: &mut CqObject) {
         if restart {
             self.head = 0;
@@ -147,7 +149,7 @@ impl Sq {
         cq.push_failed(&cqe);
     }
 
-    /// Writes the CQE of an executed send WQE, if the WQE requests one or has failed.
+    /// Writes the CQE of an executed send WQE to the CQ if the WQE requests one or has failed.
     pub fn complete(&mut self, wqe: &Executed, cq: &mut CqObject, timestamp: u64, byte_count: u32) {
         match wqe.result {
             Ok(_) if wqe.complete => {
@@ -244,7 +246,7 @@ mod tests {
             // SAFETY: within the memory.
             unsafe { ((self.base() + CQ + index * 64 + at) as *const u8).read_volatile() }
         }
-        /// Stores a WQE of these 16-byte units behind a control segment, and posts `blocks` more
+        /// Stores a send WQE of a control segment and these 16-byte units, and posts `blocks` more
         /// blocks.
         fn post(&mut self, head: u16, opcode: u8, units: &[[u8; 16]], blocks: u16) {
             let mut bytes = vec![

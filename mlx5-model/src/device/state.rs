@@ -38,7 +38,8 @@ pub const DYNAMIC_UARS: u32 = 1024 / BFREGS_OF_UAR;
 pub struct ContextObject {
     pub events: Arc<EventChannel>,
     pub channels: Vec<Arc<EventChannel>>,
-    /// Numbers of the context's doorbell pages that the program has allocated by mapping them.
+    /// Numbers of the doorbell pages that the program has allocated in this context by mapping
+    /// them.
     pub uars: HashSet<u32>,
 }
 
@@ -59,12 +60,12 @@ pub struct DeviceState {
     pub flows: Slab<FlowObject>,
     pub matchers: Slab<MatcherObject>,
     pub srqs: Slab<SrqObject>,
-    /// Number of receive queues created on the device so far, without those of QPs if the device has
-    /// WQs; faults name a queue by this number.
+    /// Number of receive queues created on the device so far, which faults use to name a queue.
+    /// Those of QPs are not counted if the device has WQs.
     rqs_created: u32,
     pub schedule: FaultSchedule,
-    /// Set when a fault of the device is pending or in effect. A round without faults checks only
-    /// this flag.
+    /// Set when a fault of the device is pending or in effect. A round of the NIC's thread without
+    /// faults checks only this flag.
     pub has_faults: bool,
     health: Health,
     /// Set once the driver has restarted the device, so that the device's faults are not scheduled
@@ -80,7 +81,8 @@ enum Health {
     Alive,
     /// The device is dead and does nothing any more; its objects can only be destroyed.
     Dead {
-        /// End of the device's restart by its driver; `Never`: the device stays dead.
+        /// End of the restart by the driver that makes the dead device work again; `Never`: the
+        /// device stays dead.
         restarted: FaultEnd,
     },
     /// The driver restarts the device, which cannot be opened meanwhile.
@@ -124,7 +126,7 @@ impl DeviceState {
         })
     }
 
-    /// Returns a device context. Fails with `EINVAL` before GET_CONTEXT.
+    /// Returns the object of a device context. Fails with `EINVAL` before GET_CONTEXT.
     pub fn context(&self, context: ContextId) -> Result<&ContextObject, Errno> {
         self.contexts.get(&context).ok_or(libc::EINVAL)
     }
@@ -149,7 +151,7 @@ impl DeviceState {
         ))
     }
 
-    /// Returns the hash tables of an RSS key, which all QPs with this key share.
+    /// Returns the Toeplitz hash tables of an RSS key, which all QPs with this key share.
     pub fn toeplitz(&mut self, key: &RssKey) -> Arc<Toeplitz> {
         self.toeplitz.retain(|known| known.strong_count() > 0);
         let known = self
@@ -164,7 +166,8 @@ impl DeviceState {
         })
     }
 
-    /// Raises an event of port `number`, or of the device, in every device context.
+    /// Raises the event of a link change of port `number`, or of the device, in every device
+    /// context.
     pub fn notify(&self, change: LinkChange, number: u8) {
         let event = match change {
             LinkChange::Down => NicEvent::PortErr,
@@ -210,7 +213,7 @@ impl DeviceState {
         self.health == Health::Restarting
     }
 
-    /// Marks the device as dead until `restarted`, the end of its driver's restart.
+    /// Marks the device as dead until `restarted`, the end of the restart by its driver.
     pub fn die(&mut self, restarted: FaultEnd) {
         self.health = Health::Dead { restarted };
     }
@@ -272,7 +275,8 @@ impl DeviceState {
         }
     }
 
-    /// Returns the destination of frames for a QP. Fails with `EINVAL` if it has no receive queue.
+    /// Returns the destination of frames that a flow rule sends to a QP. Fails with `EINVAL` if the
+    /// QP has no receive queue.
     pub fn destination(&self, qp: Index) -> Result<Destination, Errno> {
         match self.qps.at(qp).map(|qp| &qp.body) {
             Some(QpBody::Rss { tir, .. }) => Ok(Destination::Tir(*tir)),
@@ -281,8 +285,8 @@ impl DeviceState {
         }
     }
 
-    /// Adds a flow rule, whose counters are bound already, to its port's flow tables. Returns its
-    /// handle. Fails with `ENOMEM` when the device has no room for another rule, and as
+    /// Adds a flow rule, whose flow counters are bound already, to its port's flow tables. Returns
+    /// the rule's handle. Fails with `ENOMEM` when the device has no room for another rule, and as
     /// [`FlowRules::add_to`] does; the tables are then unchanged.
     ///
     /// [`FlowRules::add_to`]: super::object::FlowRules::add_to
@@ -337,7 +341,7 @@ impl DeviceState {
         }
     }
 
-    /// Destroys an unused QP. Returns the number of its events that the program has read.
+    /// Destroys an unused QP. Returns the number of the QP's events that the program has read.
     pub fn remove_qp(&mut self, index: Index) -> u32 {
         let Some(qp) = self.qps.remove(index) else {
             return 0;
@@ -371,7 +375,7 @@ impl DeviceState {
         number
     }
 
-    /// Destroys an unused WQ. Returns the number of its events that the program has read.
+    /// Destroys an unused WQ. Returns the number of the WQ's events that the program has read.
     pub fn remove_rq(&mut self, index: Index) -> u32 {
         let Some(rq) = self.queues.rqs.remove(index) else {
             return 0;
@@ -416,7 +420,7 @@ impl DeviceState {
         }
     }
 
-    /// Destroys an unused SRQ. Returns the number of its events that the program has read.
+    /// Destroys an unused SRQ. Returns the number of the SRQ's events that the program has read.
     pub fn remove_srq(&mut self, index: Index) -> u32 {
         let Some(srq) = self.srqs.remove(index) else {
             return 0;

@@ -5,7 +5,7 @@
 
 use crate::settings::{NicCaps, WrongCqeField};
 
-/// Division of each WQE's buffer in a striding receive queue.
+/// Division of each WQE's buffer into strides in a striding receive queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StrideLayout {
     /// Base-2 logarithm of a stride's size in bytes.
@@ -19,8 +19,8 @@ pub struct StrideLayout {
 /// Bit of `byte_cnt` in a striding queue's CQE that marks a CQE without a frame
 /// (`MLX5_MPRQ_FILLER_MASK` of DPDK's `mlx5_rx.h`, `mpwrq_is_filler_cqe` of Linux's `en.h`).
 pub const FILLER: u32 = 1 << 31;
-/// Position of the consumed strides in `byte_cnt` of a CQE (`MLX5_MPRQ_STRIDE_NUM_SHIFT`,
-/// `MLX5_MPRQ_STRIDE_NUM_MASK`).
+/// Bit position of the number of consumed strides in `byte_cnt` of a CQE
+/// (`MLX5_MPRQ_STRIDE_NUM_SHIFT`, `MLX5_MPRQ_STRIDE_NUM_MASK`).
 const COUNT_SHIFT: u32 = 16;
 const MAX_COUNT: u32 = 0x3fff;
 /// Length of the longest frame that `byte_cnt` of a CQE can hold (`MLX5_MPRQ_LEN_MASK`).
@@ -43,7 +43,7 @@ impl Strides {
         self.layout
     }
 
-    /// Begins the next WQE of a striding receive queue with all its strides free.
+    /// Marks all strides as free, because the next WQE of a striding receive queue begins.
     pub fn restart(&mut self) {
         self.used = 0;
     }
@@ -71,8 +71,8 @@ impl Strides {
         ((self.used as usize) << self.layout.log_bytes) + self.shift()
     }
 
-    /// Returns the offset of the stride `count` strides behind the next free one, in this WQE or,
-    /// at the same offset, in the next.
+    /// Returns the offset in a WQE's buffer of the stride that is `count` strides behind the next
+    /// free one, in the head WQE or in the one after it.
     #[inline(always)]
     pub fn ahead(&self, count: u32) -> usize {
         let stride = self.used.wrapping_add(count) & (self.total() - 1);
@@ -100,8 +100,8 @@ impl Strides {
         1 + beyond.div_ceil(self.total() / count)
     }
 
-    /// Takes `count` strides of the head WQE. Returns `true` if the WQE is used up; the next one
-    /// begins then.
+    /// Takes `count` strides of a striding receive queue's head WQE. Returns `true` if the WQE is
+    /// used up; the next one begins then.
     #[inline(always)]
     pub fn take(&mut self, count: u32) -> bool {
         self.used += count;
@@ -113,14 +113,15 @@ impl Strides {
     }
 }
 
-/// Returns the field `byte_cnt` of a striding queue's CQE that consumes `count` strides.
+/// Returns the field `byte_cnt` of a striding queue's CQE that consumes `count` strides for `len`
+/// bytes.
 #[inline(always)]
 pub fn byte_count(count: u32, len: u32) -> u32 {
     count.min(MAX_COUNT) << COUNT_SHIFT | len
 }
 
-/// Returns how far a CQE with this `byte_cnt` advances the receive queue's counter: its strides, or
-/// one WQE.
+/// Returns the number by which a CQE with this `byte_cnt` advances the receive queue's counter: its
+/// strides, or one WQE.
 #[inline(always)]
 pub fn consumed(byte_count: u32) -> u16 {
     match byte_count >> COUNT_SHIFT & MAX_COUNT {
@@ -129,20 +130,20 @@ pub fn consumed(byte_count: u32) -> u16 {
     }
 }
 
-/// Differences of a striding receive queue's CQEs from those that the engine and drivers were
-/// written for.
+/// Deviations of a striding receive queue's CQEs from those that the capture engine and drivers
+/// were written for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StridingCqes {
-    /// Set when `wqe_counter` of a filler CQE is 0.
+    /// Set when `wqe_counter` of a striding queue's filler CQE is 0.
     pub filler_counter_zero: bool,
-    /// Set when an error CQE consumes the strides of its own frame only.
+    /// Set when an error CQE of a striding queue consumes the strides of its own frame only.
     pub error_own_strides: bool,
-    /// Field that is wrong in the CQEs of frames.
+    /// Field that is wrong in the CQEs of frames in a striding queue.
     pub wrong: WrongCqeField,
 }
 
 impl StridingCqes {
-    /// Returns the differences that a device's settings request.
+    /// Returns the deviations of striding CQEs that a device's settings request.
     pub fn new(caps: &NicCaps) -> Self {
         Self {
             filler_counter_zero: caps.filler_counter_zero,
@@ -151,7 +152,8 @@ impl StridingCqes {
         }
     }
 
-    /// Applies the wrong field to a frame's `wqe_id`, `wqe_counter` and `byte_cnt`.
+    /// Puts the wrong value that the device's settings request into `wqe_id`, `wqe_counter` or
+    /// `byte_cnt` of a frame's CQE.
     #[cold]
     pub fn falsify(&self, wqe_id: &mut u16, counter: &mut u16, byte_cnt: &mut u32) {
         match self.wrong {

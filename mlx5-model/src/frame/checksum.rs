@@ -29,8 +29,9 @@ pub fn fold(sum: u64) -> u16 {
     ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
-/// Returns the sum of a pseudo header for a TCP or UDP checksum (RFC 9293 section 3.1, RFC 8200
-/// section 8.1). `addresses` is the source followed by the destination.
+/// Returns the Internet checksum's running sum over a pseudo header for TCP or UDP (RFC 9293
+/// section 3.1, RFC 8200 section 8.1). `addresses` is the source IP address followed by the
+/// destination IP address.
 #[inline]
 pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     let sum = add(0, addresses);
@@ -62,8 +63,8 @@ pub fn finish_udp(sum: u64) -> [u8; 2] {
     }
 }
 
-/// Computes the checksum of `bytes` with `sum_of` while the checksum field at `at` is zero, and
-/// stores it there.
+/// Computes the checksum of `bytes` with `sum_of` while the checksum field at offset `at` is zero,
+/// and stores the checksum in that field.
 #[inline]
 pub fn store(bytes: &mut [u8], at: usize, sum_of: impl FnOnce(&[u8]) -> [u8; 2]) {
     bytes[at..at + 2].fill(0);

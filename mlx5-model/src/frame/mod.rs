@@ -22,7 +22,7 @@ pub mod kind {
     pub const UNICAST: u32 = 1 << 6;
 }
 
-/// EtherType of the IEEE 802.1Q customer tag.
+/// EtherType of an IEEE 802.1Q customer tag (C-VLAN tag).
 const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
@@ -64,7 +64,8 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// Returns the frame check sequence that the frame has on the wire.
+    /// Returns the frame check sequence (FCS) that belongs to the frame's bytes, in the order on a
+    /// cable.
     pub fn fcs(&self) -> [u8; 4] {
         crc32fast::hash(self.bytes).to_le_bytes()
     }
@@ -155,8 +156,8 @@ fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
         }
 }
 
-/// Returns the frame's transport segment without padding behind it; `None` if the frame is too
-/// short.
+/// Returns the frame's transport segment without the padding behind it; `None` if the frame is too
+/// short for its headers.
 fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     let start = usize::from(class.l4_offset - class.l3_offset);
     let end = match class.l3 {
@@ -167,7 +168,7 @@ fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     network.get(start..end)
 }
 
-/// Returns the sum of a transport segment and its pseudo header, for the checksum.
+/// Returns the checksum's running sum over a transport segment and its pseudo header.
 fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     let addresses = match class.l3 {
         L3::Ipv4 => network.get(12..20),
@@ -178,8 +179,8 @@ fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     checksum::add(pseudo, segment)
 }
 
-/// Fills in the IP and transport checksums that a send WQE requests (`MLX5_ETH_WQE_L3_CSUM`,
-/// `_L4_CSUM`).
+/// Stores the IP and transport checksums in a frame to send, as its send WQE requests
+/// (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
 pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
     let class = FrameClass::from_frame(frame);
     let Some(network) = frame.get_mut(usize::from(class.l3_offset)..) else {

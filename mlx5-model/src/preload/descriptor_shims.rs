@@ -45,8 +45,9 @@ unsafe fn read_own(
     })
 }
 
-/// Opens a socket of RDMA netlink. Fails with `EPROTONOSUPPORT`, as a kernel without it, unless a
-/// device has no GIDs and RDMA netlink: the netdev of any other device is in sysfs.
+/// Opens a socket of RDMA netlink that the model answers. Fails with `EPROTONOSUPPORT`, as a kernel
+/// without it, unless a device has no GIDs and RDMA netlink: the netdev of any other device is in
+/// sysfs.
 fn rdma_netlink() -> Result<c_int, Errno> {
     let devices = &settings::global().devices;
     let answers = |it: &settings::DeviceSettings| it.topology.rdma_netlink && it.gids() == 0;
@@ -272,8 +273,9 @@ mod tests {
         }
     }
 
-    /// Installs a descriptor of the model with a number far above those of tests that run at the
-    /// same time. So a number that a test closes is not assigned to another test at once.
+    /// Installs a descriptor of the model for a test, with a number far above those of tests that
+    /// run at the same time. So a number that a test closes is not assigned to another test at
+    /// once.
     fn echo() -> (c_int, Arc<Echo>) {
         static NEXT: AtomicI32 = AtomicI32::new(700);
         let low = real::memfd(c"test", 1).expect("memfd succeeds");

@@ -44,7 +44,7 @@ const VALUES: [CounterValue; 7] = [
 /// have their own FCS setting (`SCATTER_FCS`), so `rx-fcs` changes nothing for them.
 const FEATURES: [&str; 2] = ["rx-all", "rx-fcs"];
 
-/// Commands and string sets of the ethtool ioctl in linux/ethtool.h.
+/// Commands (`ETHTOOL_*`) and string sets (`ETH_SS_*`) of the ethtool ioctl in linux/ethtool.h.
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;

@@ -48,7 +48,8 @@ extern "C" fn load() {
     set_errno(errno);
 }
 
-/// Joins or creates the run directory, maps the port counters and activates the shims.
+/// Joins or creates the run directory, maps the port counters and activates the shims of the C
+/// library's functions.
 fn start(settings: &'static Settings) -> Result<(), LoadError> {
     if settings.devices.is_empty() {
         return Ok(());
@@ -96,7 +97,8 @@ fn start(settings: &'static Settings) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Joins the run directory in a fork's child process, which uses it too and may outlive its parent.
+/// Registers a fork's child process with the run directory, because the child may outlive its
+/// parent.
 extern "C" fn forked() {
     let errno = errno();
     if let Some(overlay) = Overlay::get() {
@@ -105,7 +107,8 @@ extern "C" fn forked() {
     set_errno(errno);
 }
 
-/// Leaves the run directory. Runs at exit of the process, after the program's own handlers.
+/// Unregisters this process from the run directory. Runs at exit of the process, after the
+/// program's own handlers.
 extern "C" fn unload() {
     if let Some(overlay) = Overlay::get() {
         run_dir::leave(overlay.path());

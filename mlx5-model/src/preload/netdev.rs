@@ -19,7 +19,7 @@ use super::overlay::Overlay;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const OTHER_FLAGS: c_int = libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
 
-/// An ioctl of the program on the netdev of a port of the model.
+/// Decoded ioctl of the program on the netdev of a port of the model.
 pub struct NetdevRequest {
     device: usize,
     port: u8,

@@ -30,16 +30,17 @@ const DEV_NAME: u16 = 2;
 const PORT_INDEX: u16 = 3;
 const NDEV_INDEX: u16 = 50;
 const NDEV_NAME: u16 = 51;
-/// Length of `struct nlmsghdr`.
+/// Size of a netlink message's header (`struct nlmsghdr`) in bytes.
 const HEADER: usize = 16;
-/// Length of `struct nlattr`.
+/// Size of a netlink attribute's header (`struct nlattr`) in bytes.
 const ATTRIBUTE: usize = 4;
 
-/// Socket whose other end a thread of the model answers, from the first request on.
+/// Program's end of the RDMA netlink socket pair, whose other end a thread of the model serves from
+/// the first request on.
 static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Opens a netlink socket that a thread of the model answers for `devices`, as far as they are below
-/// `class`, the directory `sys/class/infiniband` of the run directory.
+/// Opens an RDMA netlink socket that a thread of the model answers for those of `devices` that are
+/// below `class`, the directory `sys/class/infiniband` of the run directory.
 ///
 /// All such sockets are duplicates of one, because a program that is sandboxed after its first
 /// request may not create a pair of sockets. A program that uses two at a time could read the answer
@@ -56,7 +57,8 @@ pub fn open(devices: &'static [DeviceSettings], class: &Path) -> Result<i32, Err
     Ok(copy.into_raw_fd())
 }
 
-/// Starts the thread that answers, and returns the program's end of its pair of sockets.
+/// Starts the thread that answers RDMA netlink requests, and returns the program's end of its pair
+/// of sockets.
 fn start(devices: &'static [DeviceSettings], class: &Path) -> Result<OwnedFd, Errno> {
     let pair = socketpair(
         AddressFamily::UNIX,
@@ -71,7 +73,7 @@ fn start(devices: &'static [DeviceSettings], class: &Path) -> Result<OwnedFd, Er
     Ok(program)
 }
 
-/// Answers requests until the program closes its end.
+/// Answers RDMA netlink requests on `socket` until the program closes its end.
 fn serve(socket: &OwnedFd, devices: &[DeviceSettings], class: &Path) {
     let mut request = [0; 4096];
     while let Ok((len, _)) = recv(socket, &mut request, RecvFlags::empty()) {
@@ -87,7 +89,7 @@ fn serve(socket: &OwnedFd, devices: &[DeviceSettings], class: &Path) {
     }
 }
 
-/// Returns the datagrams that answer a request about `devices`.
+/// Returns the datagrams that answer an RDMA netlink request about `devices`.
 fn answers(
     request: &[u8],
     devices: &[DeviceSettings],
@@ -168,7 +170,8 @@ fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a message with `struct nlmsgerr`: the negative errno, and the header of the request.
+/// Returns an RDMA netlink message with `struct nlmsgerr`: the negative errno, and the header of
+/// the request.
 fn error(errno: Errno) -> Vec<u8> {
     let mut payload = (-errno).to_ne_bytes().to_vec();
     payload.extend([0; HEADER]);

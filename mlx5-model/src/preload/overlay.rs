@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Files of the model that replace those of the machine for the program.
+/// Overlay: the files of the model that replace those of the machine for the program.
 pub struct Overlay {
     /// Path of the model's run directory, without a slash at its end.
     pub dir: Vec<u8>,

@@ -23,7 +23,7 @@ const DEVICES: &[u8] = b"/sys/devices/pci";
 const DEBUG: &[u8] = b"/sys/kernel/debug/mlx5/";
 const NODES: &[u8] = b"/dev/infiniband";
 
-/// A path that the model built, with its terminating zero.
+/// Path of a file in the run directory, as a C string with its terminating zero.
 pub struct PathBuffer([u8; PATH_MAX]);
 
 impl PathBuffer {
@@ -57,13 +57,15 @@ pub enum Resolved {
     Device(usize),
 }
 
-/// Returns the rest of `path` below the directory `prefix`; empty for `prefix` itself.
+/// Returns the rest of `path` behind the directory `prefix`; empty for `prefix` itself, `None` for
+/// a path outside it.
 fn below<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     path.strip_prefix(prefix)
         .filter(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Reads the path that `/proc` shows for the descriptor `fd` into `link`.
+/// Reads the path that `/proc` shows for the descriptor `fd` into `link`. Returns `None` if there
+/// is no path.
 pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     let name = if fd == AT_FDCWD {
         "/proc/self/cwd\0".to_owned()
@@ -77,7 +79,8 @@ pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
 }
 
 impl Overlay {
-    /// Resolves the program's `path`, relative to the directory `dir`.
+    /// Resolves a path of the program, relative to the directory of the descriptor `dir`, to the
+    /// file that the model shows there.
     pub fn resolve(&self, dir: c_int, path: &[u8]) -> Resolved {
         if path.first() != Some(&b'/') {
             // A relative path leads into the run directory without a redirection if the base
@@ -104,7 +107,8 @@ impl Overlay {
         PathBuffer::join(&self.dir, path).map_or(Resolved::Foreign, Resolved::Redirected)
     }
 
-    /// Returns `true` if real hardware would have files at this absolute path.
+    /// Returns `true` if the model's files replace the machine's at this absolute path, where real
+    /// hardware would have files.
     fn covers(&self, path: &[u8]) -> bool {
         if !path.starts_with(b"/sys/") {
             return below(path, NODES).is_some();
@@ -134,7 +138,7 @@ impl Overlay {
         number.parse().ok().filter(|device| *device < self.devices)
     }
 
-    /// Returns `true` if the descriptor `dir` is of the run directory's `/dev/infiniband`.
+    /// Returns `true` if the descriptor `dir` is open on the run directory's `/dev/infiniband`.
     fn holds_nodes(&self, dir: c_int) -> bool {
         let mut link = [0; PATH_MAX];
         path_of(dir, &mut link).and_then(|path| below(path, &self.dir)) == Some(NODES)

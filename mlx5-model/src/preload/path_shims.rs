@@ -107,7 +107,7 @@ fn may_be_live(path: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(live::may_be_live)
 }
 
-/// Replaces the descriptor `fd` by a file with the current value, if it is a run directory file
+/// Makes the descriptor `fd` a file with the current value if it was opened on a run directory file
 /// whose value changes.
 fn show_live_value(overlay: &Overlay, fd: c_int, path: &[u8], flags: c_int) -> Result<(), Errno> {
     if !may_be_live(path) {
@@ -252,7 +252,8 @@ export! {
         // SAFETY: as at the top.
         unsafe { fopen_path(path, mode, raw::fopen64) }
     }
-    /// `if_nametoindex(3)`. The network interface of a GID must have an index, virtual or not.
+    /// `if_nametoindex(3)`, with the virtual interfaces of the model: the network interface of a
+    /// GID must have an index.
     fn if_nametoindex(name: *const c_char) -> c_uint {
         if let Some(overlay) = Overlay::get().filter(|_| !name.is_null()) {
             // SAFETY: not null, so a C string by the function's contract.

@@ -3,8 +3,8 @@
 use crate::process::Errno;
 use crate::process::real::{errno, set_errno};
 
-/// Runs the model's own implementation of a C function and returns its result, or `failed`. Sets
-/// errno only when the call fails.
+/// Runs the model's own implementation of a C function. Returns its result, or `failed` with errno
+/// set; errno stays unchanged if the call succeeds.
 pub fn with_errno<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
     let before = errno();
     match own() {

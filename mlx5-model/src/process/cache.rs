@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-/// Prefetches a cache line for reading.
+/// Prefetches the cache line at an address for reading.
 #[inline(always)]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -18,8 +18,8 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches a cache line for writing. An ordinary prefetch would fetch the line for reading first
-/// and for writing again later.
+/// Prefetches the cache line at an address for writing. An ordinary prefetch would fetch the line
+/// for reading first and for writing again later.
 #[inline(always)]
 pub fn prefetch_for_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -42,20 +42,21 @@ pub trait File: Send + Sync {
         real::mmap(fd, request)
     }
 
-    /// Called before the last descriptor of this file is closed; that descriptor is still open.
+    /// Releases the file's resources before the last descriptor of the file is closed; that
+    /// descriptor is still open.
     fn close(&self, fd: RawFd) {
         let _ = fd;
     }
 }
 
-/// A file that the model handles, with the number of its descriptors (`dup`).
+/// File that the model handles, with the number of its descriptors (`dup` adds one).
 struct OpenFile {
     file: Arc<dyn File>,
     descriptors: AtomicUsize,
 }
 
-/// Descriptor table entry for one descriptor number. `live` lets a lookup skip an empty entry
-/// without its lock.
+/// Entry of the descriptor table for one descriptor number. `live` lets a lookup skip an empty
+/// entry without its lock.
 struct TableEntry {
     live: AtomicBool,
     open: RwLock<Option<Arc<OpenFile>>>,
@@ -78,11 +79,12 @@ static INHERITED: TableEntry = TableEntry {
 /// Id of the process that owns the descriptor table; 0 before the first install.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// One above the highest descriptor number ever installed, so that a fork does not walk the whole
-/// table.
+/// Highest descriptor number ever installed plus 1, so that a fork does not walk the whole
+/// descriptor table.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Handler in a forked child for a file that the parent had open; all calls fail with `EIO`.
+/// Handler in a forked child for a file that the parent had open; all calls except close fail with
+/// `EIO`.
 struct InheritedFile;
 
 impl File for InheritedFile {
@@ -199,7 +201,8 @@ pub fn install(fd: RawFd, file: Arc<dyn File>) -> Result<(), Errno> {
     )
 }
 
-/// Returns the model's file that handles a descriptor; `None` for a foreign descriptor.
+/// Returns the model's file that handles a descriptor; `None` for a foreign descriptor, which the
+/// model does not handle.
 #[inline]
 pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     let entry = live(fd)?;
@@ -210,8 +213,8 @@ pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     open.as_ref().map(|open| Arc::clone(&open.file))
 }
 
-/// Stops handling a descriptor, which stays open. Removing the last descriptor of a file closes the
-/// file.
+/// Removes a descriptor from the descriptor table; the descriptor stays open. Removing the last
+/// descriptor of a file closes the file.
 pub fn remove(fd: RawFd) {
     let Some(entry) = live(fd) else { return };
     if std::ptr::eq(entry, &raw const INHERITED) {
@@ -261,8 +264,8 @@ pub fn release_range(first: u32, last: u32) {
     }
 }
 
-/// Makes the file of descriptor `old` also handle its fresh duplicate `new`. Fails with `EMFILE`
-/// when `new` is beyond the descriptor table.
+/// Makes the model's file of descriptor `old` also handle its fresh duplicate `new`. Fails with
+/// `EMFILE` when `new` is beyond the descriptor table.
 pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
     let Some(entry) = live(old) else {
         return Ok(());
@@ -380,7 +383,8 @@ mod tests {
         let fd = real::memfd(c"test", 1).expect("memfd succeeds");
         let number = fd.as_raw_fd();
         let stop = AtomicBool::new(false);
-        /// Sets the flag even if an assertion fails, because the scope waits for its threads.
+        /// Guard of a test that sets the flag even if an assertion fails, because the scope waits
+        /// for its threads.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {

@@ -42,7 +42,8 @@ pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
 }
 
 /// Copies between `local` and the program's memory at `addr` by a system call, which checks `addr`.
-/// Returns `false` if a sandbox forbids the call: the range is mapped, and the caller has to copy.
+/// Returns `false` if a sandbox forbids the call and the range is mapped; the caller then has to
+/// copy.
 fn copy_by_kernel(
     copy: VmCopy,
     local: *mut c_void,

@@ -23,7 +23,8 @@ pub fn has_capability(capability: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|it| it.effective.contains(capability))
 }
 
-/// Returns the error `errno` if `refused` is set: one check of a verbs command per line.
+/// Returns the error `errno` if `refused` is set, which makes one check of a verbs command one
+/// line.
 #[inline]
 pub fn refuse_if(refused: bool, errno: Errno) -> Result<(), Errno> {
     if refused { Err(errno) } else { Ok(()) }

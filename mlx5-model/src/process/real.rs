@@ -13,7 +13,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use libc::{mode_t, off_t, size_t, ssize_t};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// An errno value.
+/// Error number of the C library, such as `EINVAL`.
 pub type Errno = c_int;
 
 /// C library functions with their C signatures; errno stays as the C library set it.
@@ -206,7 +206,7 @@ pub fn map_shared(fd: RawFd, len: usize) -> Result<*mut c_void, Errno> {
     mmap(fd, request)
 }
 
-/// Calls `mmap(2)`. With `MAP_FIXED` it replaces the mapping at the address, as the caller asked.
+/// Calls `mmap(2)`. With `MAP_FIXED` in the request it replaces the mapping at the address.
 pub fn mmap(fd: RawFd, it: MapRequest) -> Result<*mut c_void, Errno> {
     // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked
     // is responsible for the range.
@@ -234,9 +234,10 @@ pub fn memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
     sized.map_err(|e| e.raw_os_error())
 }
 
-/// Runs `work`, in which a file beyond the limit of file sizes (`ulimit -f`, RLIMIT_FSIZE) is only
-/// an error, EFBIG. By default the kernel also kills the process with SIGXFSZ (`inode_newsize_ok`
-/// of fs/attr.c, `generic_write_check_limits` of fs/read_write.c), whatever program it is.
+/// Runs `work` with the signal SIGXFSZ suppressed: writing a file beyond the limit of file sizes
+/// (`ulimit -f`, RLIMIT_FSIZE) is then only an error, EFBIG. By default the kernel also kills the
+/// process with SIGXFSZ (`inode_newsize_ok` of fs/attr.c, `generic_write_check_limits` of
+/// fs/read_write.c), whatever program it is.
 pub fn without_size_signal<T>(work: impl FnOnce() -> T) -> T {
     const AT_ONCE: libc::timespec = libc::timespec {
         tv_sec: 0,

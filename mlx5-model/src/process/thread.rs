@@ -25,8 +25,8 @@ pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     started.map(drop)
 }
 
-/// Pins the calling thread to a CPU, or allows all CPUs. A thread inherits its creator's CPUs, and
-/// the NIC's thread must not share the core that its program has pinned itself to.
+/// Pins the calling thread to a CPU, or allows all CPUs for `None`. A thread inherits its creator's
+/// CPUs, and the NIC's thread must not share the core that its program has pinned itself to.
 pub fn pin(cpu: Option<usize>) {
     // SAFETY: a CPU set is plain bits, for which zero is a valid value; CPU_SET checks its bounds;
     // the kernel copies the set.
@@ -42,7 +42,7 @@ pub fn pin(cpu: Option<usize>) {
     }
 }
 
-/// Maximum number of descriptors that [`sleep`] waits for; each port of a device has one.
+/// Maximum number of descriptors that [`sleep`] can wait for; each port of a device has one.
 pub const MAX_FDS: usize = 4;
 
 /// Makes the calling thread sleep for at most `ns` nanoseconds, until one of the descriptors is

@@ -10,8 +10,8 @@ use super::fault::Fault;
 
 /// Maximum number of ports of a modelled device.
 pub const MAX_PORTS: usize = 2;
-/// Entries of a port's GID table outside switchdev mode: two of the link-local address and two of
-/// the IPv4 address, each as RoCE v1 and v2.
+/// Number of entries in a port's GID table outside switchdev mode: two of the link-local address
+/// and two of the IPv4 address, each as RoCE v1 and v2.
 pub const GIDS: usize = 4;
 
 /// Link rates of a port in Gbit/s. Each has the link width and lane speed that the driver reports
@@ -31,8 +31,8 @@ pub const RATES: [(u32, u8, u8, &str); 7] = [
 pub struct Settings {
     /// Modelled devices `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
     pub devices: Vec<DeviceSettings>,
-    /// `true` if the process's own Linux capabilities are required (`caps=process`), `false` if all
-    /// are granted.
+    /// `true` if commands require the process's own Linux capabilities (`caps=process`), `false` if
+    /// all are granted.
     pub enforce_caps: bool,
     pub debug: bool,
 }
@@ -60,7 +60,7 @@ pub struct DeviceTopology {
     pub vfs: u32,
     /// Set when the device bonds several physical ports (RoCE LAG).
     pub lag: bool,
-    /// Set when the device is named by its PCI address.
+    /// Set when the device is named by its PCI address, as `roceP5555p1s0`.
     pub has_persistent_name: bool,
     /// Set when RDMA netlink reports the netdevs of the device's ports.
     pub rdma_netlink: bool,
@@ -88,15 +88,16 @@ pub struct PortSettings {
     pub rx_all: bool,
     /// Set when the port drops frames that are longer than its MTU allows.
     pub enforces_mtu: bool,
-    /// File whose existence starts the port's pcap or synth wire.
+    /// File whose existence starts the port's pcap or synth wire; `None`: the wire does not wait
+    /// for a file.
     pub gate: Option<PathBuf>,
     /// Port name of the port's virtual netdev on an e-switch in switchdev mode.
     pub eswitch_port: Option<String>,
     pub bond: Option<String>,
 }
 
-/// Capabilities of a device; commands that request more are refused. The table `keys` describes
-/// each field and has the values of a ConnectX-5 as defaults.
+/// Capabilities of a modelled device; commands that request more are refused. The table `keys`
+/// describes each field and has the values of a ConnectX-5 as defaults.
 #[derive(Debug, Clone, Default)]
 pub struct NicCaps {
     pub scatter_fcs: bool,
@@ -151,21 +152,21 @@ pub struct NicCaps {
 /// read there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WrongCqeField {
-    /// No wrong field of a striding WQ's CQEs.
+    /// Wrong CQE field: none, all fields of a striding WQ's CQEs are correct.
     #[default]
     None,
-    /// `wqe_counter` is the WQE's counter, not the frame's first stride.
+    /// Wrong CQE field: `wqe_counter` is the WQE's counter, not the frame's first stride.
     WqeCounter,
-    /// The number of strides in `byte_cnt` is one too many.
+    /// Wrong CQE field: the number of strides in `byte_cnt` is one too many.
     Strides,
-    /// `wqe_id` is the next WQE's.
+    /// Wrong CQE field: `wqe_id` is the next WQE's.
     WqeId,
-    /// The length in `byte_cnt` is 4 bytes too many.
+    /// Wrong CQE field: the length in `byte_cnt` is 4 bytes too many.
     ByteCount,
 }
 
 impl WrongCqeField {
-    /// Parses the value of `wrong_striding_cqe`.
+    /// Parses the value of the setting `wrong_striding_cqe`.
     pub fn parse(value: &str) -> Option<Self> {
         Some(match value {
             "none" => Self::None,
@@ -179,7 +180,8 @@ impl WrongCqeField {
 }
 
 impl PortSettings {
-    /// Returns the entry of [`RATES`] for the port's link rate.
+    /// Returns the entry of [`RATES`] for the port's link rate: Gbit/s, link width, lane speed and
+    /// sysfs text.
     pub fn rate(&self) -> (u32, u8, u8, &'static str) {
         let known = RATES.into_iter().find(|rate| rate.0 == self.rate_gbps);
         known.unwrap_or(RATES[5])

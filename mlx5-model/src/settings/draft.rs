@@ -9,7 +9,7 @@ use super::error::ModelSettingsError;
 use super::fault::Fault;
 use super::value::mac;
 
-/// Settings of a port before defaults complete them.
+/// Settings of a port as the keys gave them, before defaults complete them.
 #[derive(Debug, Clone, Default)]
 pub struct PortDraft {
     pub wire: Option<String>,
@@ -25,7 +25,7 @@ pub struct PortDraft {
     pub bond: Option<String>,
 }
 
-/// Settings of a device before defaults complete them.
+/// Settings of a device as the keys gave them, before defaults complete them.
 #[derive(Debug, Default)]
 pub struct DeviceDraft {
     pub ports: usize,
@@ -38,8 +38,8 @@ pub struct DeviceDraft {
 }
 
 impl DeviceDraft {
-    /// Completes the settings of device `index`. Fails if a port has no valid wire or a fault names
-    /// a missing port.
+    /// Completes the settings of the device with number `index`. Fails if a port has no valid wire
+    /// or a fault names a missing port.
     pub fn finish(self, index: usize) -> Result<DeviceSettings, ModelSettingsError> {
         let ports = self
             .port
@@ -78,8 +78,8 @@ impl DeviceDraft {
 }
 
 impl PortDraft {
-    /// Completes the settings of port `port` (from 1). MAC address and MTU default to those of the
-    /// network interface under the port.
+    /// Completes the settings of port number `port` (from 1). MAC address and MTU default to those
+    /// of the network interface under the port.
     fn finish(self, device: usize, port: usize) -> Result<PortSettings, ModelSettingsError> {
         let text = self
             .wire

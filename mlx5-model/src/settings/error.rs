@@ -97,7 +97,7 @@ pub enum ModelValueError {
     Fault(#[from] FaultSyntaxError),
 }
 
-/// Invalid text of a fault; it quotes the wrong part and states what is valid.
+/// Invalid text of a fault; the error quotes the wrong part and states the valid form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultSyntaxError {

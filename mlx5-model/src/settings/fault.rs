@@ -26,7 +26,7 @@ pub enum Effect {
     /// Fault that invalidates the memory keys of a WQ: its next frame completes with a local
     /// protection error.
     BadLkey(u32),
-    /// Fault that damages a WQ's next frame on the wire: its FCS is wrong.
+    /// Fault that damages a WQ's next frame on the wire, so that its FCS is wrong.
     BadFcs(u32),
     CqOverrun(u32),
     /// Fault that takes the port's link down until the end of the fault.
@@ -64,11 +64,12 @@ pub enum FaultEnd {
 /// Trigger of an injected fault, counted on the fault's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// The injected fault is due after its port has received this number of frames.
+    /// Trigger: the fault is due after its port has received this number of frames.
     Frames(u64),
-    /// The fault is due this number of nanoseconds after the port's first flow rule was installed.
+    /// Trigger: the fault is due this number of nanoseconds after its port's first flow rule was
+    /// installed.
     Ns(u64),
-    /// The injected fault is due when this file exists.
+    /// Trigger: the fault is due when this file exists.
     File(&'static Path),
 }
 
@@ -94,7 +95,7 @@ impl Fault {
 }
 
 /// Parses the faults of a device, separated by `;`. An error quotes the wrong part of the text and
-/// states what is valid.
+/// states the valid form.
 pub fn parse(value: &str) -> Result<Vec<Fault>, FaultSyntaxError> {
     value
         .split(';')
@@ -141,8 +142,8 @@ fn parse_one(text: &str) -> Result<Fault, FaultSyntaxError> {
     })
 }
 
-/// Returns a path that is never freed: the settings are parsed once and used until the process
-/// ends.
+/// Returns `text` as a path that is never freed: the settings are parsed once and used until the
+/// process ends.
 fn static_path(text: &str) -> &'static Path {
     Path::new(Box::leak(Box::<str>::from(text)))
 }
@@ -161,7 +162,7 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(
     })
 }
 
-/// The `k=v` options of a fault's text, each of which may be given once.
+/// Options `NAME=VALUE` of a fault's text, each of which may be given once.
 struct FaultOptions<'a> {
     kind: &'a str,
     given: Vec<(&'a str, &'a str)>,

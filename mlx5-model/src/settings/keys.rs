@@ -9,10 +9,11 @@ use super::error::ModelValueError;
 use super::fault;
 use super::value::{boolean, interface_name, mac, mask, number, within};
 
-/// Result of storing the value of a setting.
+/// Result of storing the value of a setting in the draft of a device or port.
 type Stored = Result<(), ModelValueError>;
 
-/// Scope that a setting key applies to, with the function that stores its value.
+/// Scope that a setting key applies to (model, device or port), with the function that stores its
+/// value.
 pub enum KeyScope {
     Model(fn(&mut Settings, &str) -> Stored),
     Device(fn(&mut DeviceDraft, &str) -> Stored),
@@ -36,7 +37,8 @@ macro_rules! keys {
     };
 }
 
-/// Declares a setting key. A `Flag` or a `Count` stores the field of [`super::NicCaps`] of its name.
+/// Declares a setting key. A `Flag` or a `Count` stores the field of [`super::NicCaps`] that has
+/// the key's name.
 macro_rules! key {
     (Flag $name:ident = $default:literal; $meaning:literal) => {
         key!(Device $name: "true, false"; default stringify!($default); $meaning;

@@ -21,7 +21,8 @@ pub use error::ModelSettingsError;
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();
 
-/// Stores the model's settings for this process. Later calls return the settings of the first one.
+/// Stores the model's settings for this process and returns them. Later calls return the settings
+/// of the first one.
 pub fn set(settings: Settings) -> &'static Settings {
     GLOBAL.get_or_init(|| settings)
 }

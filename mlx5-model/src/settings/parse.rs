@@ -156,7 +156,8 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// Parses the value of a settings line and stores it in every draft that the prefix selects.
+    /// Parses the value of a settings line and stores it in the draft of every device or port that
+    /// the key's prefix selects.
     fn apply(
         &self,
         settings: &mut Settings,

@@ -58,7 +58,8 @@ pub fn mac(value: &str) -> Result<[u8; 6], ModelValueError> {
     }
 }
 
-/// Checks that `value` can name a network interface: 1 to 15 bytes, without slash and white space.
+/// Checks that `value` can name a network interface (1 to 15 bytes, without slash and white space),
+/// and returns it.
 pub fn interface_name(value: &str) -> Result<String, ModelValueError> {
     let fits = (1..16).contains(&value.len())
         && value != "."

@@ -51,7 +51,7 @@ pub struct ParsedSpecs {
     pub multicast_only: bool,
 }
 
-/// State of the flow spec parser for one layer of headers.
+/// State of the flow spec parser for one layer of headers, outer or inner.
 #[derive(Default)]
 struct LayerSpecs {
     ethertype: Option<(u16, u16)>,
@@ -60,8 +60,8 @@ struct LayerSpecs {
 }
 
 impl LayerSpecs {
-    /// Records the protocol of a flow spec. Fails with `EINVAL` if another spec matches a different
-    /// protocol.
+    /// Records the IP protocol that a flow spec matches. Fails with `EINVAL` if another spec of the
+    /// layer matches a different protocol.
     fn protocol(&mut self, mask: u8, value: u8) -> Result<(), Errno> {
         match self.protocol {
             _ if mask == 0 => Ok(()),
@@ -73,8 +73,8 @@ impl LayerSpecs {
         }
     }
 
-    /// Checks the EtherType of an Ethernet spec as `is_valid_ethertype` of the driver does: next to
-    /// an IP spec it must be that spec's EtherType or MPLS.
+    /// Checks the EtherType of an Ethernet flow spec as `is_valid_ethertype` of the driver does:
+    /// next to an IP spec it must be that spec's EtherType or MPLS.
     fn check_ethertype(&self) -> Result<(), Errno> {
         let (Some((mask, value)), Some(ip)) = (self.ethertype, self.ip) else {
             return Ok(());
@@ -192,7 +192,8 @@ pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs
     Ok(parsed)
 }
 
-/// Returns `true` for a flow rule that `flow_is_multicast_only` of the driver accepts.
+/// Returns `true` if a rule with this first flow spec matches only group addresses
+/// (`flow_is_multicast_only` of the driver).
 fn is_multicast_only(spec: u32, body: &[u8]) -> bool {
     match spec {
         spec_type::ETH => SpecFilter::<16>::read(body)
@@ -233,7 +234,8 @@ fn action(spec: u32, body: &[u8], parsed: &mut ParsedSpecs) -> Result<(), Errno>
     }
 }
 
-/// Parses the filter of one flow spec; its meaning may depend on the spec before it.
+/// Parses the filter of one flow spec, whose meaning may depend on the spec before it, and adds it
+/// to the rule's match.
 fn filter(
     [previous, spec]: [u32; 2],
     body: &[u8],
@@ -273,7 +275,8 @@ fn filter(
     }
 }
 
-/// Parses `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
+/// Parses the filter of an Ethernet flow spec (`ib_uverbs_flow_eth_filter`): destination, source,
+/// EtherType, TCI.
 fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
     let filter = SpecFilter::<16>::read(body)?;
     layer.compare(Field::L2(0), filter.field(0, 6)?, 6);
@@ -291,7 +294,8 @@ fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Resu
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_ipv4_filter`: source, destination, protocol, TOS, TTL, flags.
+/// Parses the filter of an IPv4 flow spec (`ib_uverbs_flow_ipv4_filter`): source, destination,
+/// protocol, TOS, TTL, flags.
 fn ipv4(
     body: &[u8],
     layer: &mut LayerMatch,
@@ -309,8 +313,8 @@ fn ipv4(
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_ipv6_filter`: source, destination, flow label, next header, traffic
-/// class, hop limit.
+/// Parses the filter of an IPv6 flow spec (`ib_uverbs_flow_ipv6_filter`): source, destination, flow
+/// label, next header, traffic class, hop limit.
 fn ipv6(
     body: &[u8],
     layer: &mut LayerMatch,
@@ -349,7 +353,8 @@ fn ip_protocol(layer: &mut LayerMatch, (value, mask): (u64, u64), caps: MatchCap
     }
 }
 
-/// Returns the frame kind of frames with this transport protocol, if there is such a kind.
+/// Returns the frame kind of frames with this transport protocol; `None` if no frame kind stands
+/// for it.
 fn transport(protocol: u8) -> Option<u32> {
     match protocol {
         PROTOCOL_TCP => Some(kind::TCP),
@@ -358,7 +363,8 @@ fn transport(protocol: u8) -> Option<u32> {
     }
 }
 
-/// Parses `ib_uverbs_flow_tcp_udp_filter`: destination port, source port.
+/// Parses the filter of a TCP or UDP flow spec (`ib_uverbs_flow_tcp_udp_filter`): destination port,
+/// source port.
 fn ports(
     body: &[u8],
     layer: &mut LayerMatch,
@@ -378,7 +384,7 @@ fn ports(
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_tunnel_filter`: the VXLAN network identifier.
+/// Parses the filter of a VXLAN flow spec (`ib_uverbs_flow_tunnel_filter`): the network identifier.
 fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     let filter = SpecFilter::<4>::read(body)?;
     let (value, mask) = filter.numbers(0, 4);
@@ -388,7 +394,8 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_gre_filter`: flags and version, protocol, GRE key.
+/// Parses the filter of a GRE flow spec (`ib_uverbs_flow_gre_filter`): flags and version, protocol,
+/// key.
 fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     let filter = SpecFilter::<8>::read(body)?;
     refuse_if(filter.mask[..2] != [0, 0], libc::EOPNOTSUPP)?;
@@ -399,8 +406,8 @@ fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no
-/// protocol: without a mask it matches everything.
+/// Parses the filter of an ESP flow spec (`ib_uverbs_flow_spec_esp_filter`): SPI, sequence number.
+/// As in the driver, it implies no protocol: without a mask it matches everything.
 fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = SpecFilter::<8>::read(body)?;
     filter.unsupported_from(4)?;
@@ -413,8 +420,8 @@ fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_mpls_filter`: label, traffic class, bottom of stack and time to live in
-/// one word.
+/// Parses the filter of an MPLS flow spec (`ib_uverbs_flow_mpls_filter`): label, traffic class,
+/// bottom of stack and time to live in one word.
 fn mpls(body: &[u8], over: MplsOver, layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = SpecFilter::<4>::read(body)?;
     filter.unsupported_from(if caps.mpls { 4 } else { 0 })?;
@@ -627,8 +634,8 @@ pub(super) mod tests {
         assert!(!takes(&[spi(0xff)], &fragment));
     }
 
-    /// The driver builds one match from both, so they take the same frames whether or not the NIC
-    /// matches fragments.
+    /// Checks that a transport spec without ports and an IP spec with the protocol give one match,
+    /// as in the driver: they take the same frames whether or not the NIC matches fragments.
     #[test]
     fn a_transport_spec_without_ports_equals_an_ip_protocol() {
         let (mut value, mut mask) = ([0; 12], [0; 12]);

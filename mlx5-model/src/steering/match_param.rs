@@ -57,9 +57,9 @@ mod misc {
 /// Match that the criteria and values of a flow matcher define.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParsedMatch {
-    /// Fields of a frame that the flow rule matches.
+    /// Fields of a frame that the flow matcher's rule matches.
     pub rule: Match,
-    /// Set when the flow rule matches only group addresses.
+    /// Set when the flow matcher's rule matches only group addresses.
     pub multicast_only: bool,
 }
 
@@ -111,8 +111,8 @@ pub fn parse(
     })
 }
 
-/// One section of the match criteria's mask and value. Fields that were read are cleared in the
-/// mask.
+/// One section of 64 bytes of a flow matcher's mask and value. Fields that were read are cleared in
+/// the mask.
 struct CriteriaSection {
     mask: [u8; SECTION],
     value: [u8; SECTION],
@@ -133,7 +133,7 @@ impl CriteriaSection {
         }
     }
 
-    /// Reads value and mask of a field of the match criteria, and clears its mask.
+    /// Reads value and mask of a field of the match criteria, and clears the field's mask.
     fn take(&mut self, (first, bits): (usize, usize)) -> (u64, u64) {
         let (mut value, mut mask) = (0, 0);
         for bit in first..first + bits {
@@ -145,7 +145,8 @@ impl CriteriaSection {
         (value, mask)
     }
 
-    /// Fails with `EINVAL` if a bit of the match criteria's mask was not read.
+    /// Checks that every masked bit of the section was read as a known field. Fails with `EINVAL`
+    /// otherwise.
     fn finish(&self) -> Result<(), Errno> {
         if self.mask == [0; SECTION] {
             Ok(())
@@ -154,8 +155,8 @@ impl CriteriaSection {
         }
     }
 
-    /// Returns `true` for a multicast flow rule: `raw_fs_is_multicast` of the driver, which reads
-    /// an IPv4 address whatever the version.
+    /// Returns `true` if the section makes a flow rule a multicast rule: `raw_fs_is_multicast` of
+    /// the driver, which reads an IPv4 address whatever the IP version.
     fn is_multicast(&self) -> bool {
         let (dmac, ipv4) = (layer::DMAC.0 / 8, layer::DESTINATION[1].0 / 8 + 4);
         let group = |bytes: &[u8; SECTION]| bytes[dmac] & 1 != 0;
@@ -248,7 +249,7 @@ mod tests {
     use crate::steering::flow_spec::tests::{ALL, NOTHING};
     use wqcap_rss::FrameClass;
 
-    /// Builder of criteria and values, field by field.
+    /// Builder of a flow matcher's criteria and values in tests, field by field.
     #[derive(Default)]
     struct Criteria {
         mask: Vec<u8>,

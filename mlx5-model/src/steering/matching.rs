@@ -28,7 +28,8 @@ pub struct MatchCaps {
 }
 
 impl MatchCaps {
-    /// Returns the field of a frame that a flow rule with an IP protocol compares.
+    /// Returns the frame field that a flow rule with an IP protocol compares, with or without
+    /// fragments.
     pub fn ip_protocol(self) -> Field {
         if self.fragment_protocol {
             Field::IpProtocol
@@ -76,7 +77,7 @@ pub enum Field {
     Mpls(MplsOver),
     /// Security parameters index of ESP; without ESP the flow rule does not match.
     Spi,
-    /// Network identifier of the VXLAN header.
+    /// Network identifier (VNI) of the VXLAN header.
     Vni,
     /// Protocol type field of the GRE header.
     GreProtocol,
@@ -95,7 +96,7 @@ pub enum MplsOver {
     Udp,
 }
 
-/// Comparison of a number in a frame with a value under a mask.
+/// Comparison of a field of a frame with a value under a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Compare {
     field: Field,
@@ -112,7 +113,7 @@ pub struct LayerMatch {
 }
 
 impl LayerMatch {
-    /// Adds a comparison of a field to a rule's match, unless its mask is zero.
+    /// Adds a comparison of a frame's field to the layer's match, unless the mask is zero.
     pub fn push(&mut self, field: Field, (value, mask): (u64, u64)) {
         if mask != 0 {
             let value = value & mask;
@@ -120,7 +121,8 @@ impl LayerMatch {
         }
     }
 
-    /// Adds a comparison of the `len` highest of eight bytes of a field to a rule's match.
+    /// Adds a comparison of the `len` highest bytes of an eight-byte field of a frame to the
+    /// layer's match.
     pub fn compare(&mut self, field: Field, (value, mask): (u64, u64), len: u32) {
         let shift = 64 - 8 * len;
         self.push(field, (value << shift, mask << shift));
@@ -183,7 +185,8 @@ impl Compare {
     }
 }
 
-/// Returns the frame's first MPLS label stack entry or the SPI of ESP.
+/// Returns the first entry of the frame's MPLS label stack or the SPI of its ESP header; `None` if
+/// it has none.
 #[cold]
 fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
     let (bytes, class) = (frame.bytes, frame.class);
@@ -231,7 +234,7 @@ fn ip_number(field: Field, header: &[u8], version: L3) -> u64 {
     }
 }
 
-/// Returns a field of a tunnel's header; `None` if the tunnel has no such field.
+/// Returns a field of a VXLAN or GRE header; `None` if the tunnel has no such field.
 fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
     match (field, tunnel) {
         (Field::Vni, Tunnel::Vxlan { vni }) => Some(u64::from(vni)),
@@ -241,7 +244,8 @@ fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
     }
 }
 
-/// Reads eight bytes of a frame at `at` as a number; bytes beyond the end of the frame are zero.
+/// Reads the eight bytes of a frame at offset `at` as a number; bytes beyond the end of the frame
+/// are zero.
 #[inline]
 fn eight(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or(&[]);
@@ -278,14 +282,14 @@ impl Match {
         }
     }
 
-    /// Sorts the comparisons of a match, so that equal flow rules compare as equal.
+    /// Sorts the comparisons of the flow rule's match, so that equal rules compare as equal.
     pub fn normalize(&mut self) {
         self.outer.normalize();
         self.inner.normalize();
         self.tunnel.normalize();
     }
 
-    /// Returns the frame kinds, if the flow rule matches nothing else.
+    /// Returns the frame kinds that the flow rule matches; `None` if it also compares fields.
     pub fn only_kinds(&self) -> Option<u32> {
         let only = self.outer.compares.is_empty() && !self.has_tunnel_match();
         only.then_some(self.outer.kinds)

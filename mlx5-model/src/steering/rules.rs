@@ -43,7 +43,8 @@ pub enum FastMatch {
     Undecided,
 }
 
-/// Entry of the flow steering's fast path: it matches only frame kinds and has one destination.
+/// Entry of the flow steering's fast path: a flow rule that matches only frame kinds and has one
+/// destination.
 #[derive(Debug, Clone, Copy)]
 struct FastEntry {
     kinds: u32,
@@ -56,10 +57,11 @@ struct FastEntry {
 pub struct NicSteering {
     sniffers: Vec<(Destination, u32)>,
     tables: Vec<FlowTable>,
-    /// Leading flow table entries in order, as far as the fast path can match them. For a capture
-    /// that spreads all traffic these are all rules.
+    /// Fast path's copies of the leading flow table entries in order, as far as they match only
+    /// frame kinds. For a capture that spreads all traffic these are all rules.
     fast: Vec<FastEntry>,
-    /// Set when `fast` contains all flow rules.
+    /// Set when `fast` contains all flow rules, so that a frame without an entry there matches no
+    /// rule.
     all_fast: bool,
     /// MAC address of the port itself; the host's stack takes the frames to this address.
     mac: [u8; 6],
@@ -165,7 +167,8 @@ impl NicSteering {
         }
     }
 
-    /// Decides to which queues a received frame goes, and fills `targets` with them.
+    /// Decides to which receive queues a received frame goes, and fills `targets` with them.
+    /// Returns the decision.
     pub fn resolve(
         &self,
         frame: &ParsedFrame<'_>,
@@ -211,7 +214,8 @@ impl NicSteering {
         verdict
     }
 
-    /// Fills `targets` with the queues for a sent frame, which only sniffer rules see.
+    /// Fills `targets` with the receive queues of sniffer rules, the only rules that see a frame
+    /// that the host sends.
     pub fn resolve_sent(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>, targets: &mut Targets) {
         targets.clear();
         if self.sniffs_roce_only && !is_roce(frame.bytes) {
@@ -222,8 +226,8 @@ impl NicSteering {
         }
     }
 
-    /// Returns `true` if the driver's own flow rules pass the frame to the netdev: frames to its
-    /// address and broadcasts.
+    /// Returns `true` if the driver's own flow rules pass the frame to the host's stack: frames to
+    /// the port's MAC address and broadcasts.
     pub fn host_takes(&self, frame: &ParsedFrame<'_>) -> bool {
         frame
             .bytes

@@ -10,9 +10,9 @@ use super::matching::Match;
 /// Destination of a flow rule's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
-    /// A queue that the hash and indirection table of an RSS QP select.
+    /// Frames go to a queue that the hash and indirection table of an RSS QP select.
     Tir(Index),
-    /// A RAW_PACKET QP's own receive queue.
+    /// Frames go to a RAW_PACKET QP's own receive queue.
     Rq(Index),
 }
 
@@ -48,7 +48,8 @@ impl TableId {
 pub enum Fate {
     Forward(Destination),
     Drop,
-    /// Pass the rule's frames to the host's stack and to the flow tables behind it.
+    /// Pass the rule's frames to the host's stack, and to ALL_DEFAULT and MC_DEFAULT rules if the
+    /// stack does not take them.
     Host,
 }
 
@@ -66,13 +67,13 @@ pub struct FlowTableEntry {
     pub rule: Match,
     pub drop: bool,
     pub tag: Option<u32>,
-    /// Destinations of the flow table entry, each with the number of its rules.
+    /// Destinations of the flow table entry, each with the number of rules that share it.
     pub to: Vec<(Destination, u32)>,
     /// Number of rules of the flow table entry that drop frames.
     drops: u32,
     /// Number of rules of the flow table entry that pass frames to the host's stack.
     pub host: u32,
-    /// Flow counters of the flow table entry, each with the number of its rules.
+    /// Flow counters of the flow table entry, each with the number of rules that share them.
     pub counters: Vec<(Index, u32)>,
 }
 
@@ -90,8 +91,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Adds a rule to the flow table. Fails with `EEXIST` if one of the rule and the entry with the
-    /// same match drops and the other forwards, or if they have different explicit tags.
+    /// Adds a rule to the flow table. Fails with `EEXIST` if the rule and the existing entry with
+    /// the same match differ in whether they drop, or have different explicit tags.
     pub fn add(&mut self, rule: &Match, action: FlowAction) -> Result<(), Errno> {
         let drop = action.fate == Fate::Drop;
         let at = match self.entries.iter().position(|entry| entry.rule == *rule) {
@@ -149,7 +150,7 @@ impl FlowTable {
     }
 }
 
-/// Counts one more use of `one` in a flow table entry's list of numbers of uses.
+/// Adds 1 to the number of rules that use `one` in a flow table entry's list.
 pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     match list.iter_mut().find(|(known, _)| *known == one) {
         Some((_, times)) => *times += 1,
@@ -157,8 +158,8 @@ pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     }
 }
 
-/// Counts one use less of `one` in a flow table entry's list of numbers of uses; removes `one` from
-/// the list at zero.
+/// Subtracts 1 from the number of rules that use `one` in a flow table entry's list; removes `one`
+/// from the list at zero.
 pub fn remove_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     for (_, times) in list.iter_mut().filter(|(known, _)| *known == one) {
         *times = times.saturating_sub(1);

@@ -4,10 +4,10 @@ use crate::handles::Index;
 
 use super::tir::RssResult;
 
-/// Maximum number of receive queues that a frame goes to; further duplicates are not made.
+/// Maximum number of receive queues that one frame goes to; further copies are not made.
 const MAX_TARGETS: usize = 32;
 
-/// Receive queue that a frame goes to, with its flow tag.
+/// Receive queue that a frame goes to, with the flow tag of its CQE.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Target {
     /// Receive queue that the frame goes to, and the hash that selected it.
@@ -16,7 +16,8 @@ pub struct Target {
     pub tag: u32,
 }
 
-/// Receive queues that a frame goes to, and flow counters that count it when it is delivered.
+/// Receive queues that a frame goes to, and flow counters that count the frame when it is
+/// delivered.
 pub struct Targets {
     queues: Vec<Target>,
     counters: Vec<Index>,
@@ -42,13 +43,13 @@ impl Targets {
         self.queues.is_empty()
     }
 
-    /// Returns the flow counters of the entries that match the frame.
+    /// Returns the flow counters of the flow table entries that match the frame.
     #[inline]
     pub fn counters(&self) -> &[Index] {
         &self.counters
     }
 
-    /// Makes `target` the only receive queue to which the frame goes.
+    /// Makes `target` the only receive queue that the frame goes to.
     pub fn set(&mut self, target: Target) {
         self.clear();
         self.push(target);

@@ -11,7 +11,7 @@ use crate::handles::Index;
 
 use super::tunnel::InnerFrame;
 
-/// Header fields that a TIR hashes in frames of one kind.
+/// Header fields that a TIR hashes in frames of one kind, such as TCP over IPv4.
 #[derive(Clone, Copy)]
 struct HashInput {
     selection: Selection,
@@ -19,9 +19,9 @@ struct HashInput {
     hash_type: u8,
 }
 
-/// A transport interface receive object (PRM "TIR").
+/// Transport interface receive object (PRM "TIR"): hash and indirection table of an RSS QP.
 pub struct Tir {
-    /// RSS hash function, shared by all QPs with the same key.
+    /// RSS hash function (Toeplitz), shared by all QPs with the same key.
     toeplitz: Arc<Toeplitz>,
     /// Header fields that RSS hashes, by network layer and transport.
     hashed: [[Option<HashInput>; 3]; 3],

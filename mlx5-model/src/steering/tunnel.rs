@@ -28,7 +28,7 @@ pub enum Tunnel {
     Ip,
 }
 
-/// A GRE header (RFC 2784, RFC 2890) and the bytes behind it.
+/// Parsed GRE header (RFC 2784, RFC 2890) and the bytes behind it.
 pub struct GreHeader<'f> {
     /// EtherType of the GRE payload.
     pub protocol: u16,
@@ -74,7 +74,8 @@ pub struct InnerFrame {
 }
 
 impl InnerFrame {
-    /// Parses the inner headers of a tunnelled frame; `None` if the frame is not a tunnel's.
+    /// Parses the inner headers of a tunnelled frame; `None` if the frame is not VXLAN, GRE or IP
+    /// in IP.
     pub fn parse(frame: &ParsedFrame<'_>) -> Option<Self> {
         let behind = frame.bytes.get(usize::from(frame.class.l4_offset)..)?;
         if frame.class.l4 == L4::Udp {

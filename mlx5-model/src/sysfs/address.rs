@@ -11,7 +11,7 @@ pub fn pci_address(device: usize) -> String {
     format!("{PCI_DOMAIN}:{:02x}:00.0", device + 1)
 }
 
-/// Returns the modelled device that has this PCI address.
+/// Returns the number of the modelled device that has this PCI address.
 pub fn device_at(address: &str) -> Option<usize> {
     let bus = address.strip_prefix(PCI_DOMAIN)?.strip_prefix(':')?;
     let bus = usize::from_str_radix(bus.strip_suffix(":00.0")?, 16).ok()?;
@@ -24,7 +24,7 @@ pub fn virtual_ifindex(device: usize, port: u8) -> u32 {
     0x15b3_0000 + device as u32 * 16 + u32::from(port)
 }
 
-/// Returns device and port of the virtual network interface with this name.
+/// Returns the device number and the port of the virtual network interface with this name.
 pub fn virtual_netdev(name: &str) -> Option<(usize, u8)> {
     let mut devices = settings::global().devices.iter().enumerate();
     devices.find_map(|(device, settings)| {

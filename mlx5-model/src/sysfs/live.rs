@@ -27,8 +27,9 @@ const LINK_FILES: [(&str, &str, &str); 4] = [
     ("operstate", "up\n", "down\n"),
 ];
 
-/// Returns `true` if a run directory's file of this name may have a value that changes. It decides
-/// cheaply whether an open is examined further, and may be wrong only by returning `true`.
+/// Returns `true` if a run directory's file of this name may have a value that changes. The check
+/// is cheap; opens that it selects are examined further, and it may be wrong only by returning
+/// `true`.
 pub fn may_be_live(name: &str) -> bool {
     LINK_FILES.iter().any(|(file, ..)| *file == name)
         || FILES.iter().any(|(_, file, _)| *file == name)

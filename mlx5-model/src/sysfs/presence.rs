@@ -8,17 +8,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Directory for the links of hidden devices, below the run directory.
+/// Directory below the run directory to which the links of hidden devices are moved.
 const ASIDE: &str = "away";
 
 static DIR: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the run directory whose device links are moved.
+/// Stores the run directory in which the links of devices are moved.
 pub fn attach(dir: &Path) {
     let _ = DIR.set(dir.to_owned());
 }
 
-/// Shows or hides the links of device `index` in the run directory.
+/// Shows or hides the device with number `index` by moving its links in the run directory.
 pub fn set(index: usize, name: &str, present: bool) {
     if let Some(dir) = DIR.get() {
         let aside = dir.join(ASIDE);

@@ -43,7 +43,7 @@ pub fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Run directory that cannot be created.
+/// Error of creating a run directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot create the run directory {}: {source}{}", dir.display(), remedy(source))]
 pub struct RunDirError {
@@ -51,7 +51,7 @@ pub struct RunDirError {
     source: io::Error,
 }
 
-/// Creates a run directory and calls `fill` to write the tree into it.
+/// Creates a run directory and calls `fill` to write the device files into it.
 pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, RunDirError> {
     let base = base();
     sweep(&base);
@@ -89,7 +89,7 @@ pub fn join(dir: &Path) -> io::Result<()> {
     File::create(member(dir)).map(drop)
 }
 
-/// Unregisters this process from the run directory, which the last member removes.
+/// Unregisters this process from the run directory; the last member removes the directory.
 pub fn leave(dir: &Path) {
     // A child that never joined (vfork, a bare clone) is not a member.
     if fs::remove_file(member(dir)).is_ok() && !has_members(dir) {
@@ -101,9 +101,9 @@ fn member(dir: &Path) -> PathBuf {
     dir.join(MEMBERS).join(std::process::id().to_string())
 }
 
-/// Returns the directory for run directories, in memory if possible. The tree has some hundred
-/// files, which every program writes at its start and removes at its end. A file system on a disk
-/// may need longer to find inodes for them than the program runs.
+/// Returns the directory in which run directories are created, in memory if possible. A run
+/// directory has some hundred files, which every program writes at its start and removes at its
+/// end. A file system on a disk may need longer to find inodes for them than the program runs.
 fn base() -> PathBuf {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     if let Some(dir) = own.filter(|dir| dir.is_absolute() && dir.is_dir()) {

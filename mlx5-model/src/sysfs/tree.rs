@@ -100,12 +100,13 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the modelled device's directory, relative to the root of the tree.
+/// Returns the modelled device's directory, relative to the run directory's root.
 fn device_dir(number: usize) -> String {
     format!("sys/devices/pci{PCI_DOMAIN}:00/{}", pci_address(number))
 }
 
-/// Returns a link to the modelled device's directory, relative to the directory of a class.
+/// Returns the target of a link to the modelled device's directory, relative to the directory of a
+/// class in sysfs.
 fn class_link(dir: &str) -> String {
     format!("../../{}", dir.trim_start_matches("sys/"))
 }
@@ -276,7 +277,7 @@ fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Re
     )
 }
 
-/// Writes the files of debugfs: of delay drop, drivers/infiniband/hw/mlx5/main.c
+/// Writes the device's files of debugfs: of delay drop, drivers/infiniband/hw/mlx5/main.c
 /// (`delay_drop_debugfs_init`); of an active LAG, mlx5/core/lag/debugfs.c
 /// (`mlx5_ldev_add_debugfs`).
 fn debug(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
@@ -439,8 +440,8 @@ fn netdev(
     tree.link(&format!("sys/class/net/{}", port.ifname), &class_link(&dir))
 }
 
-/// Writes a virtual netdev's e-switch port and bond: Documentation/networking/switchdev.rst,
-/// drivers/net/bonding/bond_sysfs.c.
+/// Writes the sysfs files of a virtual netdev's e-switch port and bond:
+/// Documentation/networking/switchdev.rst, drivers/net/bonding/bond_sysfs.c.
 fn memberships(
     tree: &mut Tree,
     dir: &str,

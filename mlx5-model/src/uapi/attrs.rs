@@ -13,23 +13,24 @@ use crate::process::{Errno, refuse_if};
 /// Kind of an ioctl attribute (`enum uverbs_attr_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttrKind {
-    /// Attribute for an object that the ioctl method creates; the object's handle is written to the
+    /// Ioctl attribute for an object that the method creates; the object's handle is written to the
     /// attribute.
     New,
-    /// Attribute with the handle of an existing verbs object.
+    /// Ioctl attribute with the handle of an existing verbs object.
     Object,
-    /// Attribute with the handle of an object that the device cannot create: it is never found.
+    /// Ioctl attribute with the handle of an object that the device cannot create; the lookup
+    /// always fails with `ENOENT`.
     Unknown,
-    /// Attribute with data of a minimum and a maximum number of bytes. Up to eight bytes are in the
-    /// attribute itself, more are behind its pointer.
+    /// Ioctl attribute with input data of a minimum and a maximum number of bytes. Up to eight
+    /// bytes are in the attribute itself, more are behind its pointer.
     In(u16, u16),
-    /// Attribute with one of several values, each with data of a fixed size.
+    /// Ioctl attribute with one of several values, each with data of a fixed size.
     Choice,
-    /// Attribute with a buffer for output of the ioctl method.
+    /// Ioctl attribute with a buffer for output of the method.
     Out,
 }
 
-/// Declaration of an attribute of an ioctl method.
+/// Declaration of an attribute that an ioctl method takes: id, kind, and whether it is mandatory.
 pub struct AttrSpec {
     id: u32,
     kind: AttrKind,
@@ -37,7 +38,7 @@ pub struct AttrSpec {
 }
 
 impl AttrSpec {
-    /// Declares an ioctl attribute that must be given.
+    /// Declares an ioctl attribute that the program must pass.
     pub const fn mandatory(id: u32, kind: AttrKind) -> Self {
         Self {
             id,
@@ -46,7 +47,7 @@ impl AttrSpec {
         }
     }
 
-    /// Declares an ioctl attribute that may be given.
+    /// Declares an ioctl attribute that the program may pass.
     pub const fn optional(id: u32, kind: AttrKind) -> Self {
         Self {
             id,
@@ -56,31 +57,33 @@ impl AttrSpec {
     }
 }
 
-/// Finds a verbs object as [`Slab::find`] does; for an ioctl a missing object is `ENOENT`.
+/// Returns the index of a verbs object as [`Slab::find`] does; for an ioctl a missing object is
+/// `ENOENT`.
 pub fn find<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
     slab.find(handle, context).map_err(|_| libc::ENOENT)
 }
 
-/// Finds an unused verbs object as [`Slab::find_unused`] does; for an ioctl a missing object is
-/// `ENOENT`.
+/// Returns the index of an unused verbs object as [`Slab::find_unused`] does; for an ioctl a
+/// missing object is `ENOENT`.
 pub fn find_unused<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
     find(slab, handle, context).and_then(|_| slab.find_unused(handle, context))
 }
 
-/// Attribute of an ioctl request.
+/// One attribute of an ioctl request, as the program passed it.
 #[derive(Debug, Clone, Copy)]
 struct Attr {
     id: u32,
     len: u16,
     flags: u32,
-    /// Element number of an attribute of kind [`AttrKind::Choice`]; reserved for other kinds.
+    /// Number of the chosen value of an attribute of kind [`AttrKind::Choice`]; reserved for other
+    /// kinds.
     choice: u16,
     data: u64,
     /// Address of the ioctl attribute in the program's memory.
     at: u64,
 }
 
-/// Attributes of an ioctl request that its method declares.
+/// Attributes that the program passed in an ioctl request and the method declares.
 #[derive(Debug)]
 pub struct Attrs(Vec<Attr>);
 
@@ -101,7 +104,7 @@ impl Attr {
         })
     }
 
-    /// Checks an ioctl attribute as `uverbs_process_attr` does.
+    /// Checks an ioctl attribute against its declared kind, as `uverbs_process_attr` does.
     fn check(&self, kind: AttrKind) -> Result<(), Errno> {
         // The sizes of a choice are checked by the method.
         refuse_if(kind != AttrKind::Choice && self.choice != 0, libc::EINVAL)?;
@@ -115,8 +118,8 @@ impl Attr {
 }
 
 impl Attrs {
-    /// Checks and stores the ioctl attributes in `bytes`, which were read behind the header at
-    /// `arg`.
+    /// Checks and stores the ioctl attributes in `bytes`, which were read behind the request's
+    /// header at address `arg`.
     pub fn read(specs: &[AttrSpec], bytes: &[u8], arg: u64) -> Result<Self, Errno> {
         let first = arg.wrapping_add(size_of::<ib_uverbs_ioctl_hdr>() as u64);
         let mut attrs: Vec<Attr> = Vec::new();
@@ -151,7 +154,7 @@ impl Attrs {
         self.find(id).ok_or(libc::EINVAL)
     }
 
-    /// Returns `true` if the ioctl request has the attribute.
+    /// Returns `true` if the ioctl request has the attribute `id`.
     pub fn has(&self, id: u32) -> bool {
         self.find(id).is_some()
     }
@@ -195,8 +198,8 @@ impl Attrs {
         Ok(flags as u32)
     }
 
-    /// Returns the element number of an ioctl attribute with a choice among values whose data have
-    /// these sizes. Fails with `EOPNOTSUPP` for another element, with `EINVAL` if the data have
+    /// Returns the number of the chosen value of an ioctl attribute; `sizes` are the sizes of the
+    /// values' data. Fails with `EOPNOTSUPP` for another number, with `EINVAL` if the data have
     /// another size.
     pub fn choice(&self, id: u32, sizes: &[u16]) -> Result<u32, Errno> {
         let attr = self.get(id)?;

@@ -21,7 +21,8 @@ use crate::settings::{self, DeviceSettings, NicCaps};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Open verbs file of a device, with its device context once GET_CONTEXT has succeeded.
+/// Open verbs file of a device (`/dev/infiniband/uverbs<N>`), with its device context once
+/// GET_CONTEXT has succeeded.
 pub struct UverbsFile {
     device: &'static Device,
     context: ContextId,

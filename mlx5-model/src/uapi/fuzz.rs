@@ -16,9 +16,9 @@ use crate::settings::{self, Settings};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// Upper bytes of a word of a fuzzing input that stands for an address.
+/// Upper four bytes of an eight-byte word of a fuzzing input that stands for an address.
 const MARK: [u8; 4] = *b"ADDR";
-/// Offset in the fuzzing run's memory where responses are written.
+/// Offset in the fuzzing run's memory at which the commands' responses are written.
 const RESPONSE: u64 = 64;
 /// Size of the fuzzing run's own memory in bytes.
 const ARENA: usize = 1 << 20;
@@ -105,10 +105,11 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    /// Number of bits that are inverted one by one, at the start of a file.
+    /// Number of bits at the start of a corpus file that a test inverts one by one.
     const TURNED: usize = 8 * 512;
 
-    /// Runs the replay in a separate process, because the settings belong to the process.
+    /// Runs the replay of the fuzzing corpus in a separate process, because the settings belong to
+    /// the process.
     #[test]
     fn commands_of_the_corpus_are_replayed() {
         let alone = "uapi::fuzz::tests::alone";

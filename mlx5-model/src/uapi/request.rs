@@ -10,7 +10,7 @@ use crate::process::{Errno, refuse_if};
 /// it is too short.
 const SHORT_DESTROY_CQ: usize = 16;
 
-/// Sizes in bytes that a write() command must have.
+/// Minimum sizes in bytes that a write() command must have, and whether driver data may follow.
 pub struct Framing {
     /// Minimum size of a write() command's struct in bytes.
     pub request: usize,
@@ -26,7 +26,7 @@ pub struct UverbsRequest<'b> {
     core: &'b [u8],
     /// Driver data of the write() command.
     driver: &'b [u8],
-    /// Address of the kernel's part of the command's response.
+    /// Address of the buffer for the kernel's part of the write() command's response.
     response: u64,
     response_len: usize,
     driver_response: u64,
@@ -60,7 +60,7 @@ impl UverbsRequest<'_> {
         read_whole(self.driver)
     }
 
-    /// Returns the number of bytes of a response struct that fit in the program's buffer
+    /// Returns the number of bytes of the kernel's response struct that fit in the program's buffer
     /// (`response_length`).
     pub fn room<T: Plain>(&self) -> u32 {
         self.response_len.min(size_of::<T>()) as u32
@@ -88,8 +88,8 @@ impl UverbsRequest<'_> {
     }
 }
 
-/// Reads the command struct in `bytes`, zero-extended. Fails with `EOPNOTSUPP` for nonzero bytes
-/// beyond the struct.
+/// Reads the command struct at the start of `bytes`, zero-extended. Fails with `EOPNOTSUPP` for
+/// nonzero bytes beyond the struct.
 fn read_whole<T: Plain>(bytes: &[u8]) -> Result<T, Errno> {
     if bytes.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
         return Err(libc::EOPNOTSUPP);
@@ -174,7 +174,7 @@ pub fn frame_extended<'b>(
     })
 }
 
-/// Returns the address after a response of `len` bytes; 0 if there is no response.
+/// Returns the address directly after a response of `len` bytes; 0 if the command has no response.
 fn behind(response: u64, len: usize) -> u64 {
     match response {
         0 => 0,
@@ -184,7 +184,8 @@ fn behind(response: u64, len: usize) -> u64 {
 
 #[cfg(test)]
 impl UverbsRequest<'_> {
-    /// Returns the sizes of the command's two structs and of the buffers for its two responses.
+    /// Returns the sizes in bytes of a write() command's two structs and of the buffers for its two
+    /// responses.
     pub fn sizes(&self) -> (usize, usize, usize, usize) {
         (
             self.core.len(),

@@ -52,7 +52,8 @@ macro_rules! command {
     };
 }
 
-/// write() commands in legacy framing, with the sizes of Linux 6.1's `uverbs_def_write_intf`.
+/// Table of the write() commands in legacy framing, with the sizes of Linux 6.1's
+/// `uverbs_def_write_intf`.
 static LEGACY: &[UverbsCommand] = &[
     command!(IB_USER_VERBS_CMD_GET_CONTEXT, ib_uverbs_get_context => size_of::<ib_uverbs_get_context_resp>(), true, context::get),
     command!(IB_USER_VERBS_CMD_QUERY_DEVICE, ib_uverbs_query_device => size_of::<ib_uverbs_query_device_resp>(), true, query::device),
@@ -84,7 +85,7 @@ static LEGACY: &[UverbsCommand] = &[
     command!(IB_USER_VERBS_CMD_DESTROY_SRQ, ib_uverbs_destroy_srq => size_of::<ib_uverbs_destroy_srq_resp>(), true, srq::destroy),
 ];
 
-/// write() commands in extended framing, with their minimum sizes.
+/// Table of the write() commands in extended framing, with their minimum sizes.
 static EXTENDED: &[UverbsCommand] = &[
     command!(ex IB_USER_VERBS_EX_CMD_QUERY_DEVICE, ib_uverbs_ex_query_device.reserved + 4 => RESPONSE_LENGTH_OF_QUERY, query::device_ex),
     command!(ex IB_USER_VERBS_EX_CMD_CREATE_CQ, ib_uverbs_ex_create_cq.reserved + 4 => size_of::<ib_uverbs_ex_create_cq_resp>(), cq::create_ex),
@@ -100,11 +101,11 @@ static EXTENDED: &[UverbsCommand] = &[
     command!(ex IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL, ib_uverbs_ex_destroy_rwq_ind_table.ind_tbl_handle + 4 => 0, wq::destroy_table),
 ];
 
-/// Size of the response of EX_QUERY_DEVICE up to the end of `response_length`.
+/// Size in bytes of the response of EX_QUERY_DEVICE up to the end of `response_length`.
 const RESPONSE_LENGTH_OF_QUERY: usize = offset_of!(ib_uverbs_ex_query_device_resp, odp_caps);
 
 /// Executes one write() command with the kernel's checks and results. Returns the number of bytes
-/// consumed, which is all.
+/// consumed, which is always the number of bytes written.
 pub fn write(file: &UverbsFile, bytes: &[u8]) -> Result<usize, Errno> {
     let header: ib_uverbs_cmd_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
     let command = find(header.command)?;

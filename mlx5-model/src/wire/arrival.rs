@@ -7,14 +7,15 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Converter from the kernel's time stamps to the NIC's clock, for one wire.
+/// Converter of one wire's frame times, from the kernel's time stamps to the NIC's clock.
 pub(super) struct Arrivals {
-    /// Host clock from which the kernel's time stamps are.
+    /// Host clock that the kernel's time stamps of frames come from.
     kernel: ClockId,
-    /// Lead of the host's raw clock over the NIC's clock in nanoseconds, the smallest one read.
+    /// Lead of the host's raw monotonic clock over the NIC's clock in nanoseconds, the smallest one
+    /// read.
     raw_ahead_ns: i64,
-    /// Lead of the clock of the kernel's time stamps over the NIC's clock in nanoseconds, in this
-    /// burst.
+    /// Lead of the host clock of the kernel's time stamps over the NIC's clock in this burst, in
+    /// nanoseconds.
     ahead_ns: i64,
     /// Time of this burst of frames by the NIC's clock.
     now_ns: u64,
@@ -53,7 +54,7 @@ impl Arrivals {
     }
 }
 
-/// Returns the time of a host clock in nanoseconds.
+/// Returns the time of the host clock `id` in nanoseconds.
 fn read(id: ClockId) -> i64 {
     let now = clock_gettime(id);
     now.tv_sec * 1_000_000_000 + now.tv_nsec

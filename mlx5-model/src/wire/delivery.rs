@@ -24,33 +24,33 @@ pub struct WireFrame<'a> {
     /// Bytes of the frame, from the destination MAC to the last byte before the FCS.
     pub bytes: &'a [u8],
     pub direction: WireDirection,
-    /// Arrival time of the frame by the NIC's clock, at most the time of the burst. 0: the frame
-    /// arrived with the burst.
+    /// Arrival time of the frame in nanoseconds by the NIC's clock, at most the time of the burst.
+    /// 0: the frame arrived with the burst.
     pub came_ns: u64,
 }
 
 /// Result of delivering a frame to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The NIC has taken the frame: delivered or counted as lost. The wire continues with the next
-    /// one.
+    /// The NIC has taken the frame: delivered it or counted it as lost. The wire continues with the
+    /// next frame.
     Taken,
-    /// The NIC cannot take the frame now. It stays at the head of the wire, and the burst ends.
+    /// The NIC cannot take the frame now. The frame stays at the head of the wire, and the burst
+    /// ends.
     Wait,
 }
 
 /// Receiver of the frames of a wire.
 pub trait Receiver {
-    /// Properties of a frame that the receiver finds before it takes the frame.
+    /// Result of parsing a frame, which the receiver gets again when it takes the frame.
     type Parsed: Default;
 
     /// Parses a frame of the wire, which may be a later frame of this burst. The result must not
-    /// depend on the frames before it. A wire that knows its frames in advance parses one ahead, so
-    /// that parsing a frame and selecting its queue overlaps with the delivery of the previous
-    /// frame.
+    /// depend on the frames before it. A wire with prepared frames parses one ahead, so that
+    /// parsing a frame and selecting its queue overlaps with the delivery of the previous frame.
     fn parse(&self, frame: &WireFrame<'_>) -> Self::Parsed;
 
-    /// Takes the frame at the head of the wire, whose `parsed` properties were found in this burst.
+    /// Takes the frame at the head of the wire, which [`Receiver::parse`] has parsed in this burst.
     fn receive(&mut self, frame: WireFrame<'_>, parsed: &Self::Parsed) -> Delivery;
 
     /// Parses and takes a frame that arrived on the wire with the burst.
@@ -72,7 +72,7 @@ pub trait Receiver {
     }
 }
 
-/// Adapter that makes a closure a [`Receiver`].
+/// Adapter that makes a closure a [`Receiver`] of frames.
 pub struct Each<F>(pub F);
 
 impl<F: FnMut(WireFrame<'_>) -> Delivery> Receiver for Each<F> {
@@ -96,16 +96,16 @@ pub enum WireState {
     Lost,
 }
 
-/// Frames that a wire has lost since it was opened, by cause.
+/// Numbers of frames that a wire has lost since it was opened, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireDrops {
-    /// Frames of a wire lost because the ring or queue was full between the NIC and the kernel or
-    /// the other end.
+    /// Number of frames that a wire lost because the ring or queue between the NIC and the kernel,
+    /// or the other end, was full.
     pub ring: u64,
-    /// Frames lost because they were longer than the wire carries, or were cut.
+    /// Number of frames that a wire lost because they were cut or longer than it can carry.
     pub size: u64,
-    /// Frames that the wire carried and the NIC discarded, because the port's own buffer was full.
-    /// The other counts do not include them.
+    /// Number of frames that the wire carried and the NIC discarded, because the port's own buffer
+    /// was full. The other counts do not include them.
     pub port: u64,
 }
 

@@ -26,10 +26,10 @@ use wqcap_testkit::machine::netns::until_it_sends;
 /// Timeout after which a test that hangs fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Interval between two polls of a test's condition that no descriptor signals.
+/// Interval between two polls of a condition of a test that no descriptor signals.
 const MOMENT: Duration = Duration::from_micros(200);
 
-/// Runs `command`, a program and its arguments that are separated by spaces.
+/// Runs `command`, a program and its arguments separated by spaces, and waits for it.
 pub(super) fn run(command: &str) -> io::Result<()> {
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or_default();
@@ -240,7 +240,7 @@ pub(super) fn keep_capabilities(kept: u32) {
     assert_eq!(set, 0);
 }
 
-/// Mark frames that the test's capture has seen, shared with the sending threads.
+/// Numbers of the mark frames that the test's capture has seen, shared with the sending threads.
 pub(super) struct SeenMarks<'a> {
     lab: &'a Lab,
     seen: Mutex<HashSet<u64>>,
@@ -299,7 +299,7 @@ fn capture(
     frames
 }
 
-/// Runs a test's `work`, and returns the frames that arrive at `wire` meanwhile.
+/// Runs a test's `work`, and returns the frames that arrive at `wire` while it runs.
 pub(super) fn during(
     lab: &Lab,
     wire: &mut Wire,
@@ -331,8 +331,8 @@ pub(super) fn during(
     })
 }
 
-/// Bytes sent between two waits for the capture, so that a ring that is read late has room for
-/// them. Blocks of a ring are also used up by time, however few frames arrive.
+/// Number of bytes sent between two waits for the capture, so that a ring that is read late has
+/// room for them. Blocks of a ring are also used up by time, however few frames arrive.
 const PIECE: usize = 512 << 10;
 
 /// Sends `data` both ways over one TCP connection between the two namespaces.

@@ -9,8 +9,9 @@ use super::delivery::{Delivery, Receiver, WireDirection};
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 64 << 20;
 
-/// Loopback wire of two frame queues. Sends fill one queue while the other is drained; when the
-/// drained queue is empty, the two are swapped. So every frame is contiguous and is copied once.
+/// Loopback wire of two frame queues. Sends fill one queue while received frames are taken from the
+/// other; when that queue is empty, the two are swapped. So every frame is contiguous and is copied
+/// once.
 #[derive(Default)]
 pub(super) struct LoopbackWire {
     filling: FrameQueue,
@@ -22,9 +23,9 @@ pub(super) struct LoopbackWire {
 struct FrameQueue {
     bytes: Vec<u8>,
     lens: Vec<u32>,
-    /// Offset of the frame queue's next frame in `bytes`.
+    /// Offset in `bytes` of the next frame that is taken from the queue.
     at: usize,
-    /// Index of the frame queue's next frame in `lens`.
+    /// Index in `lens` of the next frame that is taken from the queue.
     next: usize,
 }
 

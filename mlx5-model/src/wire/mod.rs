@@ -40,7 +40,8 @@ use delivery::Each;
 use error::WireError;
 use spec::WireKind;
 
-/// Open wire of a port. It belongs to one thread at a time, the NIC's.
+/// Open wire of a port: the source of its received frames and the destination of its sent ones. It
+/// belongs to one thread at a time, the NIC's.
 pub struct Wire(WireBackend);
 
 // A wire is opened on one thread and used on another.
@@ -57,7 +58,7 @@ enum WireBackend {
     Loopback(loopback::LoopbackWire),
 }
 
-/// Evaluates `$call` with `$wire` bound to the open wire, whatever its kind.
+/// Evaluates `$call` with `$wire` bound to the open wire, for each kind of wire.
 macro_rules! each {
     ($inner:expr, $wire:ident => $call:expr) => {
         match $inner {
@@ -71,7 +72,7 @@ macro_rules! each {
 }
 
 impl fmt::Debug for Wire {
-    /// Writes only the kind of the wire as debug text, because its buffers have megabytes.
+    /// Writes only the kind of the wire as debug text, because the wire's buffers have megabytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
             WireBackend::AfPacket(_) => "af_packet",
@@ -85,7 +86,7 @@ impl fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// Opens the wire that `spec` describes.
+    /// Opens the wire that `spec` describes, such as a live interface or a capture file.
     pub fn open(spec: &WireSpec) -> Result<Wire, WireError> {
         Ok(Wire(match &spec.kind {
             WireKind::AfPacket(it) => {
@@ -128,7 +129,7 @@ impl Wire {
         }
     }
 
-    /// Returns whether more frames can arrive on the wire, as found by the last [`Wire::burst`].
+    /// Returns whether more frames can arrive on the wire, as the last [`Wire::burst`] found.
     pub fn state(&self) -> WireState {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.state(),
@@ -166,7 +167,7 @@ impl Wire {
         }
     }
 
-    /// Returns the wire's notes for the user, one sentence each, such as: the capture file is
+    /// Returns the wire's notes for the user, one sentence each, such as that the capture file is
     /// truncated.
     pub fn notes(&self) -> &[String] {
         match &self.0 {
@@ -175,9 +176,9 @@ impl Wire {
         }
     }
 
-    /// Returns a descriptor that becomes readable when an idle wire has a frame. The descriptor can
-    /// change from one burst to the next, may be readable without a frame, and stays readable while
-    /// the NIC makes a frame wait.
+    /// Returns a descriptor that becomes readable when an idle wire has a frame; `None` if the wire
+    /// has none. The descriptor can change from one burst to the next, may be readable without a
+    /// frame, and stays readable while the NIC makes a frame wait.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.wait_fd(),
@@ -186,9 +187,9 @@ impl Wire {
         }
     }
 
-    /// Returns the time at which a paced wire's next frame is due, or at which a wire needs its
-    /// next [`Wire::burst`] at the latest. `None` if the wire is unpaced (see [`Wire::wait_fd`]) or
-    /// has ended.
+    /// Returns the time by the NIC's clock at which a paced wire's next frame is due, or at which a
+    /// wire needs its next [`Wire::burst`] at the latest. `None` if the wire is unpaced (see
+    /// [`Wire::wait_fd`]) or has ended.
     pub fn next_due_ns(&self) -> Option<u64> {
         match &self.0 {
             WireBackend::Pcap(wire) => wire.next_due_ns(),
@@ -207,8 +208,8 @@ impl Wire {
         }
     }
 
-    /// Switches the delivery of frames that the host sends on a wire on or off. Only a live
-    /// interface has such frames.
+    /// Switches the delivery of frames that the host itself sends on the wire's interface on or
+    /// off. Only a live interface has such frames.
     pub fn set_sniffing(&mut self, on: bool) {
         if let WireBackend::AfPacket(wire) = &mut self.0 {
             wire.set_sniffing(on);

@@ -7,13 +7,13 @@ use std::num::NonZeroU64;
 
 const NS: u128 = 1_000_000_000;
 
-/// Constant frame rate of a playback wire, which starts with the first burst.
+/// Constant frame rate of a paced wire, which starts with the wire's first burst.
 #[derive(Clone, Debug)]
 pub(super) struct FramePace {
     pps: NonZeroU64,
     /// Due time of the paced wire's first frame in nanoseconds, by the NIC's clock.
     start: Option<u64>,
-    /// Number of frames taken from the paced wire since `start`.
+    /// Number of frames taken from the paced wire since its `start`.
     sent: u64,
 }
 
@@ -37,7 +37,7 @@ impl FramePace {
             .saturating_sub(self.sent)
     }
 
-    /// Counts `frames` as taken from the paced wire.
+    /// Adds `frames` to the number of frames taken from the paced wire.
     pub(super) fn count(&mut self, frames: usize) {
         self.sent += frames as u64;
     }

@@ -12,10 +12,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::net::{netdevice, sockopt};
 
-/// Packet socket option: frames that the host sends are not received (linux/if_packet.h).
+/// Packet socket option that excludes the frames that the host sends (linux/if_packet.h).
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
-/// Raw packet socket whose calls do not block.
+/// Raw packet socket for the frames of an interface, whose calls do not block.
 pub(super) struct Socket(OwnedFd);
 
 impl Socket {
@@ -54,8 +54,8 @@ impl Socket {
         self.set(libc::PACKET_RX_RING, request)
     }
 
-    /// Sets promiscuous mode on an interface. The kernel reverts it when the socket closes for any
-    /// reason.
+    /// Switches on promiscuous mode of the interface with this index. The kernel reverts it when
+    /// the socket closes for any reason.
     pub(super) fn set_promiscuous(&self, index: c_int) -> io::Result<()> {
         self.set(
             libc::PACKET_ADD_MEMBERSHIP,
@@ -68,7 +68,8 @@ impl Socket {
         )
     }
 
-    /// Binds the packet socket to an interface, and receives all its frames from now on.
+    /// Binds the packet socket to the interface with this index; it receives all the interface's
+    /// frames from now on.
     pub(super) fn bind(&self, index: c_int) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
@@ -85,7 +86,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Returns the address that the packet socket is bound to.
+    /// Returns the link-layer address that the packet socket is bound to.
     pub(super) fn address(&self) -> io::Result<libc::sockaddr_ll> {
         // SAFETY: a C struct of integers, for which zeroes are a value.
         let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -116,8 +117,8 @@ impl Socket {
         self.statistics().map_or(0, |it| u64::from(it.tp_drops))
     }
 
-    /// Sends one frame. The frame does not return through the ring: the kernel skips the socket that
-    /// sent it.
+    /// Sends one frame on the packet socket's interface. The frame does not return through the
+    /// ring: the kernel skips the socket that sent it.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
         net::send(&self.0, frame, SendFlags::DONTWAIT)?;
         Ok(())

@@ -46,54 +46,55 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// Maximum number of open connections.
+/// Maximum number of open connections to the service.
 const MOST_CONNECTIONS: usize = 256;
-/// Maximum number of open connections of one address, so that no client takes all places. An IPv6
-/// network of 64 bits counts as one address.
+/// Maximum number of open connections from one network address, so that no client takes all of
+/// them. An IPv6 network of 64 bits counts as one address.
 const MOST_OF_ADDRESS: usize = 192;
-/// Maximum number of headers of a request.
+/// Maximum number of headers of an HTTP request.
 const MOST_HEADERS: usize = 64;
-/// Length in bytes up to which the head of a request is buffered. A head that is not complete by
-/// then is refused.
+/// Maximum number of bytes of a request's head that are buffered. A longer head is refused.
 const MOST_HEAD: usize = 16 << 10;
-/// Time for the answers in progress after the end was requested.
+/// Time limit for answers in progress after the end of the service was requested.
 const LAST: Duration = Duration::from_secs(5);
-/// Interval at which the end of the service is checked.
+/// Interval at which the service checks whether it has to end.
 const TICK: Duration = Duration::from_millis(200);
-/// Interval at which indexes of new files are read, and longest time for it before the service starts.
+/// Interval at which indexes of new capture files are read. At the start the service waits as long
+/// for the first reading.
 const LEARN: Duration = Duration::from_secs(2);
 
-/// Reason why the service cannot start or continue.
+/// Reason why the HTTP service cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// An address other machines reach needs TLS and callers that identify themselves.
+    /// The service would listen on an address that other machines reach, without TLS or without
+    /// identifying callers.
     #[error(
         "serve.listen = \"{0}\": other machines reach this address: set serve.tls_cert and serve.tls_key, and serve.client_ca or serve.tokens; or listen on 127.0.0.1"
     )]
     Open(SocketAddr),
-    /// No address can be bound.
+    /// The service cannot listen on any of its addresses.
     #[error("serve.listen = \"{address}\": cannot listen on this address: {source}")]
     Listen {
-        /// Address that was tried last.
+        /// Address that the service tried last.
         address: SocketAddr,
-        /// Error of the system call.
+        /// Error of the system call for this address.
         source: io::Error,
     },
-    /// A file of certificates or of a key cannot be used.
+    /// A PEM file of certificates or of a private key cannot be used.
     #[error("{}: {problem}", .path.display())]
     Tls {
-        /// Path of the file.
+        /// Path of the unusable PEM file.
         path: PathBuf,
-        /// Reason why the file cannot be used.
+        /// Reason why the PEM file cannot be used.
         problem: String,
     },
-    /// The file of tokens cannot be used.
+    /// The file of access tokens cannot be used.
     #[error("serve.tokens = {path:?}: {source}")]
     Tokens {
-        /// Path of the file.
+        /// Path of the unusable file of tokens.
         path: PathBuf,
-        /// Reason why the file cannot be used.
+        /// Reason why the file of tokens cannot be used.
         source: TokenError,
     },
     /// The threads of the service cannot be started.
@@ -101,19 +102,19 @@ pub enum ServerError {
     Threads(io::Error),
 }
 
-/// Service that is bound to its address.
+/// HTTP service that is bound to its address.
 pub struct Server {
-    /// Scheduler of the calling thread, which accepts connections.
+    /// Runtime of the calling thread, which accepts connections.
     runtime: Runtime,
     threads: NetThreads,
     listener: StdListener,
     tls: Option<SharedTls>,
     service: Arc<ServeState>,
-    /// Address on which the service listens.
+    /// Network address on which the service listens.
     pub address: SocketAddr,
 }
 
-/// TLS side of the service, which a reload replaces for further connections.
+/// TLS acceptor of the service, which a reload replaces for further connections.
 type SharedTls = Arc<Mutex<TlsAcceptor>>;
 
 /// Handle that replaces tokens, certificates and limits of a running service.
@@ -124,11 +125,11 @@ pub struct ServeReload {
 }
 
 impl ServeReload {
-    /// Reads tokens and certificates again from the files of the start, and sets `limits`. Open
-    /// connections keep their certificates, and requests that have begun their limits.
+    /// Reads tokens and certificates again from their files, and sets `limits`. Open connections
+    /// keep their certificates, and requests that have begun keep their limits.
     ///
     /// # Errors
-    /// A file cannot be used; then nothing is replaced.
+    /// A file of tokens, certificates or a key cannot be used; then nothing is replaced.
     pub fn reload(&self, limits: ServeLimits) -> Result<(), ServerError> {
         let (tokens, tls) = secrets(&self.service.plan)?;
         if let (Some(shared), Some(tls)) = (&self.tls, tls) {
@@ -139,7 +140,7 @@ impl ServeReload {
     }
 }
 
-/// Reads the tokens and certificates of a plan.
+/// Reads the tokens, and builds the TLS acceptor from the certificates, of a plan.
 fn secrets(plan: &ServePlan) -> Result<(Tokens, Option<TlsAcceptor>), ServerError> {
     let tokens = match &plan.tokens {
         None => Tokens::default(),
@@ -154,11 +155,11 @@ fn secrets(plan: &ServePlan) -> Result<(Tokens, Option<TlsAcceptor>), ServerErro
 }
 
 impl Server {
-    /// Reads certificates and tokens, and binds the address.
+    /// Reads the certificates and tokens of a plan, and binds its address.
     ///
     /// # Errors
-    /// A file cannot be used, the address cannot be bound or must not be open to others, or no
-    /// thread can be started.
+    /// A file cannot be used, the address cannot be bound or must not be reachable by other
+    /// machines, or no thread can be started.
     pub fn bind(plan: ServePlan) -> Result<Self, ServerError> {
         let identifies = plan.tokens.is_some() || plan.tls.iter().any(|it| it.client_ca.is_some());
         let is_local = |it: &&SocketAddr| it.ip().is_loopback();
@@ -194,10 +195,11 @@ impl Server {
         }
     }
 
-    /// Serves until `may_continue` returns `false`, then completes short answers.
+    /// Serves requests until `may_continue` returns `false`, then gives answers in progress a short
+    /// time to complete.
     ///
     /// # Errors
-    /// The listening socket fails.
+    /// The listening socket cannot be used, or a thread cannot be started.
     pub fn run(self, mut may_continue: impl FnMut() -> bool) -> Result<(), ServerError> {
         let Self {
             runtime,
@@ -244,7 +246,7 @@ impl Server {
     }
 }
 
-/// Starts the thread that reads the indexes of new files.
+/// Starts the thread that reads the indexes of new capture files.
 fn learner(
     service: &Arc<ServeState>,
     is_over: &Arc<AtomicBool>,
@@ -260,7 +262,7 @@ fn learner(
     builder.spawn(run).map_err(ServerError::Threads)
 }
 
-/// Binds the first address that can be bound.
+/// Binds a listening socket to the first of `addresses` that can be bound.
 fn bound(addresses: &[SocketAddr]) -> Result<(StdListener, SocketAddr), ServerError> {
     let bind = |address: &SocketAddr| {
         let listener = StdListener::bind(address)?;
@@ -282,7 +284,7 @@ fn bound(addresses: &[SocketAddr]) -> Result<(StdListener, SocketAddr), ServerEr
     })
 }
 
-/// Reads the certificates of a PEM file.
+/// Reads all TLS certificates of a PEM file.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     let failed = |problem: String| ServerError::Tls {
         path: path.to_owned(),
@@ -298,7 +300,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError
     }
 }
 
-/// Builds the TLS side of the service. With tokens, clients without a certificate are accepted.
+/// Builds the TLS acceptor of the service. If the service has tokens, clients without a certificate
+/// are accepted.
 fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerError> {
     let failed = |path: &Path, problem: &dyn ToString| ServerError::Tls {
         path: path.to_owned(),
@@ -331,7 +334,7 @@ fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerErr
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Accepts connections, each in a task of its own.
+/// Accepts connections, and serves each of them in a separate task.
 async fn accept(
     listener: TcpListener,
     tls: Option<SharedTls>,
@@ -382,7 +385,7 @@ async fn accept(
     }
 }
 
-/// Numbers of open connections by address.
+/// Numbers of open connections by the network address of the client.
 type AddressShares = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
 /// Open connection that counts for its address until it is dropped.
@@ -392,7 +395,8 @@ struct AddressShare {
 }
 
 impl AddressShare {
-    /// Counts a connection. `None`: the address has as many as it may have.
+    /// Counts a new connection for its client's address. `None`: the address has
+    /// [`MOST_OF_ADDRESS`] connections.
     fn take(shares: &AddressShares, address: IpAddr) -> Option<Self> {
         let address = match address.to_canonical() {
             IpAddr::V6(ip) => IpAddr::from((ip.to_bits() >> 64 << 64).to_be_bytes()),
@@ -423,7 +427,7 @@ impl Drop for AddressShare {
     }
 }
 
-/// Connection of a client.
+/// Connection of a client, with the state that its task needs.
 struct Task {
     routes: Router,
     service: Arc<ServeState>,

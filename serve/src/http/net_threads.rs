@@ -1,7 +1,7 @@
 //! Threads that handle connections, all started before the first connection is accepted.
 //!
-//! tokio's own scheduler of several threads starts its threads by a call that panics if the system
-//! refuses one. Here each thread runs a scheduler of its own, and a refusal is an error at the start.
+//! tokio's scheduler of several threads starts its threads by a call that panics if the system
+//! refuses one. Here each thread runs a separate scheduler, and a refusal is an error at the start.
 
 use std::{future::Future, io, thread};
 use tokio::{
@@ -9,25 +9,25 @@ use tokio::{
     sync::oneshot,
 };
 
-/// Number of threads that handle connections.
+/// Number of threads that handle connections to the service.
 const THREADS: usize = 2;
 
-/// Threads that handle connections. They end when this value is dropped; unfinished tasks end with
-/// them.
+/// Threads that handle connections to the service. They end when this value is dropped; unfinished
+/// tasks end with them.
 pub struct NetThreads {
     threads: Vec<NetThread>,
-    /// Number of tasks that were started.
+    /// Number of tasks that were started on the threads, which selects the next thread.
     started: usize,
 }
 
 struct NetThread {
     handle: Handle,
-    /// Dropping it ends the thread.
+    /// Sender whose drop ends the thread.
     _running: oneshot::Sender<()>,
 }
 
 impl NetThreads {
-    /// Starts the threads.
+    /// Starts the threads that handle connections.
     ///
     /// # Errors
     /// The system refuses a thread or a descriptor.
@@ -39,7 +39,7 @@ impl NetThreads {
         })
     }
 
-    /// Starts a task in the next thread.
+    /// Starts a task on the next of the threads, in turn.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let thread = &self.threads[self.started % self.threads.len()];
         self.started = self.started.wrapping_add(1);

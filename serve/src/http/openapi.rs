@@ -31,7 +31,7 @@ use utoipa::{
 )]
 struct HttpInterface;
 
-/// Adds how callers identify themselves.
+/// Modifier of the OpenAPI document that adds how callers identify themselves.
 struct Callers;
 
 impl Modify for Callers {
@@ -42,7 +42,7 @@ impl Modify for Callers {
     }
 }
 
-/// Returns the description of the interface as JSON.
+/// Returns the OpenAPI description of the HTTP interface as JSON.
 pub fn document() -> String {
     HttpInterface::openapi().to_json().unwrap_or_default()
 }

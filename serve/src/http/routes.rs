@@ -38,58 +38,60 @@ use wqcap_files::{
 };
 use wqcap_frame::filter::{Filter, FilterError};
 
-/// Maximum length of the body of a request in bytes.
+/// Maximum length of the body of an HTTP request in bytes.
 const MOST_BODY: usize = 64 << 10;
-/// Maximum length of a filter expression in bytes. The time to compile one grows with its square.
+/// Maximum length of a filter expression in bytes. The time to compile a filter grows with the
+/// square of its length.
 const LONGEST_FILTER: usize = 8 << 10;
-/// Maximum number of files that an answer reads at a time, because they overlap in time. A capture has
-/// one for each queue.
+/// Maximum number of capture files with overlapping times that an answer reads concurrently. A
+/// capture has one open file for each queue.
 const MOST_FILES: usize = 256;
-/// Number of intervals of a timeline by default, and at most.
+/// Default number of intervals of a timeline; [`MOST_BUCKETS`] is the maximum.
 const BUCKETS: u64 = 300;
 const MOST_BUCKETS: u64 = 2000;
-/// Number of flow records in an answer by default.
+/// Default number of flow records in an answer.
 const FLOWS: usize = 200;
-/// Name of the cookie with the token of a browser.
+/// Name of the cookie that holds the token of a browser.
 const COOKIE: &str = "wqcap_token";
-/// Time after which a browser forgets the token.
+/// Time in seconds after which a browser deletes the cookie with the token.
 const SESSION_S: u32 = 12 * 3600;
-/// Longest time before and after a mark.
+/// Maximum time that a mark may cover before, and after, its moment.
 const LONGEST_MARK: Duration = Duration::from_secs(24 * 3600);
 
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Plan, tokens, files and counters that all requests share.
+/// State that all requests to the service share: plan, tokens, capture files, and counters.
 pub struct ServeState {
     pub plan: ServePlan,
     pub store: CaptureStore,
     pub sensor: SensorAccess,
     pub counters: Arc<Counters>,
-    /// Tokens and limits, which a reload replaces.
+    /// Tokens and limits of the service, which a reload replaces.
     changeable: Mutex<Changeable>,
-    /// Number of requests that read files now.
+    /// Number of requests that are reading capture files at present.
     reading: Arc<AtomicUsize>,
 }
 
-/// Part of the service that a reload replaces.
+/// Part of the service's state that a reload replaces.
 struct Changeable {
     tokens: Arc<Tokens>,
     limits: ServeLimits,
 }
 
-/// Facts of the connection that a request came over.
+/// Properties of the connection over which a request came.
 #[derive(Clone, Debug)]
 pub struct ClientConnection {
-    /// Address of the client.
+    /// Network address and port of the client.
     pub address: SocketAddr,
-    /// Name of the client's certificate, which the service has verified.
+    /// Name in the client's TLS certificate, which the service has verified; `None`: no
+    /// certificate.
     pub certificate: Option<String>,
 }
 
 type Shared = State<Arc<ServeState>>;
 
 impl ServeState {
-    /// Creates the service of a plan.
+    /// Creates the state of the service from its plan and its tokens.
     pub fn new(plan: ServePlan, tokens: Tokens) -> Self {
         Self {
             store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone()),
@@ -110,7 +112,7 @@ impl ServeState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces tokens and limits. Requests that have begun keep theirs.
+    /// Replaces the tokens and limits of the service. Requests that have begun keep the old ones.
     pub fn replace(&self, tokens: Tokens, limits: ServeLimits) {
         *self.changeable() = Changeable {
             tokens: Arc::new(tokens),
@@ -118,35 +120,37 @@ impl ServeState {
         };
     }
 
-    /// Returns the present tokens.
+    /// Returns the present tokens of the service.
     fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.changeable().tokens)
     }
 
-    /// Returns the present limits.
+    /// Returns the present limits of the service.
     fn limits(&self) -> ServeLimits {
         self.changeable().limits
     }
 
-    /// Returns `true` if callers need a token or a certificate.
+    /// Returns `true` if the service requires a token or a certificate from callers.
     fn authenticates(&self) -> bool {
         self.plan.tokens.is_some() || self.plan.tls.iter().any(|it| it.client_ca.is_some())
     }
 
-    /// Returns the right to read files, if a request may begin to.
+    /// Returns the permit to read capture files, or an error if as many requests as allowed are
+    /// reading them.
     fn permit(&self) -> Result<ReadPermit, ApiError> {
         let most = self.limits().max_requests;
         ReadPermit::take(&self.reading, most).ok_or(ApiError::Busy(most))
     }
 
-    /// Returns the files of the capture.
+    /// Returns the list of the present capture files, with the facts that were read of them.
     fn view(&self) -> Result<Arc<StoreView>, ApiError> {
         let dir = &self.plan.dir;
         let view = self.store.view();
         view.map_err(|e| ApiError::Failed(format!("{}: {e}", dir.display())))
     }
 
-    /// Returns the caller of a request. A certificate comes before a token.
+    /// Identifies the caller of a request: by the request's token if it has one, otherwise by the
+    /// client certificate of the connection.
     fn caller(
         &self,
         connection: &ClientConnection,
@@ -176,7 +180,7 @@ impl ServeState {
     }
 }
 
-/// Returns the token of a request, from the header or the cookie.
+/// Returns the access token of a request, from its header `Authorization` or its cookie.
 fn token_of(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get(header::AUTHORIZATION);
     if let Some(value) = authorization.and_then(|it| it.to_str().ok()) {
@@ -191,8 +195,8 @@ fn token_of(headers: &HeaderMap) -> Option<&str> {
     token.filter(|it| !it.is_empty())
 }
 
-/// Refuses a name in the header Host that another site could have bound to this address (DNS
-/// rebinding), while callers need no token.
+/// Refuses a request whose header `Host` has a name that another site could have bound to this
+/// address (DNS rebinding). Needed only while callers need no token.
 fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|it| it.to_str().ok());
     let Some(host) = host else { return Ok(()) };
@@ -210,7 +214,7 @@ fn check_host(headers: &HeaderMap) -> Result<(), ApiError> {
     )))
 }
 
-/// Refuses a change that a page of another site may have sent.
+/// Refuses a request for a change that a web page of another site may have sent.
 fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| {
         headers
@@ -230,7 +234,8 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Returns all routes of the service. `description` is the document at `/openapi.json`.
+/// Returns the router with all paths of the service. `description` is the document at
+/// `/openapi.json`.
 pub fn router(service: Arc<ServeState>, description: Arc<str>) -> Router {
     let with_line = Router::new()
         .route("/api/v1/flows", get(flows))
@@ -294,7 +299,7 @@ pub fn router(service: Arc<ServeState>, description: Arc<str>) -> Router {
         .with_state(service)
 }
 
-/// Adds the headers that every answer has.
+/// Adds the HTTP headers that every answer of the service has.
 async fn with_headers(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     for (name, value) in [
@@ -308,7 +313,7 @@ async fn with_headers(mut answer: Response) -> Response {
     answer
 }
 
-/// Reads the body of a request before it is handled, within its limits of length and time.
+/// Reads the body of a request before the request is handled, within the limits of length and time.
 async fn with_body(State(service): Shared, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let read = timeout(crate::PATIENCE, to_bytes(body, MOST_BODY)).await;
@@ -323,13 +328,13 @@ async fn with_body(State(service): Shared, request: Request, next: Next) -> Resp
     refused.into_response()
 }
 
-/// Returns `true` if a body exceeds the limit.
+/// Returns `true` if the error means that the body of a request exceeds the length limit.
 fn is_too_long(e: &axum::Error) -> bool {
     let cause = std::error::Error::source(e);
     cause.is_some_and(|it| it.is::<http_body_util::LengthLimitError>())
 }
 
-/// Identifies the caller of a request, runs it, and writes its audit line.
+/// Identifies the caller of a request, handles the request, and writes its audit line.
 async fn with_audit(State(service): Shared, mut request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let what = described(&parts, "");
@@ -348,8 +353,8 @@ async fn with_audit(State(service): Shared, mut request: Request, next: Next) ->
     answer
 }
 
-/// Returns the caller of a request, and the error if the caller is refused; the caller is unknown
-/// then.
+/// Returns the caller of a request, and an error if the request is refused. If the caller cannot be
+/// identified, the returned caller has no name.
 fn identified(service: &ServeState, parts: &Parts) -> (Caller, Result<(), ApiError>) {
     let connection = parts.extensions.get::<ClientConnection>().cloned();
     let nowhere = || ClientConnection {
@@ -375,7 +380,8 @@ fn identified(service: &ServeState, parts: &Parts) -> (Caller, Result<(), ApiErr
     }
 }
 
-/// Describes a request for its audit line.
+/// Returns the text that describes a request in its audit line: method, path, parameters, and
+/// `body`.
 fn described(parts: &Parts, body: &str) -> String {
     let query = parts.uri.query().map(|it| format!("?{it}"));
     let body = match body {
@@ -390,7 +396,7 @@ fn described(parts: &Parts, body: &str) -> String {
     )
 }
 
-/// Parameters in the query of the address; unknown ones are refused.
+/// Parameters in the query part of a request's URI; unknown parameters are refused.
 pub struct Params<T>(T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
@@ -406,7 +412,7 @@ fn malformed(e: &impl ToString) -> ApiError {
     ApiError::Malformed(e.to_string())
 }
 
-/// Parses a JSON body.
+/// Parses the JSON body of a request.
 fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
     match media_type(headers) {
         Some("application/json") => serde_json::from_slice(body).map_err(|e| malformed(&e)),
@@ -416,13 +422,14 @@ fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiE
     }
 }
 
-/// Returns the media type of the body, without parameters.
+/// Returns the media type of a request's body, without the parameters of the header.
 fn media_type(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     Some(value.split(';').next().unwrap_or_default().trim())
 }
 
-/// Reads a text or a number as text: JSON bodies and addresses have the same parameters.
+/// Deserializes a text or a number of a request as text, because JSON bodies and URIs have the same
+/// parameters.
 fn loose<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -438,7 +445,8 @@ fn loose<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error>
     })
 }
 
-/// Parses an optional time; `other` if it is absent.
+/// Parses the optional time parameter `name` of a request to nanoseconds since 1970; returns
+/// `other` if it is absent.
 fn time(name: &'static str, text: Option<&str>, other: u64) -> Result<u64, ApiError> {
     let Some(text) = text.filter(|it| !it.is_empty()) else {
         return Ok(other);
@@ -446,7 +454,8 @@ fn time(name: &'static str, text: Option<&str>, other: u64) -> Result<u64, ApiEr
     times::parse(text, times::now()).map_err(|e| ApiError::value(name, text, e))
 }
 
-/// Parses an optional range of times.
+/// Parses the optional time range of a request's parameters `from` and `to`; an absent end is taken
+/// from `all`.
 fn range(from: Option<&str>, to: Option<&str>, all: Range<u64>) -> Result<Range<u64>, ApiError> {
     let from = time("from", from, all.start)?;
     let to_ns = time("to", to, all.end)?;
@@ -460,7 +469,8 @@ fn range(from: Option<&str>, to: Option<&str>, all: Range<u64>) -> Result<Range<
     }
 }
 
-/// Parses an optional number within a range.
+/// Parses the optional number parameter `name` of a request; returns `other` if it is absent, and
+/// an error if it is not in `within`.
 fn number(
     name: &'static str,
     text: Option<&str>,
@@ -481,7 +491,7 @@ fn number(
     })
 }
 
-/// Compiles a filter expression of a caller.
+/// Compiles the filter expression in the parameter `name` of a request.
 fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
     if text.len() > LONGEST_FILTER {
         let problem =
@@ -563,7 +573,7 @@ pub async fn packets_post(
     packets(service, &parts, what, params).await
 }
 
-/// Parses a form.
+/// Parses the form in the body of a request.
 fn form<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(body).map_err(|e| malformed(&e))?;
     let uri: Uri = format!("/?{text}")
@@ -600,7 +610,7 @@ async fn packets(
     stream(service, parts, what, build).await
 }
 
-/// Builds the query for the frames of the parameters.
+/// Builds the query for the frames that the parameters of a request select.
 fn frames_of(
     service: &ServeState,
     params: &PacketsParams,
@@ -641,7 +651,8 @@ fn frames_of(
     })
 }
 
-/// Streams the answer to a query for frames, and takes care of its audit line.
+/// Streams the answer to a query for frames, and writes the audit line of a request that is
+/// refused.
 async fn stream(
     service: Arc<ServeState>,
     parts: &Parts,
@@ -702,7 +713,7 @@ pub async fn query(
     stream(service, &parts, what, build).await
 }
 
-/// Builds the query for the frames of a query in stenographer's language.
+/// Builds the query for the frames that a query in stenographer's language selects.
 fn steno_frames(
     service: &ServeState,
     text: &str,
@@ -811,7 +822,7 @@ pub async fn flows(
     .await
 }
 
-/// Runs work that reads files in a thread of its own.
+/// Runs work that reads capture files on a new thread, and returns its result.
 async fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -1,4 +1,4 @@
-//! What requests say, and how.
+//! Languages and values of requests and answers.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -15,34 +15,35 @@ use std::{
     ops::Range,
 };
 
-/// Maximum length of a query in bytes.
+/// Maximum length in bytes of a query in stenographer's language.
 pub const LONGEST: usize = 3 << 10;
-/// Maximum number of alternatives in the translation of a query.
+/// Maximum number of alternatives to which a stenographer query is translated.
 const MOST_ALTERNATIVES: usize = 64;
-/// Maximum depth of parentheses.
+/// Maximum depth of nested parentheses in a stenographer query.
 const DEEPEST: usize = 64;
 
-/// Reason why a query is refused, with its position.
+/// Reason why a stenographer query is refused, with the position of the fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {at}: {problem}")]
 pub struct QueryError {
-    /// Byte offset in the query.
+    /// Byte offset of the fault in the text of the stenographer query.
     pub at: usize,
-    /// Description of the fault at this offset.
+    /// Description of the fault in the stenographer query.
     pub problem: String,
 }
 
-/// Frames of a time range that match a filter.
+/// Alternative of a stenographer query: the frames of a time range that match a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// Time range, end exclusive, in nanoseconds since 1970.
+    /// Time range of the frames in nanoseconds since 1970; the end is exclusive.
     pub times: Range<u64>,
-    /// pcap-filter expression; empty: every frame.
+    /// pcap-filter expression for the frames; empty: every frame.
     pub filter: String,
 }
 
 impl Alternative {
-    /// Returns the frames that are in both alternatives, if there can be any.
+    /// Returns the alternative with the frames that are in both alternatives; `None`: their times
+    /// do not overlap.
     fn and(&self, other: &Self) -> Option<Self> {
         let start = self.times.start.max(other.times.start);
         let end = self.times.end.min(other.times.end);
@@ -53,7 +54,7 @@ impl Alternative {
     }
 }
 
-/// Joins two filter expressions with `and`.
+/// Joins two pcap-filter expressions with `and`.
 fn both(a: &str, b: &str) -> String {
     let part = |it: &str| match it.contains(" or ") {
         true => format!("({it})"),
@@ -65,11 +66,11 @@ fn both(a: &str, b: &str) -> String {
     }
 }
 
-/// Translates a query to alternatives; a frame matches the query if it matches one of them. `now` is
-/// the present time in nanoseconds since 1970.
+/// Translates a stenographer query to alternatives: a frame matches the query if it matches one of
+/// them. `now` is the present time in nanoseconds since 1970.
 ///
 /// # Errors
-/// The query is malformed, or its translation has too many alternatives.
+/// The stenographer query is malformed, or has too many alternatives.
 pub fn parse(query: &str, now: u64) -> Result<Vec<Alternative>, QueryError> {
     if query.len() > LONGEST {
         return Err(QueryError {
@@ -92,7 +93,7 @@ pub fn parse(query: &str, now: u64) -> Result<Vec<Alternative>, QueryError> {
     }
 }
 
-/// Joins the filters of neighbours with equal times.
+/// Joins neighbouring alternatives that have equal time ranges to one with a joined filter.
 fn same_times_joined(all: Vec<Alternative>) -> Vec<Alternative> {
     let mut joined: Vec<Alternative> = Vec::new();
     for it in all {
@@ -105,7 +106,7 @@ fn same_times_joined(all: Vec<Alternative>) -> Vec<Alternative> {
     joined
 }
 
-/// Splits a query into words and punctuation, with their byte offsets.
+/// Splits a stenographer query into words and punctuation, with their byte offsets.
 fn tokens(query: &str) -> Vec<(usize, &str)> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -140,13 +141,14 @@ impl<'q> QueryParser<'q> {
         self.tokens.get(self.next).map(|(_, text)| *text)
     }
 
-    /// Returns the error for the next token.
+    /// Returns an error at the position of the query's next token.
     fn problem(&self, problem: String) -> QueryError {
         let at = self.tokens.get(self.next).map_or(self.len, |(at, _)| *at);
         QueryError { at, problem }
     }
 
-    /// Takes the next token, which `read` turns into a value. `wanted` describes the value.
+    /// Takes the query's next token, which `read` turns into a value. `wanted` describes the value
+    /// in errors.
     fn take<T>(
         &mut self,
         wanted: &str,
@@ -244,7 +246,7 @@ impl<'q> QueryParser<'q> {
         })
     }
 
-    /// Parses a network with its length in bits or its mask.
+    /// Parses a network of the query: an address with a prefix length in bits or a mask.
     fn net(&mut self) -> Result<String, QueryError> {
         let address = self.address()?;
         let most = if address.is_ipv4() { 32 } else { 128 };
@@ -279,7 +281,8 @@ impl<'q> QueryParser<'q> {
         Ok(format!("net {network}/{bits}"))
     }
 
-    /// Parses an absolute time, or a number of hours or minutes with the word `ago`.
+    /// Parses a time of the query: an absolute one, or a number of hours or minutes with the word
+    /// `ago`. Returns nanoseconds since 1970.
     fn time(&mut self) -> Result<u64, QueryError> {
         let now = self.now;
         let (time, is_relative) = self.take(
@@ -312,7 +315,7 @@ fn always_within(times: Range<u64>) -> Alternative {
     }
 }
 
-/// Returns an expression that also selects the frames of `filter` behind a VLAN tag.
+/// Returns a pcap-filter expression for the frames of `filter`, with and without a VLAN tag.
 pub fn behind_vlan_tags(filter: &str) -> String {
     match filter {
         "" => String::new(),

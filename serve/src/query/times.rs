@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Reason why a text is not a point in time.
+/// Reason why a text of a request is not a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
     /// The text has none of the forms of a point in time.
@@ -11,7 +11,7 @@ pub enum TimeError {
         "not a time; write 2026-03-01T12:00:00Z with an offset from UTC, seconds since 1970, -10m, or now"
     )]
     Form,
-    /// The time is before 1970 or after 2553.
+    /// The point in time is before 1970 or after 2553.
     #[error("must be in the years 1970 to 2553")]
     Range,
 }
@@ -41,7 +41,7 @@ pub fn parse(text: &str, now: u64) -> Result<u64, TimeError> {
     u64::try_from(stamp.as_nanosecond()).map_err(|_| TimeError::Range)
 }
 
-/// Parses seconds since 1970 with at most nine decimals.
+/// Parses seconds since 1970 with at most nine decimals. Returns nanoseconds since 1970.
 fn seconds(text: &str) -> Result<u64, TimeError> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |it: &str| !it.is_empty() && it.bytes().all(|b| b.is_ascii_digit());

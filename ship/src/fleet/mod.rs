@@ -1,5 +1,5 @@
-//! Survey of a store: statuses of all sensors, sensors without a status, and findings on what is
-//! missing.
+//! Survey of a store: statuses of all sensors, sensors without a status, and findings on missing
+//! data.
 //!
 //! May import: `store`, `ledger` and `key`.
 //!
@@ -28,14 +28,15 @@ use std::{
 };
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// Maximum number of sensor statuses that are read at a time.
+/// Maximum number of sensor statuses that a survey reads from the store concurrently.
 const AT_A_TIME: usize = 16;
-/// Number of newest hours of packets that are searched for sensors without a status.
+/// Number of newest hours with packets in which a survey searches the store for sensors without a
+/// status.
 const HOURS: usize = 3;
 
-/// Time for which a changed owner of a sensor name is reported.
+/// Time for which a survey reports that a sensor name has a new owner.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Time in seconds by which the clocks of a sensor and of the survey may differ.
+/// Accepted difference in seconds between the clocks of a sensor and of the survey.
 const CLOCKS_S: f64 = 300.0;
 
 /// Reason why an object store cannot be surveyed for its sensors.
@@ -48,7 +49,7 @@ pub enum FleetError {
     /// The object store refuses a request of the survey or does not answer.
     #[error("{from} = {url:?}: {problem}")]
     Asked {
-        /// Option or configuration key that holds the store's URL.
+        /// Name of the option or configuration key that holds the store's URL.
         from: String,
         /// URL of the object store.
         url: String,
@@ -68,24 +69,23 @@ pub struct Fleet {
     /// Sensors with their statuses, sorted by name; each is followed by machines that were refused
     /// under its name.
     pub sensors: Vec<SensorFacts>,
-    /// Sum of the delivery ledgers of all sensors.
+    /// Sum of the delivery ledgers of all sensors in the store.
     pub total: DeliveryLedger,
-    /// Findings of the survey: what is missing or needs attention.
+    /// Findings of the survey: missing data, and events that need attention.
     pub findings: Vec<SurveyFinding>,
 }
 
 /// Status of a sensor, and the survey's conclusions from it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SensorFacts {
-    /// Status that the sensor has put in the store.
+    /// Status that the sensor has written to the store.
     #[serde(flatten)]
     pub status: SensorStatus,
-    /// Age of the sensor's status in seconds.
+    /// Age of the sensor's status at the time of the survey, in seconds.
     pub age_s: f64,
     /// Set when the sensor's status is older than the age limit of the survey.
     pub stale: bool,
-    /// Set when each frame that the sensor captured is in exactly one other line of its delivery
-    /// ledger.
+    /// Set when the lines of the sensor's delivery ledger sum up to the frames that it captured.
     pub adds_up: bool,
 }
 
@@ -93,25 +93,25 @@ pub struct SensorFacts {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SurveyFinding {
-    /// No sensor has put a status in the store.
+    /// The store has no status of any sensor.
     Nobody,
     /// The status of a sensor is older than the age limit of the survey.
     Stale {
-        /// Name of the sensor.
+        /// Name of the sensor whose status is too old.
         sensor: String,
         /// Age of the sensor's status in seconds.
         age_s: f64,
     },
     /// The status of a sensor is from the future, so that its age is unknown.
     Ahead {
-        /// Name of the sensor.
+        /// Name of the sensor whose status is from the future.
         sensor: String,
         /// Time in seconds by which the status is ahead of the clock of the survey.
         ahead_s: f64,
     },
     /// Files of a sensor were deleted before they were shipped.
     Expired {
-        /// Name of the sensor.
+        /// Name of the sensor whose files were deleted unshipped.
         sensor: String,
         /// Number of frames in the sensor's files that were deleted unshipped.
         frames: u64,
@@ -124,7 +124,7 @@ pub enum SurveyFinding {
     },
     /// The lines of a sensor's delivery ledger do not sum up to its captured frames.
     DoesNotAddUp {
-        /// Name of the sensor.
+        /// Name of the sensor whose delivery ledger is inconsistent.
         sensor: String,
     },
     /// A machine does not ship, because another machine ships under its sensor name.
@@ -133,12 +133,12 @@ pub enum SurveyFinding {
         sensor: String,
         /// Name of the machine that may not ship.
         host: String,
-        /// Instance that owns the sensor name.
+        /// Instance of `wqcap ship` that owns the sensor name.
         by: Instance,
     },
     /// The name of a sensor has moved to another machine or journal within a day.
     TakenOver {
-        /// Name of the sensor.
+        /// Name of the sensor that has moved.
         sensor: String,
         /// Machine that owns the sensor name now.
         host: String,
@@ -147,14 +147,14 @@ pub enum SurveyFinding {
     },
     /// The status of a sensor reports a problem.
     Problem {
-        /// Name of the sensor.
+        /// Name of the sensor that reports the problem.
         sensor: String,
         /// Description of the problem that the sensor reports.
         problem: String,
     },
     /// The store has recent packets of a sensor that has no status.
     NoStatus {
-        /// Name of the sensor.
+        /// Name of the sensor that has no status.
         sensor: String,
         /// Partition of `blocks/` with the sensor's newest packets.
         partition: String,
@@ -233,7 +233,7 @@ async fn survey_store(
     Ok(fleet)
 }
 
-/// Reads all objects in the folder of sensor statuses.
+/// Reads all objects in the folder of sensor statuses from the store.
 async fn statuses(
     store: &Arc<dyn ReadStore>,
     unusable: &mut UnusableKeys,
@@ -279,7 +279,8 @@ async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusR
     Some((key, status))
 }
 
-/// Checks that a status is stored under the key of its sensor: any writer may have put it there.
+/// Checks that a status is stored under the key of its sensor, because any writer of the store may
+/// have written it.
 fn under_its_key(it: SensorStatus, key: &str) -> StatusResult {
     let own = match it.refused_by {
         Some(_) => key::refused(&it.sensor, &it.by.instance),

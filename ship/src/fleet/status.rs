@@ -10,27 +10,27 @@ use std::time::Duration;
 
 /// Version of the layout of a sensor status.
 pub(crate) const VERSION: u32 = 1;
-/// Time for which a sensor name belongs to the instance that has put the last status.
+/// Time for which a sensor name belongs to the instance that wrote the last status under it.
 pub(crate) const HELD: Duration = Duration::from_secs(180);
 /// Maximum number of problems that a sensor status lists.
 pub(crate) const MOST_PROBLEMS: usize = 8;
 /// Maximum length of a text in a sensor status, in characters.
 const LONGEST: usize = 400;
-/// Maximum lag in seconds that is accepted from a sensor status: some centuries.
+/// Maximum shipping lag in seconds that is accepted from a sensor status: some centuries.
 const LONGEST_LAG: f64 = 1e10;
 
 /// Instance of `wqcap ship` that ships a sensor's files, and the time of its last status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Identifier of the journal that the instance uses.
+    /// Identifier of the delivery journal that the instance uses.
     pub instance: String,
     /// Name of the machine on which the instance runs.
     pub host: String,
-    /// Time when the instance put the status.
+    /// Time when the instance wrote the sensor status.
     pub time: Timestamp,
 }
 
-/// Object that a sensor shipped last, and the time.
+/// Object that a sensor shipped last, and the time when it was complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastObject {
     /// Key of the shipped object in the store.
@@ -40,7 +40,7 @@ pub struct LastObject {
 }
 
 impl LastObject {
-    /// Makes an entry for an object whose shipping is complete now.
+    /// Makes an entry for an object whose shipping is complete at the present time.
     pub(crate) fn now(key: &str) -> Self {
         Self {
             key: key.into(),
@@ -54,38 +54,39 @@ impl LastObject {
 pub struct SensorStatus {
     /// Version of the layout of the sensor status.
     pub version: u32,
-    /// Name of the sensor.
+    /// Name of the sensor whose status this is.
     pub sensor: String,
-    /// Instance that has put the sensor status, and the time.
+    /// Instance that wrote the sensor status, and the time.
     #[serde(flatten)]
     pub by: Instance,
     /// Random identifier of the `wqcap ship` process; several processes may use one journal in
     /// turn.
     pub run: String,
-    /// Version of the wqcap that has put the sensor status.
+    /// Version of the wqcap that wrote the sensor status.
     pub wqcap: String,
-    /// Ledger of the delivery states of all frames that the sensor captured.
+    /// Delivery ledger: numbers of all frames that the sensor captured, by delivery state.
     pub ledger: DeliveryLedger,
-    /// Number of finished capture files whose frames are not counted yet: they are not in the
-    /// ledger.
+    /// Number of finished capture files whose frames are not counted yet: the delivery ledger does
+    /// not include them.
     pub uncounted_files: u64,
-    /// Number of capture files that were deleted before they were sent.
+    /// Number of capture files of the sensor that were deleted before they were sent to the store.
     pub expired_files: u64,
-    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
+    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent to the
+    /// store.
     pub expired_flow_files: u64,
-    /// Number of files in `expired_files` whose frames were not counted: they are not in the
-    /// ledger.
+    /// Number of files in `expired_files` whose frames were not counted: the delivery ledger does
+    /// not include them.
     #[serde(default)]
     pub expired_uncounted_files: u64,
     /// Number of the sensor's files that are not shipped yet.
     pub pending_files: u64,
-    /// Total length of the unshipped files in bytes.
+    /// Total length of the sensor's unshipped files in bytes.
     pub pending_bytes: u64,
-    /// Time since the oldest unshipped file was finished, in seconds.
+    /// Time in seconds since the oldest unshipped file was finished.
     pub lag_s: f64,
-    /// Object that the sensor shipped last.
+    /// Object that the sensor shipped last; `None`: it has shipped no object.
     pub last_object: Option<LastObject>,
-    /// Current problems of shipping, a line each.
+    /// Current problems of shipping that the sensor reports, a line each.
     pub problems: Vec<String>,
     /// Previous owner of the sensor name; its last status was older than 180 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +103,7 @@ pub enum SensorStatusError {
     /// The content is not JSON, or lacks values of a sensor status.
     #[error("the object is not a sensor status ({0})")]
     Json(#[from] serde_json::Error),
-    /// The sensor status has the layout of another version.
+    /// The sensor status has the layout of a version that this wqcap does not read.
     #[error("the sensor status has version {0}; this wqcap reads version {VERSION}")]
     Version(u32),
 }
@@ -111,7 +112,7 @@ impl SensorStatus {
     /// Parses the content of a status object in the store.
     ///
     /// # Errors
-    /// The content is not a status, or has another version.
+    /// The content is not a sensor status, or has another version.
     pub fn parse(text: &[u8]) -> Result<Self, SensorStatusError> {
         let mut it = serde_json::from_slice::<Self>(text)?;
         if it.version != VERSION {
@@ -129,13 +130,13 @@ impl SensorStatus {
         Ok(it)
     }
 
-    /// Returns `true` if the sensor status still holds the sensor name at `now`. A status whose
-    /// clock is wrong by more than [`HELD`] does not hold it.
+    /// Returns `true` if the instance of the sensor status still owns the sensor name at `now`. A
+    /// status whose time differs by [`HELD`] or more does not hold the name.
     pub(crate) fn holds(&self, now: Timestamp) -> bool {
         now.duration_since(self.by.time).unsigned_abs() < HELD
     }
 
-    /// Returns `true` if anything but time and lag has changed since the sensor status `before`.
+    /// Returns `true` if anything but time and lag differs from the earlier sensor status `before`.
     pub(crate) fn has_news_since(&self, before: &Self) -> bool {
         let at_its_time = Self {
             by: before.by.clone(),
@@ -146,8 +147,8 @@ impl SensorStatus {
     }
 }
 
-/// Returns the text of another machine in a form for a terminal: on one line, and at most
-/// [`LONGEST`] characters.
+/// Returns a text from another machine in a form for a terminal: on one line, without control
+/// characters, and at most [`LONGEST`] characters.
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(LONGEST).collect()

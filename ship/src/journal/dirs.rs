@@ -18,7 +18,7 @@ use wqcap_files::folder::delivery::VERSION;
 /// Name of the journal file that holds the identities of the source directories.
 pub(super) const NAME: &str = "dirs.json";
 
-/// Identity of a directory: device, inode and time of birth.
+/// Identity of a directory with files to ship: device, inode and time of birth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DirStamp {
     dev: u64,
@@ -29,7 +29,7 @@ pub(crate) struct DirStamp {
 }
 
 impl DirStamp {
-    /// Reads the identity of a directory from its metadata.
+    /// Reads the identity of a directory from the directory's metadata.
     pub(crate) fn read(dir: &Path) -> io::Result<Self> {
         let it = fs::metadata(dir)?;
         Ok(Self {
@@ -39,8 +39,8 @@ impl DirStamp {
         })
     }
 
-    /// Returns `true` if both stamps identify the same directory. The device number of a file
-    /// system may change at a reboot.
+    /// Returns `true` if both stamps identify one directory. The device number of a file system may
+    /// change at a reboot.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let same = match (self.born_ns, other.born_ns) {
             (Some(one), Some(another)) => one == another,
@@ -63,7 +63,7 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// Reads the journal file `dirs.json`. A missing file has no directories.
+    /// Reads the journal file `dirs.json`. A missing file contains no directories.
     pub(super) fn read(path: &Path) -> Result<Self, JournalError> {
         let none = || Self {
             version: VERSION,

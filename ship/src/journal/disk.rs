@@ -25,8 +25,8 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalErro
     Err(unsound(path, JournalFileError::Version(version)))
 }
 
-/// Reads the delivery records in a folder of the journal. A missing folder has none. Records that
-/// cannot be used are added to `unsound`.
+/// Reads the delivery records in a folder of the journal. A missing folder has none. Errors of
+/// records that cannot be used are added to `unsound`.
 pub(super) fn read_folder(
     folder: &Path,
     unsound: &mut BTreeMap<PathBuf, JournalError>,
@@ -55,7 +55,8 @@ pub(super) fn read_folder(
     Ok(records)
 }
 
-/// Reads a delivery record, which must be that of the file that its name refers to.
+/// Reads a delivery record from the journal file `path`. It is an error if the record describes
+/// another file than `name`.
 fn read_record(path: &Path, name: &str) -> Result<Option<DeliveryRecord>, JournalError> {
     let Some(record) = read_json::<DeliveryRecord>(path)? else {
         return Ok(None);
@@ -102,7 +103,7 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Jour
     write_synced(path, &text)
 }
 
-/// Removes a journal file, if it exists.
+/// Removes a file of the delivery journal, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(JournalError::io(path, e)),
@@ -110,7 +111,7 @@ pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     }
 }
 
-/// Replaces a journal file atomically and syncs it.
+/// Replaces a file of the delivery journal atomically, and syncs it to the disk.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();

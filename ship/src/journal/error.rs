@@ -11,7 +11,7 @@ use wqcap_files::folder::delivery::{DecodeError, VERSION};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// A file of the delivery journal cannot be read or written.
+    /// A file or folder of the delivery journal cannot be read or written.
     #[error("ship.journal: {}: {source}", .path.display())]
     Io {
         /// Path of the journal's file or folder.
@@ -45,13 +45,13 @@ pub enum JournalError {
         /// Sensor and store of the process that opens the journal.
         wanted: (String, String),
     },
-    /// Another `wqcap ship` process uses the delivery journal.
+    /// Another `wqcap ship` process uses the folder of the delivery journal.
     #[error(
         "ship.journal = {:?}: the journal is in use by another `wqcap ship`; stop that process, or name another directory",
         .dir.display()
     )]
     Busy {
-        /// Folder of the journal in use.
+        /// Folder of the delivery journal that another process uses.
         dir: PathBuf,
     },
 }
@@ -60,19 +60,20 @@ pub enum JournalError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalFileError {
-    /// The file has the layout of another version.
+    /// The journal file has the layout of another version of wqcap.
     #[error("the journal file has version {0}; this wqcap reads version {VERSION}")]
     Version(u32),
-    /// The checksum of the file is wrong, or the file is not JSON, or lacks values of a record.
+    /// The checksum of the journal file is wrong, or the file is not JSON, or lacks values of a
+    /// record.
     #[error(transparent)]
     Content(#[from] DecodeError),
-    /// The record describes another file than its name.
+    /// The delivery record describes another file than the name of its journal file.
     #[error("the record is that of another file than its name says")]
     OtherFile,
     /// The journal file is a link or a pipe, or longer than the limit.
     #[error(transparent)]
     Unreadable(io::Error),
-    /// A record to be written is longer than the limit.
+    /// A delivery record is longer than the limit for a journal file, and is not written.
     #[error("the record has {0} bytes; the limit is {JOURNAL_FILE} bytes")]
     TooLong(usize),
 }

@@ -47,36 +47,39 @@ use wqcap_files::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Suffix of a journal file with the table of blocks of a capture file, after the capture file's
-/// name.
+/// Suffix that the name of a capture file gets for the journal file with its Parquet table of
+/// blocks.
 const BLOCKS: &str = ".parquet";
 
-/// End of a table of blocks in the journal, after its checksum (XXH3, 64 bits, little endian).
+/// Last bytes of a journal file with a table of blocks: they follow the checksum (XXH3, 64 bits,
+/// little endian).
 const CHECKED: &[u8] = b"XXH3";
 
-/// Content of the journal's `ledger.json`: sums over deleted files, and the owner of the journal.
+/// Content of the delivery journal's file `ledger.json`: sums over deleted files, and the journal's
+/// owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct JournalSums {
     version: u32,
     sensor: String,
     store: String,
-    /// Random identifier of the journal.
+    /// Random identifier of the delivery journal.
     #[serde(default)]
     instance: String,
-    /// Ledger of the frames in files that were deleted.
+    /// Numbers of frames by delivery state in files that were deleted.
     frames: DeliveryLedger,
-    /// Number of capture files that were deleted before they were sent.
+    /// Number of capture files that were deleted before they were sent to the store.
     expired_files: u64,
-    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
+    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent to the
+    /// store.
     expired_flow_files: u64,
-    /// Number of capture files that were deleted before their frames were counted.
+    /// Number of capture files that were deleted before `wqcap ship` counted their frames.
     #[serde(default)]
     expired_uncounted_files: u64,
-    /// Read position in the capture's lists of deleted files.
+    /// Position up to which the capture's lists of deleted files have been read.
     #[serde(default)]
     expired_read: ListPosition,
-    /// Key of the delivery record that was added to the sums last; its journal file may still
-    /// exist.
+    /// Key of the delivery record that was last added to the sums; the record's journal file may
+    /// still exist.
     folded: Option<FileId>,
 }
 
@@ -86,7 +89,8 @@ pub struct Journal {
     dir: PathBuf,
     sums: JournalSums,
     records: BTreeMap<FileId, DeliveryRecord>,
-    /// Errors of the records that cannot be used, by path, until they are written again.
+    /// Errors of the delivery records that cannot be used, by their paths, until they are written
+    /// again.
     unsound: BTreeMap<PathBuf, JournalError>,
     _lock: Option<FolderLock>,
 }
@@ -159,7 +163,7 @@ impl Journal {
         })
     }
 
-    /// Returns the journal's random identifier. Processes that use the same journal are the same
+    /// Returns the delivery journal's random identifier. Processes that use one journal are one
     /// instance of a sensor.
     pub fn instance(&self) -> &str {
         &self.sums.instance
@@ -170,13 +174,13 @@ impl Journal {
         self.records.values()
     }
 
-    /// Returns the journal's delivery record of the file `id`.
+    /// Returns the delivery record of the file `id` from the journal.
     pub fn get(&self, id: &FileId) -> Option<&DeliveryRecord> {
         self.records.get(id)
     }
 
-    /// Returns the problems of the journal, a line each: records that cannot be used, whose files
-    /// count as not shipped, and a ledger that does not add up.
+    /// Returns the problems of the delivery journal, a line each: records that cannot be used,
+    /// whose files count as not shipped, and sums of frames that are inconsistent.
     pub fn problems(&self) -> Vec<String> {
         let unsound = self.unsound.values().map(ToString::to_string);
         let wrong = (!self.ledger().adds_up()).then(|| {
@@ -189,7 +193,7 @@ impl Journal {
         unsound.chain(wrong).collect()
     }
 
-    /// Returns the ledger of the delivery states of all captured frames.
+    /// Returns the delivery ledger: the number of captured frames in each delivery state.
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
         for record in self.records.values() {
@@ -198,25 +202,25 @@ impl Journal {
         ledger
     }
 
-    /// Returns the numbers of capture files and of flow, DNS and DHCP files that were deleted
-    /// before they were sent.
+    /// Returns the number of capture files, and of flow, DNS and DHCP files, that were deleted
+    /// before they were sent to the store.
     pub fn expired_files(&self) -> (u64, u64) {
         (self.sums.expired_files, self.sums.expired_flow_files)
     }
 
-    /// Returns the number of expired capture files whose frames were not counted: they are not in
-    /// the ledger.
+    /// Returns the number of capture files that were deleted unsent and uncounted: their frames are
+    /// not in the delivery ledger.
     pub fn expired_uncounted_files(&self) -> u64 {
         self.sums.expired_uncounted_files
     }
 
-    /// Returns the read position in the capture's lists of deleted files.
+    /// Returns the position up to which the capture's lists of deleted files have been read.
     pub(crate) fn expired_read(&self) -> ListPosition {
         self.sums.expired_read
     }
 
-    /// Counts deleted capture files that have no delivery record, and stores the list position
-    /// after them.
+    /// Counts deleted capture files that have no delivery record, and stores `read`, the position
+    /// after them in the capture's lists of deleted files.
     pub(crate) fn enter_expired<'a>(
         &mut self,
         files: impl Iterator<Item = &'a ExpiredFile>,
@@ -233,7 +237,7 @@ impl Journal {
         self.write_sums()
     }
 
-    /// Writes a delivery record, and replaces an earlier one of the same file.
+    /// Writes a file's delivery record to the journal, and replaces an earlier one of that file.
     pub(crate) fn set(&mut self, record: DeliveryRecord) -> Result<(), JournalError> {
         let id = record.id();
         // A new file may have the name of a deleted one.
@@ -248,7 +252,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the delivery state of a file to its record.
+    /// Writes a file's new delivery state to its record in the journal.
     pub(crate) fn set_state(
         &mut self,
         id: &FileId,
@@ -263,7 +267,7 @@ impl Journal {
         })
     }
 
-    /// Writes the table of a capture file's blocks to the journal, with a checksum.
+    /// Writes the Parquet table of a capture file's blocks to the journal, with a checksum.
     pub(crate) fn set_blocks(&self, id: &FileId, blocks: &[u8]) -> Result<(), JournalError> {
         let checksum = xxh3_64(blocks).to_le_bytes();
         write_synced(
@@ -272,7 +276,8 @@ impl Journal {
         )
     }
 
-    /// Reads the table of a capture file's blocks from the journal; `None`: the table is damaged.
+    /// Reads the Parquet table of a capture file's blocks from the journal; `None`: the table is
+    /// damaged.
     pub(crate) fn blocks(&self, id: &FileId) -> Result<Option<Bytes>, JournalError> {
         let path = self.blocks_path(id);
         match read_regular(&path, MOST_TABLE) {
@@ -281,20 +286,21 @@ impl Journal {
         }
     }
 
-    /// Removes the table of a capture file's blocks from the journal, after the table was put in
-    /// the store.
+    /// Removes the Parquet table of a capture file's blocks from the journal, after it was written
+    /// to the store.
     pub(crate) fn drop_blocks(&self, id: &FileId) -> Result<(), JournalError> {
         remove(&self.blocks_path(id))
     }
 
-    /// Removes the delivery record of a file that was replaced by another one of the same name. The
-    /// new file is counted from the start.
+    /// Removes the delivery record of a file that was replaced by another file of that name, which
+    /// is counted from the start.
     pub(crate) fn forget(&mut self, id: &FileId) -> Result<(), JournalError> {
         self.records.remove(id);
         self.remove_files(id)
     }
 
-    /// Removes the delivery record of a deleted file, and adds its frames to the sums.
+    /// Removes a deleted file's delivery record from the journal, and adds its frames to the
+    /// journal's sums.
     pub(crate) fn end_record(&mut self, id: &FileId) -> Result<(), JournalError> {
         let Some(record) = self.records.get(id) else {
             return Ok(());
@@ -318,14 +324,14 @@ impl Journal {
         self.remove_files(id)
     }
 
-    /// Returns the recorded identity of the source directory that a configuration key names. The
-    /// journal's `dirs.json` is read on each call, so that a user who replaced the directory can
-    /// remove it.
+    /// Returns the recorded identity of the source directory that the configuration key `key`
+    /// names. The journal's `dirs.json` is read on each call, so that a user who replaced the
+    /// directory can remove it.
     pub(crate) fn dir_of(&self, key: &str) -> Result<Option<DirStamp>, JournalError> {
         Ok(Dirs::read(&self.dirs_path())?.dirs.remove(key))
     }
 
-    /// Records the identity of the source directory that a configuration key names.
+    /// Records the identity of the source directory that the configuration key `key` names.
     pub(crate) fn set_dir(&self, key: &str, stamp: DirStamp) -> Result<(), JournalError> {
         let path = self.dirs_path();
         let mut it = Dirs::read(&path)?;
@@ -333,7 +339,8 @@ impl Journal {
         write_json(&path, &it)
     }
 
-    /// Returns the path of the journal file with the identities of the source directories.
+    /// Returns the path of `dirs.json`, the journal file with the identities of the source
+    /// directories.
     pub(crate) fn dirs_path(&self) -> PathBuf {
         self.dir.join(dirs::NAME)
     }
@@ -350,8 +357,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes tables of blocks that stayed because of a crash or a failed removal: those of shipped
-    /// files, and those without a record.
+    /// Removes tables of blocks that a crash or a failed removal left in the journal: those of
+    /// shipped files, and those of files without a delivery record.
     fn remove_leftovers(&self) -> Result<(), JournalError> {
         let folder = self.dir.join(ContentKind::Packets.folder());
         let failed = |e| JournalError::io(&folder, e);
@@ -377,8 +384,8 @@ impl Journal {
     }
 }
 
-/// Returns the table of blocks without its checksum; `None`: the checksum is wrong or absent. Version
-/// 0.1 wrote tables without one, which end like every Parquet file.
+/// Returns a journal file's table of blocks without its checksum; `None`: the checksum is wrong or
+/// absent. Version 0.1 wrote tables without a checksum, which end like every Parquet file.
 fn unchecked(content: Bytes) -> Option<Bytes> {
     const PARQUET: &[u8] = b"PAR1";
     if content.starts_with(PARQUET) && content.ends_with(PARQUET) {
@@ -389,7 +396,7 @@ fn unchecked(content: Bytes) -> Option<Bytes> {
     is_sound.then(|| content.slice(..blocks.len()))
 }
 
-/// Returns a random identifier of 32 hex digits.
+/// Returns a random identifier as 32 hex digits.
 pub(crate) fn random_name() -> Result<String, JournalError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes).map_err(io::Error::other);

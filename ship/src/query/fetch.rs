@@ -31,34 +31,34 @@ use std::{
 use tokio::{runtime::Handle, sync::Semaphore};
 use wqcap_files::read::{FileRanges, RemoteContent};
 
-/// Maximum number of bytes of all object ranges that are in transit or unread.
+/// Maximum number of bytes of all object ranges that a query has requested and not read yet.
 const MEMORY: u64 = 256 << 20;
-/// Maximum number of bytes of unread beginnings of objects.
+/// Maximum number of bytes of unread beginnings of objects that a query keeps.
 const BEGINNINGS: u64 = 64 << 20;
 /// Maximum length in bytes of a fetched piece of an object: stores recommend 8 to 16 MiB.
 const MOST_PIECE: u64 = 8 << 20;
 const LEAST_PIECE: u64 = 256 << 10;
-/// Number of bytes that contain the first record of an uncompressed object.
+/// Number of leading bytes of an uncompressed object that contain its first packet record.
 const LEAD: u64 = 16 << 10;
-/// Number of bytes that contain a compressed object's first record, with its whole first compressed
-/// block.
+/// Number of leading bytes of a compressed object that contain its first packet record, with its
+/// whole first compressed block.
 const COMPRESSED_LEAD: u64 = 256 << 10;
 /// Number of objects whose beginnings are requested in advance.
 const AHEAD: usize = 32;
-/// Interval at which a wait for a piece of an object checks whether to stop.
+/// Interval at which a wait for a piece of an object checks whether the query was stopped.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Progress of fetching the objects of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FetchProgress {
-    /// Number of bytes received from the store.
+    /// Number of bytes that the query has received from the store.
     pub bytes: u64,
-    /// Total number of bytes to fetch from the store.
+    /// Total number of bytes that the query fetches from the store.
     pub of_bytes: u64,
-    /// Number of objects of the query that have been read.
+    /// Number of objects that the query has read from the store.
     pub objects: u64,
-    /// Total number of objects to read from the store.
+    /// Total number of objects that the query reads from the store.
     pub of_objects: u64,
 }
 
@@ -79,17 +79,17 @@ enum FetchError {
     Stopped,
 }
 
-/// Size and number of the pieces of an object that are fetched in advance.
+/// Length and number of the pieces in which an object is fetched in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Portions {
     /// Maximum length of a piece of an object in bytes.
     piece: u64,
-    /// Number of pieces per object that are in transit or unread.
+    /// Number of pieces of an object that are requested and not read yet.
     depth: usize,
 }
 
 impl Portions {
-    /// Computes size and number of pieces for a number of capture streams that are read
+    /// Computes the length and the number of pieces for `streams` capture streams that are read
     /// concurrently.
     fn for_streams(streams: usize) -> Self {
         let streams = streams.max(1) as u64;
@@ -103,7 +103,7 @@ impl Portions {
     }
 }
 
-/// Object of the store that is fetched in pieces.
+/// Object of the store that the query fetches in pieces.
 struct Object {
     key: String,
     bytes: u64,
@@ -116,9 +116,10 @@ struct Object {
 
 #[derive(Default)]
 struct ObjectState {
-    /// Pieces of the stored object's beginning; empty: not requested yet, or taken by the reader.
+    /// Requested pieces of the stored object's beginning; empty: not requested yet, or taken by the
+    /// reader.
     leads: Vec<Arc<PendingPiece>>,
-    /// Set when a reader of the whole stored object has been opened.
+    /// Set when a reader of the whole stored object, not only of its beginning, has been opened.
     opened: bool,
 }
 
@@ -128,25 +129,25 @@ impl Object {
     }
 }
 
-/// Fetcher of the objects of a query plan, in pieces.
+/// Fetcher of a query's objects from the store, in pieces.
 pub(super) struct Fetcher {
     store: Arc<dyn ReadStore>,
     runtime: Handle,
     stop: Arc<AtomicBool>,
     permits: Semaphore,
     depth: usize,
-    /// Objects to fetch, in the order of the merge's inputs.
+    /// Objects that the query fetches, in the order of the merge's inputs.
     objects: Vec<Object>,
-    /// Positions of the objects in `objects`, in the order of their first stamps.
+    /// Positions in `objects`, in the order of the time stamps of the objects' first frames.
     by_time: Vec<usize>,
-    /// Number of bytes to fetch in all pieces of all objects.
+    /// Total number of bytes in all pieces of the query's objects.
     of_bytes: u64,
-    /// Bytes of objects' beginnings that are in transit or kept.
+    /// Number of bytes of objects' beginnings that are requested or kept.
     kept: AtomicU64,
     requests: AtomicU64,
     fetched: AtomicU64,
     read: AtomicU64,
-    /// First failure of a request, after which no requests are sent to the store.
+    /// First failure of a request to the store. After it the query sends no requests.
     failure: OnceLock<StoreError>,
 }
 
@@ -157,7 +158,8 @@ impl fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Makes a fetcher of objects; no request is sent yet. `stop` ends all waits for pieces.
+    /// Makes a fetcher of a query's objects; no request is sent yet. Setting `stop` ends all waits
+    /// for pieces.
     pub(super) fn new(
         store: Arc<dyn ReadStore>,
         runtime: Handle,
@@ -202,8 +204,8 @@ impl Fetcher {
         })
     }
 
-    /// Returns the objects as inputs of a merge. Objects of a sensor appear as files in a folder of
-    /// the sensor's name.
+    /// Returns the fetcher's objects as inputs of a merge. Objects of a sensor appear as files in a
+    /// folder of the sensor's name.
     pub(super) fn files(self: &Arc<Self>, objects: &[ObjectParts]) -> Vec<FileRanges> {
         let file = |(at, it): (usize, &ObjectParts)| {
             let content = ObjectContent {
@@ -234,12 +236,13 @@ impl Fetcher {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the first failure of a request, after which no requests are sent to the store.
+    /// Returns the first failure of a request to the store, after which the query sends no
+    /// requests.
     pub(super) fn failure(&self) -> Option<&StoreError> {
         self.failure.get()
     }
 
-    /// Requests a piece of an object from the store.
+    /// Requests the piece number `piece` of an object from the store.
     fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<PendingPiece> {
         let (sender, receiver) = mpsc::channel();
         let fetcher = Arc::clone(self);
@@ -290,8 +293,8 @@ impl Fetcher {
         Err(FetchError::Store(self.failure.get_or_init(|| e).clone()))
     }
 
-    /// Requests the beginnings of an object and of the next objects, in the order of the list or of
-    /// time.
+    /// Requests the beginnings of an object and of the next [`AHEAD`] objects, in the order of the
+    /// list or of their first time stamps.
     fn read_ahead(self: &Arc<Self>, object: usize, in_list: bool) {
         if in_list {
             let end = self.objects.len().min(object + AHEAD);
@@ -313,7 +316,7 @@ impl Fetcher {
         }
     }
 
-    /// Drops the beginning of a stored object after its first record was read, if the kept
+    /// Drops the beginning of a stored object after its first packet record was read, if all kept
     /// beginnings exceed [`BEGINNINGS`].
     fn release_leads(&self, at: usize) {
         if self.kept.load(Ordering::Relaxed) > BEGINNINGS {
@@ -348,7 +351,7 @@ enum PendingState {
 }
 
 impl PendingPiece {
-    /// Waits until the requested piece has arrived, or `stop` is set.
+    /// Waits until the store has sent the requested piece, or until `stop` is set.
     fn wait(&self, stop: &AtomicBool) -> Result<Bytes, FetchError> {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -371,7 +374,7 @@ impl PendingPiece {
     }
 }
 
-/// Object of the store as an input of the merge.
+/// Object of the store as an input of the merge by time stamp.
 #[derive(Debug)]
 struct ObjectContent {
     fetcher: Arc<Fetcher>,
@@ -408,20 +411,20 @@ impl RemoteContent for ObjectContent {
     }
 }
 
-/// Reader of the wanted ranges of an object in the store.
+/// Reader of an object in the store, which returns only the wanted ranges.
 struct ObjectReader {
     fetcher: Arc<Fetcher>,
     object: usize,
-    /// Set when only the first record of the stored object is read.
+    /// Set when only the first packet record of the stored object is read.
     beginning: bool,
     depth: usize,
-    /// Number of the stored object's pieces that have been requested.
+    /// Number of the stored object's pieces that this reader has requested.
     asked: usize,
-    /// Requested pieces of the stored object that have not been read.
+    /// Requested pieces of the stored object that the reader has not used yet.
     coming: VecDeque<Arc<PendingPiece>>,
-    /// Number of the stored object's next piece to read, from 0.
+    /// Index of the stored object's next piece to read, from 0.
     at: usize,
-    /// Bytes of the stored object's current piece.
+    /// Fetched bytes of the piece of the object that is being read.
     held: Bytes,
     /// Wanted ranges of the stored object's current piece that have not been read.
     parts: vec::IntoIter<std::ops::Range<usize>>,
@@ -430,7 +433,8 @@ struct ObjectReader {
 }
 
 impl ObjectReader {
-    /// Moves the reader to the stored object's next piece. `false`: all pieces have been read.
+    /// Moves the reader to the stored object's next piece. Returns `false` if all pieces have been
+    /// read.
     fn next_piece(&mut self) -> io::Result<bool> {
         let fetcher = Arc::clone(&self.fetcher);
         let pieces = &fetcher.objects[self.object].pieces.all;
@@ -452,8 +456,8 @@ impl ObjectReader {
     }
 }
 
-/// Returns the wanted ranges of an object's piece relative to the piece's start. Pieces fit into
-/// memory.
+/// Returns the wanted ranges of an object's piece, relative to the start of the piece. The piece is
+/// so short that they fit `usize`.
 fn parts(piece: &Piece) -> Vec<std::ops::Range<usize>> {
     let at = |offset: u64| (offset - piece.span.start) as usize;
     let wanted = piece.wanted.iter();

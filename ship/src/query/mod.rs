@@ -71,37 +71,38 @@ pub struct StoreQuery {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct StoreExtracted {
-    /// Counts of the frames found, and the capture file that was written.
+    /// Numbers of the frames found, and the capture file that was written.
     #[serde(flatten)]
     pub written: FramesWritten,
     /// Number of partition folders of `blocks/` that were listed.
     pub partitions: u64,
-    /// Numbers of tables of parts: those that were found, and those that were read.
+    /// Numbers of tables of parts in `blocks/`: those that were found, and those that were read.
     pub tables: ReadCount,
-    /// Numbers of objects: those with checked parts, and those from which parts were fetched.
+    /// Numbers of stored objects: those with checked parts, and those from which parts were
+    /// fetched.
     pub objects: ReadCount,
-    /// Counts of the bytes and requests with which parts of objects were fetched.
+    /// Numbers of bytes and requests with which the extraction fetched parts of objects.
     pub fetched: Fetched,
-    /// Counts of the matching frames that are not in the store.
+    /// Numbers of matching parts and frames that were not sent to the store.
     pub unsent: Unsent,
     /// Duration of the extraction in seconds.
     pub seconds: f64,
 }
 
-/// Counts of the bytes and requests with which parts of objects were fetched.
+/// Numbers of bytes and requests with which a query fetched parts of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Fetched {
-    /// Number of bytes received from the store.
+    /// Number of bytes that the query received from the store.
     pub bytes: u64,
-    /// Bytes of the object parts that may hold matching frames, with the objects' beginnings that
-    /// they need.
+    /// Number of bytes in the object parts that may hold matching frames, and in the objects'
+    /// beginnings that these parts need.
     pub wanted_bytes: u64,
-    /// Number of read requests to the store.
+    /// Number of read requests that the query sent to the store.
     pub requests: u64,
 }
 
-/// Reason why a query of a store wrote no file.
+/// Reason why a query of a store wrote no capture file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreQueryError {
@@ -111,31 +112,31 @@ pub enum StoreQueryError {
     /// The store of the query cannot be opened.
     #[error(transparent)]
     Open(#[from] StoreOpenError),
-    /// The query cannot be planned.
+    /// The ranges to fetch for the query cannot be planned.
     #[error("{url}: {problem}")]
     Plan {
-        /// URL of the store.
+        /// URL of the queried store.
         url: String,
-        /// Reason why the query cannot be planned.
+        /// Reason why the ranges to fetch cannot be planned.
         #[source]
         problem: PlanError,
     },
-    /// A request failed while objects were read.
+    /// A request to the store failed while the query read objects.
     #[error("{url}: {problem}")]
     Fetch {
-        /// URL of the store.
+        /// URL of the queried store.
         url: String,
-        /// Error of the first request that failed.
+        /// Error of the first store request that failed.
         #[source]
         problem: StoreError,
     },
-    /// The objects cannot be combined into one file, or the caller stopped the query.
+    /// The objects cannot be combined into one capture file, or the caller stopped the query.
     #[error(transparent)]
     Merge(#[from] MergeError),
 }
 
-/// Extracts the frames of a query from a store. `watch` is called regularly with the fetch
-/// progress. `stop`, once set, ends the query.
+/// Extracts the frames of a query from a store to a capture file. `watch` is called regularly with
+/// the fetch progress. Setting `stop` ends the query.
 ///
 /// # Errors
 /// The store cannot be opened, does not answer, or has no files of these times; the objects cannot

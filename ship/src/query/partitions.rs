@@ -14,20 +14,20 @@ use jiff::{civil::Date, tz::TimeZone};
 use std::ops::{Range, RangeInclusive};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Tolerance in nanoseconds by which stamps may lie before the first one of their capture file, and
-/// after the first one of the next file: a clock that follows another one may step back a little.
+/// Time in nanoseconds by which frames' time stamps may lie before the start of their capture file,
+/// or after the start of the next file: a clock that follows another one may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
 
-/// Returns the hours since 1970 in which a capture file may begin that has frames of the range
-/// `times`.
+/// Returns the hours since 1970 in which a capture file with frames of the time range `times` may
+/// begin.
 pub(super) fn hours(times: &Range<u64>, lookback_ns: u64) -> RangeInclusive<u64> {
     let first = times.start.saturating_sub(lookback_ns);
     let last = times.end.saturating_sub(1).saturating_add(SLACK_NS);
     first / HOUR_NS..=last / HOUR_NS
 }
 
-/// Returns the partition folders of `blocks/` to be listed. Of each of the `days`
-/// (`dt=2026-11-21`), all hours are listed or only those in `hours`, for all `sensors` if the list
+/// Returns the partition folders of `blocks/` that a query lists. For each of the `days`
+/// (`dt=2026-11-21`), all hours are listed or only those in `hours`, for all sensors if `sensors`
 /// is empty.
 pub(super) fn folders(
     days: &[String],
@@ -53,7 +53,7 @@ pub(super) fn folders(
     all
 }
 
-/// Returns the days since 1970 of a day's folder, whose name is `dt=YYYY-MM-DD`.
+/// Returns the number of days from 1970 to the day of a folder with the name `dt=YYYY-MM-DD`.
 fn day_of(name: &str) -> Option<u64> {
     let date: Date = name.strip_prefix("dt=")?.parse().ok()?;
     let midnight = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
@@ -62,8 +62,8 @@ fn day_of(name: &str) -> Option<u64> {
         .map(|it| it / 86_400)
 }
 
-/// Returns the capture files that may have frames of the range `times`, by the files' names and the
-/// times at which the store wrote them.
+/// Returns the capture files that may have frames of the time range `times`, by the files' names
+/// and the times at which the store wrote them.
 pub(super) fn reaching(
     mut files: Vec<(CaptureKey, Option<u64>)>,
     times: &Range<u64>,

@@ -6,17 +6,17 @@
 
 use std::ops::Range;
 
-/// Maximum gap in bytes between wanted ranges that is always fetched: it costs less than another
-/// request.
+/// Maximum gap in bytes between wanted ranges of an object that is always fetched with them: it
+/// costs less than another request.
 const NEAR: u64 = 16 << 10;
-/// Maximum gap in bytes between wanted ranges that is fetched at all.
+/// Maximum gap in bytes between wanted ranges of an object that one request may fetch.
 const FAR: u64 = 1 << 20;
 
-/// Byte range of a stored object that one request fetches.
+/// Byte range of a stored object that one request to the store fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) span: Range<u64>,
-    /// Wanted ranges in the span of the request, in ascending order.
+    /// Wanted ranges of the object in the span of the request, in ascending order.
     pub(super) wanted: Vec<Range<u64>>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Piece {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
     pub(super) all: Vec<Piece>,
-    /// Number of leading requests that are enough to read the object's first record.
+    /// Number of leading requests that are enough to read the object's first packet record.
     pub(super) leads: usize,
 }
 
@@ -37,8 +37,8 @@ impl Piece {
         self.wanted.iter().map(|it| it.end - it.start).sum()
     }
 
-    /// Cuts the byte range of a request into requests of at most `most` bytes. Unwanted bytes at
-    /// their ends are left out.
+    /// Cuts a request into requests of at most `most` bytes. Unwanted bytes at their ends are left
+    /// out.
     fn cut(self, most: u64) -> impl Iterator<Item = Self> {
         let Self { span, wanted } = self;
         let parts = (0..(span.end - span.start).div_ceil(most)).map(move |n| {
@@ -82,14 +82,14 @@ impl Pieces {
         self.all[..self.leads].iter().map(Piece::bytes).sum()
     }
 
-    /// Returns the number of wanted bytes of the stored object.
+    /// Returns the number of wanted bytes of the stored object, without fetched gaps.
     pub(super) fn wanted_bytes(&self) -> u64 {
         self.all.iter().map(Piece::wanted_bytes).sum()
     }
 }
 
-/// Splits wanted ranges after the first `lead` bytes. All ranges are in the first half if their
-/// total is at most twice `lead`.
+/// Splits an object's wanted ranges after the first `lead` bytes. All ranges are in the first half
+/// if their total is at most twice `lead`.
 fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let all: u64 = ranges.iter().map(|it| it.end - it.start).sum();
     let mut left = if all <= lead * 2 { all } else { lead };
@@ -103,7 +103,7 @@ fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>)
     (first, rest)
 }
 
-/// Joins wanted ranges that are fetched by one request.
+/// Joins those wanted ranges of an object that one request fetches.
 fn joined(ranges: &[Range<u64>]) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for range in ranges {

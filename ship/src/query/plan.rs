@@ -21,63 +21,65 @@ use wqcap_files::{
     index::{FlowTerms, IndexKey},
 };
 
-/// Maximum number of concurrent requests to the store.
+/// Maximum number of requests of a query that the store handles concurrently.
 pub(super) const REQUESTS: usize = 32;
 
-/// Selection of the objects that may hold matching frames.
+/// Selection of the stored objects that may hold frames of a query.
 #[derive(Clone, Debug)]
 pub enum ObjectChoice {
-    /// Objects of the sensors that may have frames of the query's time range, by the tables of
-    /// their parts.
+    /// Objects of the sensors that may have frames of the query's time range, according to the
+    /// tables of the objects' parts.
     OfTimes {
         /// Names of the sensors to query; empty: all sensors.
         sensors: Vec<String>,
-        /// Look back in nanoseconds: time before the query's time range in which files may begin.
+        /// Look back in nanoseconds: time before the query's time range in which capture files may
+        /// begin.
         lookback_ns: u64,
     },
-    /// Objects and ranges of a list that the user made.
+    /// Objects and byte ranges of a list that the user made.
     Of(RangeList),
 }
 
-/// Ranges of an object that a query fetches.
+/// Byte ranges of an object that a query fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectParts {
-    /// Parsed key of the stored object to fetch from.
+    /// Parsed key of the stored object from which the query fetches.
     pub key: CaptureKey,
     /// Length of the whole stored object in bytes.
     pub bytes: u64,
-    /// Ranges of the stored object to fetch, in ascending order, including the object's beginning.
+    /// Byte ranges of the stored object to fetch, in ascending order, including the object's
+    /// beginning.
     pub ranges: Vec<Range<u64>>,
-    /// Stamp of the object's earliest selected frame if it is known, else of the file's start or 0,
-    /// in nanoseconds since 1970.
+    /// Time stamp of the object's earliest selected frame if it is known, else of the file's start
+    /// or 0, in nanoseconds since 1970.
     pub first_ns: u64,
 }
 
-/// Counts of matching frames that are not in the store.
+/// Numbers of matching parts and frames that were not sent to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Unsent {
-    /// Number of capture file parts that are not in the store.
+    /// Number of matching parts of capture files that are not in the store.
     pub parts: u64,
-    /// Number of frames in the parts that are not in the store; 0 for a list of ranges, which does
-    /// not contain them.
+    /// Number of frames in the matching parts that are not in the store; 0 for a user's list of
+    /// ranges, which has no numbers of frames.
     pub frames: u64,
 }
 
-/// Plan of a query: ranges of objects to be fetched, and what is missing.
+/// Plan of a query: byte ranges of objects to be fetched, and a summary of missing packets.
 #[derive(Clone, Debug, Default)]
 pub struct StorePlan {
     /// Stored objects to fetch from, in the order of sensors, and of the names of a sensor's files.
     pub objects: Vec<ObjectParts>,
-    /// Number of stored objects whose parts were checked, or that the user listed.
+    /// Number of stored objects whose parts the query checked, or that the user listed.
     pub known: u64,
     /// Number of partition folders of `blocks/` that were listed.
     pub partitions: u64,
-    /// Numbers of tables of parts: those that were found, and those that were read.
+    /// Numbers of tables of parts in `blocks/`: those that were found, and those that were read.
     pub tables: ReadCount,
     /// Counts of the matching frames that were not sent to the store.
     pub unsent: Unsent,
-    /// Notes of the query plan for the user.
+    /// Notes of the query plan, a line each, that are shown to the user.
     pub notes: Vec<String>,
     /// Descriptions of stored objects and tables that cannot be read, a line each.
     pub losses: Vec<String>,
@@ -90,7 +92,7 @@ pub enum PlanError {
     /// A request of the query to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store has no tables of parts.
+    /// The store has no tables of parts in `blocks/`.
     #[error(
         "the store has no blocks/: it does not have the layout of wqcap, or nothing has been shipped to it yet"
     )]
@@ -98,20 +100,20 @@ pub enum PlanError {
     /// The store has no packets of the query's time range and sensors.
     #[error("{}", .0.nothing_found(.1))]
     NothingFound(Box<StorePlan>, Vec<String>),
-    /// The list of ranges has an object that is not a capture file's.
+    /// The list of ranges has an object that is not a capture file's packets.
     #[error(
         "column object: {0:?} is not the key of a packets object, such as packets/dt=2026-11-21/hour=03/sensor=NAME/START-q00.pcapng"
     )]
     OtherObject(String),
-    /// No listed object can be read. The text describes the first of them.
+    /// No object of the user's list can be read. The text describes the first of them.
     #[error("{0}")]
     UnusableList(String),
-    /// All ranges of the list are in capture files that were not sent to the store.
+    /// All ranges of the user's list are in capture files that were not sent to the store.
     #[error(
         "all {0} listed ranges are in files that were not sent, because ship.packets excludes them"
     )]
     UnsentList(u64),
-    /// The list of ranges is empty.
+    /// The user's list of ranges is empty.
     #[error("the list has no ranges")]
     EmptyList,
     /// The query covers more objects or parts than the limit.
@@ -122,7 +124,7 @@ pub enum PlanError {
 }
 
 impl ObjectParts {
-    /// Selects parts of an object, and the object's first `head` bytes.
+    /// Plans to fetch the byte ranges `parts` of an object, and the object's first `head` bytes.
     fn new(key: CaptureKey, bytes: u64, head: u64, parts: Vec<Range<u64>>, first_ns: u64) -> Self {
         let mut ranges = joined(parts);
         match ranges.first_mut() {
@@ -141,7 +143,7 @@ impl ObjectParts {
     }
 }
 
-/// Sorts byte ranges and joins adjacent and overlapping ones.
+/// Sorts byte ranges, and joins adjacent and overlapping ones.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|it| (it.start, it.end));
     let mut all: Vec<Range<u64>> = Vec::new();
@@ -154,11 +156,11 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Plans the ranges of objects to fetch for frames of `times` and of flows that `terms` allow. A
-/// list of ranges is used as it is.
+/// Plans the byte ranges of objects to fetch for frames of the time range `times` and of flows that
+/// `terms` allow. A user's list of ranges is used unchanged.
 ///
 /// # Errors
-/// The store does not answer, has no tables of parts, or has no files of these times.
+/// The store does not answer, has no tables of parts, or has no files of the time range.
 pub async fn plan(
     store: &dyn ReadStore,
     choice: &ObjectChoice,
@@ -174,7 +176,7 @@ pub async fn plan(
     }
 }
 
-/// Table of an object's parts, or the reason why the table cannot be used.
+/// Table of an object's parts, or the reason why the query leaves the table out.
 type ReadTable = Result<Option<PartTable>, OmittedTable>;
 
 /// Reason why a query leaves out the table that lists the parts of a stored capture file.
@@ -186,7 +188,7 @@ enum OmittedTable {
 }
 
 /// Reads tables of parts, and passes them to `take` in the order of `keys`. The beginnings of the
-/// tables are requested concurrently, and one table at a time is decoded.
+/// tables are requested concurrently, and they are decoded one at a time.
 async fn tables(
     store: &dyn ReadStore,
     keys: Vec<CaptureKey>,
@@ -214,7 +216,7 @@ async fn tables(
     Ok(())
 }
 
-/// Reads the rest of a table whose beginning was read.
+/// Reads the rest of a table of parts whose beginning was read, and returns the whole table.
 async fn whole(
     store: &dyn ReadStore,
     key: &str,
@@ -312,7 +314,7 @@ async fn of_times(
 }
 
 impl StorePlan {
-    /// Adds the matching parts of an object to the plan. `beginning` is set to the beginning of the
+    /// Adds the matching parts of an object to the plan. Sets `beginning` to the beginning of the
     /// first object that has no matching parts.
     fn add_object(
         &mut self,
@@ -348,7 +350,7 @@ impl StorePlan {
         }
     }
 
-    /// Returns the reason why the query has nothing to fetch.
+    /// Returns the text for the user on why the query has nothing to fetch.
     fn nothing_found(&self, sensors: &[String]) -> String {
         let of = match sensors {
             [] => String::new(),
@@ -436,7 +438,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     Ok(plan)
 }
 
-/// Returns the error for listed ranges that exceed their object; `None`: the ranges fit.
+/// Returns the error for a user's ranges that exceed their object; `None`: the ranges fit.
 fn unfit(listed: &ListedRanges, bytes: u64, head: u64) -> Option<String> {
     let end = listed.ranges.iter().map(|it| it.end).max().unwrap_or(0);
     let end = end.max(head);

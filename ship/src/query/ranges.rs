@@ -7,18 +7,18 @@ use std::{collections::BTreeMap, io::Read, ops::Range};
 
 /// First bytes of a Parquet file.
 const PARQUET: &[u8] = b"PAR1";
-/// Texts that SQL engines print for null.
+/// Texts that SQL engines print for null in CSV.
 const NULLS: [&str; 3] = ["", "NULL", "\\N"];
 
-/// Byte ranges of objects that a user listed, by the objects' keys.
+/// Byte ranges of stored objects that a user listed, by the objects' keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeList {
     pub(super) objects: BTreeMap<String, ListedRanges>,
-    /// Number of listed rows without an object key, whose packets are not in the store.
+    /// Number of rows in the user's list without an object key, whose packets are not in the store.
     pub(super) unsent: u64,
 }
 
-/// Ranges of one object in the user's list.
+/// Byte ranges of one stored object in the user's list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListedRanges {
     /// Number of the stored object's bytes before its first part; `None`: not in the user's list.
@@ -29,66 +29,67 @@ pub(super) struct ListedRanges {
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// Reason why a user's list of ranges cannot be used. It does not name the file of the list.
+/// Reason why a user's list of byte ranges cannot be used. The reason does not name the file of the
+/// list.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeListError {
-    /// A column of a Parquet file cannot be read.
+    /// A column of the Parquet file with the user's list cannot be read.
     #[error(transparent)]
     Column(#[from] ParquetColumnError),
-    /// The text is not CSV.
+    /// The text of the user's list is not CSV.
     #[error(transparent)]
     Csv(#[from] csv::Error),
-    /// The header of the CSV file has a column several times.
+    /// The header of the CSV list has a column several times.
     #[error("line 1: the header has several columns with the name {0}; keep one")]
     Ambiguous(&'static str),
-    /// The header of the CSV file has no such column.
+    /// The header of the CSV list lacks a column.
     #[error(
         "line 1: the header has no column {0}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
     )]
     Absent(&'static str),
-    /// A row of a Parquet file is invalid; rows count from 0.
+    /// A row of the user's Parquet list is invalid; rows count from 0.
     #[error("row {0}: {1}")]
     Row(usize, RangeRowError),
-    /// A line of a CSV file is invalid; lines count from 1.
+    /// A line of the user's CSV list is invalid; lines count from 1.
     #[error("line {0}: {1}")]
     Line(u64, RangeRowError),
 }
 
-/// Reason why a row of a user's list of ranges is invalid.
+/// Reason why a row of a user's list of byte ranges is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeRowError {
     /// A value that every row of the list of byte ranges needs is null.
-    #[error("column {0}: is null")]
+    #[error("column {0} has a null; every row must have a value")]
     Null(&'static str),
-    /// A value of the row is not a number.
+    /// A value of the list's row is not a whole number of at least 0.
     #[error("column {0}: {1:?} is not a whole number of at least 0")]
     Number(&'static str, String),
-    /// The range of the row is empty.
+    /// The byte range of the list's row is empty.
     #[error("byte_start {} is not before byte_end {}", .0.start, .0.end)]
     Empty(Range<u64>),
-    /// The range of the row ends after its object.
+    /// The byte range of the list's row ends after the end of its object.
     #[error("byte_end {end} is after object_bytes {object_bytes}")]
     BeyondObject {
-        /// End of the range in the row.
+        /// End of the byte range in the list's row.
         end: u64,
-        /// Length of the object in the row.
+        /// Length of the stored object in bytes, as stated in the list's row.
         object_bytes: u64,
     },
-    /// Two rows disagree on their object.
+    /// Two rows of the list state different properties of one object.
     #[error("column {name} is {now}, but an earlier row has {before} for the same object")]
     Contradiction {
-        /// Name of the column.
+        /// Name of the column in which the two rows differ.
         name: &'static str,
-        /// Value of the column in the row.
+        /// Value of the column in the later row.
         now: u64,
-        /// Value of the column in an earlier row.
+        /// Value of the column in the earlier row.
         before: u64,
     },
 }
 
-/// Row of the user's list of ranges.
+/// Row of the user's list of byte ranges.
 struct RangeRow {
     object: String,
     start: u64,
@@ -98,10 +99,10 @@ struct RangeRow {
 }
 
 impl RangeList {
-    /// Reads a user's list of ranges: Parquet or CSV.
+    /// Reads a user's list of byte ranges in the format Parquet or CSV.
     ///
     /// # Errors
-    /// The error names the row and the column.
+    /// The list is not Parquet or CSV, or is invalid. The error names the row and the column.
     pub fn read(list: Vec<u8>) -> Result<Self, RangeListError> {
         let mut it = Self::default();
         if list.starts_with(PARQUET) {

@@ -17,24 +17,24 @@ pub(super) struct PartTable {
     pub(super) object: Option<String>,
     /// Length of the whole stored object in bytes.
     pub(super) object_bytes: u64,
-    /// Number of leading bytes of the stored object that must precede a part.
+    /// Number of leading bytes of the stored object that a reader needs before any part.
     pub(super) head_bytes: u64,
     /// Parts of the stored object, at least one.
     pub(super) parts: Vec<ObjectPart>,
 }
 
-/// Part of a stored object that can be read separately.
+/// Part of a stored object: a byte range that can be read separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectPart {
     pub(super) bytes: Range<u64>,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
     pub(super) frames: u64,
-    /// Set when a flow of the object's part may have all index keys that the query demands.
+    /// Set when a flow in this part of the object may have all index keys that the query demands.
     pub(super) may_hold: bool,
 }
 
-/// Reason why a table of parts cannot be used. It does not name the table.
+/// Reason why a table of parts cannot be used. The reason does not name the table.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PartTableError {
     #[error(transparent)]
@@ -61,8 +61,8 @@ pub(super) enum PartTableError {
 }
 
 impl PartTable {
-    /// Reads the table of an object's parts. `demanded` are the index keys that a wanted flow has.
-    /// `None`: the table of a file without frames, which has no parts.
+    /// Reads the table of an object's parts. `demanded` are the index keys of a flow that the query
+    /// selects. `None`: the capture file has no frames, and its table no parts.
     pub(super) fn read(
         table: Bytes,
         demanded: &[IndexKey],
@@ -126,7 +126,7 @@ impl PartTable {
         }))
     }
 
-    /// Returns the stored object's parts that may hold matching frames of the range `times`.
+    /// Returns the stored object's parts that may hold matching frames of the time range `times`.
     pub(super) fn parts_in<'t>(
         &'t self,
         times: &'t Range<u64>,
@@ -136,8 +136,8 @@ impl PartTable {
     }
 }
 
-/// Returns for each row of a table of parts if a flow of the part may have all demanded index keys.
-/// An empty list means that every part may.
+/// Returns for each row of a table of parts whether a flow of the part may have all demanded index
+/// keys. An empty list means that every part may have them.
 fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, PartTableError> {
     if demanded.is_empty() || !columns.has(FLOW_FILTER) {
         return Ok(Vec::new());

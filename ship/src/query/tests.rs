@@ -44,12 +44,12 @@ const DAY: u64 = 24 * HOUR;
 /// First day of [`synthetic`] stores, in nanoseconds since 1970.
 const FIRST_DAY: u64 = 20_000 * DAY;
 
-/// Store in a folder that records its calls.
+/// Store in a folder that records the calls of a test.
 #[derive(Debug)]
 struct Noting {
     inner: Folder,
     calls: Mutex<Vec<String>>,
-    /// Error that it returns for reads of objects.
+    /// Error that the store returns for reads of objects.
     says: Option<StoreError>,
 }
 
@@ -67,7 +67,7 @@ impl Noting {
         calls.push(format!("{call} {of}"));
     }
 
-    /// Returns the number of calls with this prefix.
+    /// Returns the number of recorded calls that begin with `call`.
     fn count(&self, call: &str) -> usize {
         let calls = self.calls.lock().expect("no panic");
         calls.iter().filter(|it| it.starts_with(call)).count()
@@ -253,7 +253,7 @@ fn a_long_file_is_found_within_the_look_back() {
     assert!(said.to_string().contains("has no blocks/"), "{said}");
 }
 
-/// Sensors with shipped files, and their store.
+/// Sensors of a test with shipped files, and their store.
 struct TestBench {
     root: TempDir,
     url: String,
@@ -271,7 +271,7 @@ impl TestBench {
         self.root.path().join(name)
     }
 
-    /// Creates the folder of a sensor's files.
+    /// Creates the folder for the files of the sensor `name`.
     fn sensor(&self, name: &str) -> PathBuf {
         let dir = self.at(name);
         fs::create_dir_all(&dir).expect("made");
@@ -313,7 +313,7 @@ impl TestBench {
         extract(&self.query(choice, times), &Arc::default(), |_| {})
     }
 
-    /// Returns what `wqcap merge` makes of the sensors' folders.
+    /// Returns the result of `wqcap merge` for the folders of `sensors`.
     fn merged(&self, sensors: &[&str]) -> Vec<u8> {
         let inputs: Vec<_> = sensors.iter().map(|it| self.at(it)).collect();
         let out = self.at("merged.pcap");
@@ -327,7 +327,7 @@ impl TestBench {
         fs::read(self.at("found.pcap")).expect("there")
     }
 
-    /// Returns the path of an object in the store.
+    /// Returns the path of a sensor's object in the folder store.
     fn object(&self, sensor: &str, name: &str) -> PathBuf {
         let key = format!("store/packets/dt=1970-01-01/hour=00/sensor={sensor}/{name}");
         self.at(&key)
@@ -473,7 +473,7 @@ fn frames_that_were_not_sent_are_counted() {
     );
 }
 
-/// Makes a list of ranges with all columns.
+/// Makes a user's list of byte ranges with all columns.
 fn listed(rows: &[(&str, u64, u64)], more: &str) -> ObjectChoice {
     let mut text = String::from("object,byte_start,byte_end,head_bytes,object_bytes\n");
     for (object, start, end) in rows {

@@ -11,7 +11,7 @@ use std::{fs::File, io, sync::Arc};
 use tokio::task::JoinHandle;
 use wqcap_files::folder::FileStamp;
 
-/// SHA-256 digest of a file, while it is computed.
+/// SHA-256 digest of a file that is being computed on another thread.
 pub(super) struct PendingDigest {
     file: FileId,
     stamp: FileStamp,
@@ -19,7 +19,8 @@ pub(super) struct PendingDigest {
 }
 
 impl Shipper {
-    /// Starts to compute the digest of the next file that will be sent in parts, if there is one.
+    /// Starts to compute the digest of the next file that will be sent in parts, if such a file
+    /// exists.
     pub(super) fn hash_next_file(&mut self) {
         let next = self.first(|it| {
             let is_next = it.state == DeliveryState::Seen && it.selected && !self.needs_copy(it);
@@ -38,7 +39,8 @@ impl Shipper {
         }
     }
 
-    /// Returns the SHA-256 digest of a file, from the computation in advance if there is one.
+    /// Returns the SHA-256 digest of a file; uses the digest that was computed in advance if it is
+    /// of this file.
     pub(super) async fn digest(
         &mut self,
         record: &DeliveryRecord,

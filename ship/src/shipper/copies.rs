@@ -26,14 +26,15 @@ use wqcap_files::{
 /// Name of the folder of anonymized copies, inside the journal.
 const COPIES: &str = "copies";
 
-/// Returns a file name without the extension of a compression, because anonymized copies are not
-/// compressed.
+/// Returns a capture file's name without the extension of a compression, because anonymized copies
+/// are not compressed.
 fn uncompressed(name: &str) -> &str {
     let name = name.strip_suffix(".zst").unwrap_or(name);
     name.strip_suffix(".lz4").unwrap_or(name)
 }
 
-/// Returns the parsed name of a capture file with the extension that its object has.
+/// Returns the parsed name of a capture file with the extension that the file's object has in the
+/// store.
 pub(super) fn object_name<'p>(plan: &ShipPlan, path: &'p Path) -> Option<FileName<'p>> {
     let name = FileName::parse(path)?;
     Some(match plan.anonymize {
@@ -51,7 +52,8 @@ impl Shipper {
         copies.join(uncompressed(&record.file))
     }
 
-    /// Returns `true` if an anonymized copy of the file must be made before its next step.
+    /// Returns `true` if an anonymized copy of the capture file must be made before the file's next
+    /// step.
     pub(super) fn needs_copy(&self, record: &DeliveryRecord) -> bool {
         let is_before = matches!(
             record.state,
@@ -64,7 +66,7 @@ impl Shipper {
             && (record.copy.is_none() || !self.copy_path(record).exists())
     }
 
-    /// Makes a file's anonymized copy, and the table of the copy's blocks.
+    /// Makes a capture file's anonymized copy, and the table of the copy's blocks.
     pub(super) async fn copy(&mut self, record: DeliveryRecord) -> Result<(), PassError> {
         let Some(query) = self.plan.anonymize.clone() else {
             return Ok(());
@@ -107,7 +109,7 @@ impl Shipper {
         })?)
     }
 
-    /// Deletes an anonymized copy that is not needed any more.
+    /// Deletes the anonymized copy of a file, which is not needed any more.
     pub(super) fn drop_copy(&self, record: &DeliveryRecord) {
         if record.copy.is_some() {
             // A missing copy is not an error.

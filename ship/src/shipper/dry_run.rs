@@ -20,18 +20,19 @@ pub struct Planned {
     pub path: PathBuf,
     /// Length of the unshipped file in bytes.
     pub bytes: u64,
-    /// Key of the file's object; `None`: only the table of its blocks is sent. Without an index a
-    /// file of a selection by flows counts as sent.
+    /// Key of the object to which the file is shipped; `None`: only the table of its blocks is
+    /// sent. If flows select the files, a file without an index is listed as sent.
     pub object: Option<String>,
-    /// Key of the object with the table of the file's blocks; flow records have none.
+    /// Key of the object with the table of the capture file's blocks; `None` for flow records,
+    /// which have no such table.
     pub blocks: Option<String>,
 }
 
-/// Lists the files to be shipped, in the order of the listing. Neither the store nor the journal is
-/// changed.
+/// Lists the files that `wqcap ship` would ship now, in the order of the folders' listings. Neither
+/// the store nor the journal is changed.
 ///
 /// # Errors
-/// A folder or the journal cannot be read.
+/// A folder of the capture or the journal cannot be read.
 pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
     let mut found = FoundFiles::default();

@@ -12,7 +12,7 @@ use std::{
 };
 use wqcap_files::{merge::MergeError, read::ReadError};
 
-/// Reason why no files, or not all files, are shipped.
+/// Reason why `wqcap ship` ships no files, or not all of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShipError {
@@ -22,13 +22,13 @@ pub enum ShipError {
     /// The delivery journal cannot be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A folder of the capture cannot be listed for a dry run.
+    /// A folder of the capture cannot be listed for the dry run of shipping.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The threads that send files cannot be started.
+    /// The threads that send files to the store cannot be started.
     #[error("cannot start the shipping threads: {0}")]
     Threads(#[source] io::Error),
-    /// A pass failed after shipping had started.
+    /// A pass of shipping failed after shipping had started.
     #[error(transparent)]
     Pass(#[from] PassError),
     /// Another instance ships under the sensor's name.
@@ -37,8 +37,8 @@ pub enum ShipError {
 }
 
 impl ShipError {
-    /// Returns `true` if the configuration is not the cause: shipping had started before it failed,
-    /// or no thread could be started.
+    /// Returns `true` if the configuration does not cause the error: shipping had started before it
+    /// failed, or no thread could be started.
     #[must_use]
     pub fn is_after_start(&self) -> bool {
         matches!(self, Self::Pass(_) | Self::Taken(_) | Self::Threads(_))
@@ -49,24 +49,24 @@ impl ShipError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
-    /// A store operation of the pass failed.
+    /// A store operation failed in the pass of shipping.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The delivery journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A folder of the capture cannot be used; the pass ends.
+    /// A folder of the capture cannot be used; the pass of shipping ends.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The table of a file's blocks cannot be encoded; the pass ends.
+    /// The Parquet table of a file's blocks cannot be encoded; the pass of shipping ends.
     #[error("{}: cannot encode the table of the file's blocks: {source}", .path.display())]
     Blocks {
-        /// Path of the capture file.
+        /// Path of the capture file whose table of blocks cannot be encoded.
         path: PathBuf,
-        /// Error of the Parquet encoder.
+        /// Error of the Parquet encoder for the table.
         source: ParquetError,
     },
-    /// One file cannot be sent to the store; the file is deferred, and the others are sent.
+    /// One file cannot be sent to the store; it is deferred, and the other files are sent.
     #[error(transparent)]
     File(#[from] UnshippedFile),
 }
@@ -90,8 +90,8 @@ pub(crate) enum FolderProblem {
     ExpiredList(#[source] io::Error),
     #[error("the directory was replaced by another one while it was listed")]
     Replaced,
-    /// The directory is not the one that the journal refers to. The path is that of the journal's
-    /// file with the identities of directories.
+    /// The directory is not the one that the journal refers to. The value is the path of the
+    /// journal's file `dirs.json`, which identifies directories.
     #[error(
         "the directory is another one than before and has no file that the journal records; is its file system mounted? If \
          those files are deleted for good, remove {}: they then count as expired_unshipped unless they were shipped",
@@ -101,7 +101,7 @@ pub(crate) enum FolderProblem {
 }
 
 impl FolderProblem {
-    /// Adds the folder to the problem, and the configuration key that names the folder.
+    /// Adds the folder, and the configuration key that names it, to the reason.
     pub(super) fn of(self, key: &'static str, dir: &Path) -> FolderError {
         FolderError {
             key,
@@ -111,7 +111,7 @@ impl FolderProblem {
     }
 }
 
-/// File that cannot be shipped in this pass.
+/// File that cannot be shipped in this pass, with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", .path.display())]
 pub struct UnshippedFile {
@@ -142,7 +142,7 @@ pub(crate) enum UnshippedReason {
 }
 
 impl UnshippedReason {
-    /// Adds the path of the file to the reason.
+    /// Adds the path of the unshipped file to the reason.
     pub(super) fn of(self, path: &Path) -> UnshippedFile {
         UnshippedFile {
             path: path.into(),

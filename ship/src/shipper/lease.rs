@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! read -> status of another instance, younger than HELD -> refused
-//!      -> no status, own status, or an old one          -> put if the object is unchanged
+//!      -> no status, own status, or an old one          -> write if the object is unchanged
 //! ```
 //!
-//! If a store does not support conditional puts, two instances that begin at the same time both
-//! ship until the next status of one of them, which then reads the other's status. A failed put of
-//! a status is logged once, and files are still sent.
+//! If a store does not support conditional writes, two instances that begin at the same time both
+//! ship until the next status of one of them, which then reads the other's status. A failed write
+//! of a status is logged once, and files are still sent.
 //!
-//! Invariant: a status that another instance has put within [`HELD`] is not overwritten.
+//! Invariant: a status that another instance has written within [`HELD`] is not overwritten.
 
 use super::ShipStatus;
 use crate::{
@@ -27,17 +27,17 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Longest time between two puts of the sensor status, a fraction of [`HELD`].
+/// Longest time between two writes of the sensor status to the store, a fraction of [`HELD`].
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// Shortest time between two puts of the sensor status.
+/// Shortest time between two writes of the sensor status to the store.
 const AT_MOST_EVERY: Duration = Duration::from_secs(10);
-/// Interval of checks if a sensor status is due.
+/// Interval at which `wqcap ship` checks whether a sensor status is due.
 const TICK: Duration = Duration::from_secs(1);
-/// Maximum number of attempts to put the sensor status if another instance writes it between read
-/// and put.
+/// Maximum number of attempts to write the sensor status, if another instance writes it between
+/// read and write.
 const TRIES: usize = 3;
 
-/// Another instance of `wqcap ship` ships under the sensor's name.
+/// Error: another instance of `wqcap ship` ships under the sensor's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ship.sensor = {sensor:?}: host {:?} ships under this name (last status {}, instance {}); set another \
@@ -49,7 +49,7 @@ pub struct LeaseTaken {
     by: Instance,
 }
 
-/// Reason why the sensor status was not put.
+/// Reason why the sensor status was not written to the store.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum PutError {
@@ -57,25 +57,26 @@ enum PutError {
     Store(#[from] StoreError),
 }
 
-/// Instance that ships a sensor's files, as named in its status.
+/// Instance of `wqcap ship` that ships a sensor's files, as named in the sensor's status.
 pub(super) struct LeaseHolder<'a> {
     pub(super) sensor: &'a str,
     pub(super) host: &'a str,
-    /// Identifier of the instance's journal.
+    /// Identifier of the delivery journal that the instance uses.
     pub(super) instance: &'a str,
 }
 
-/// Object that the store has under the sensor's status key.
+/// Object that the store has under the key of the sensor's status.
 struct StoredStatus {
     status: Option<SensorStatus>,
-    /// Precondition that the status object is unchanged; `None`: the store has no ETags.
+    /// Precondition for a write: the status object is unchanged. `None`: the store has no ETags.
     only: Option<PutIf>,
-    /// Refusal to read the status object. A bucket may refuse to read a missing object if the
-    /// client may not list it.
+    /// Error of a store that refuses to read the status object. A bucket may refuse to read a
+    /// missing object if the client may not list it.
     hidden: Option<String>,
 }
 
-/// Writer of a sensor's status, as long as no other instance ships under the sensor's name.
+/// Writer of a sensor's status to the store, as long as no other instance ships under the sensor's
+/// name.
 pub(super) struct Lease {
     store: Arc<dyn Store>,
     status: Arc<Mutex<ShipStatus>>,
@@ -83,15 +84,16 @@ pub(super) struct Lease {
     host: String,
     instance: String,
     run: String,
-    /// Cleared when the store turns out not to support conditional puts.
+    /// Cleared when the store turns out not to support conditional writes.
     compares: bool,
-    /// Set when this process has put a sensor status.
+    /// Set when this process has written a sensor status to the store.
     held: bool,
     taken_over: Option<Instance>,
-    /// Sensor status that was put last; `None`: the last put failed, or none was tried.
+    /// Sensor status that was last written to the store; `None`: the last write failed, or none was
+    /// tried.
     last: Option<SensorStatus>,
     tried: Instant,
-    /// Set when a failed put of the sensor status has been logged.
+    /// Set when a failed write of the sensor status has been logged.
     warned: bool,
 }
 
@@ -117,7 +119,8 @@ impl Lease {
         })
     }
 
-    /// Puts the present sensor status. A failure of the store is logged and is not an error.
+    /// Writes the present sensor status to the store. A failure of the store is logged and is not
+    /// an error.
     ///
     /// # Errors
     /// Another instance ships under the sensor's name.
@@ -148,8 +151,8 @@ impl Lease {
         }
     }
 
-    /// Puts a sensor status whenever one is due. Returns when another instance ships under the
-    /// sensor's name.
+    /// Writes the sensor status to the store whenever it is due. Returns when another instance
+    /// ships under the sensor's name.
     pub(super) async fn keep(&mut self) -> LeaseTaken {
         loop {
             sleep(TICK).await;
@@ -161,8 +164,8 @@ impl Lease {
         }
     }
 
-    /// Returns `true` if a sensor status is due: after 60 s, or after 10 s if a pass is over and
-    /// the status has changed.
+    /// Returns `true` if the sensor status is due to be written: after 60 s, or after 10 s if no
+    /// file is being shipped and the status has changed.
     fn is_due(&self) -> bool {
         let since = self.tried.elapsed();
         let has_news = || {
@@ -233,8 +236,8 @@ impl Lease {
         })
     }
 
-    /// Puts a sensor status if the object in the store is unchanged. `false`: the store has another
-    /// one now.
+    /// Writes a sensor status if the status object in the store is unchanged. Returns `false` if
+    /// the object has changed.
     async fn put_if_unchanged(
         &mut self,
         key: &str,
@@ -260,13 +263,14 @@ impl Lease {
         Ok(true)
     }
 
-    /// Returns `true` if the sensor status was put by this instance. A new process inherits the
-    /// name with the journal; once it has put a status, only its own run counts.
+    /// Returns `true` if this instance has written the sensor status. A new process inherits the
+    /// sensor name with the journal; once it has written a status, only statuses of its own run
+    /// count.
     fn is_own(&self, it: &SensorStatus) -> bool {
         it.run == self.run || !self.held && it.by.instance == self.instance
     }
 
-    /// Keeps facts from a sensor status that an earlier process of this instance has put.
+    /// Takes over facts from a sensor status that an earlier process of this instance has written.
     fn continue_from(&mut self, it: &SensorStatus) {
         if self.taken_over.is_none() {
             self.taken_over.clone_from(&it.taken_over);
@@ -277,8 +281,8 @@ impl Lease {
         }
     }
 
-    /// Puts a status that reports that this instance may not ship: its frames are in no other
-    /// status.
+    /// Writes a status which reports that this instance may not ship, because no other status has
+    /// the frames of this instance.
     async fn refused_by(&self, owner: &SensorStatus) -> LeaseTaken {
         let by = owner.by.clone();
         let status = SensorStatus {
@@ -302,7 +306,7 @@ impl Lease {
         status.clone()
     }
 
-    /// Returns the present status of the sensor.
+    /// Returns the present status of the sensor, as it is written to the store.
     fn snapshot(&self) -> SensorStatus {
         let now = self.seen_status();
         SensorStatus {

@@ -67,11 +67,11 @@ use wqcap_files::{
     index::{self, CaptureIndex, IndexFolder},
 };
 
-/// Time that the capture has to write the index of a new capture file; building another index would
-/// read the file twice.
+/// Time that the capture has to write the index of a new capture file. If `wqcap ship` built the
+/// index instead, it would read the file twice.
 const INDEX_TIME: Duration = Duration::from_secs(30);
 
-/// Shipper of the finished files of one capture.
+/// Shipper, which sends the finished files of one capture to the store.
 struct Shipper {
     plan: ShipPlan,
     store: Arc<dyn Store>,
@@ -80,7 +80,7 @@ struct Shipper {
     status: Arc<Mutex<ShipStatus>>,
     /// Set when shipping follows a running capture, which may still write indexes.
     follows: bool,
-    /// Files without a delivery record, because their frames are not counted yet.
+    /// Capture files without a delivery record, because their frames are not counted yet.
     uncounted: Vec<FoundCapture>,
     /// Files that are deferred to the next pass of shipping, with the reason.
     later: BTreeMap<FileId, String>,
@@ -109,7 +109,7 @@ impl Shipper {
         }
     }
 
-    /// Ships all files until no file is left that can be shipped.
+    /// Runs a pass: ships files until no file is left that can be shipped.
     async fn pass(&mut self) -> Result<(), PassError> {
         self.later.clear();
         self.begun_again.clear();
@@ -136,8 +136,8 @@ impl Shipper {
         }
     }
 
-    /// Returns the first file in the order of shipping whose record matches, without deferred
-    /// files.
+    /// Returns the first file, in the order of shipping, whose delivery record matches `wanted`.
+    /// Deferred files are left out.
     fn first(&self, wanted: impl Fn(&DeliveryRecord) -> bool) -> Option<FileId> {
         let waits = |it: &DeliveryRecord| self.later.contains_key(&it.id());
         let open = self.journal.records().filter(|it| wanted(it) && !waits(it));
@@ -158,7 +158,7 @@ impl Shipper {
         self.update_status(|_| {});
     }
 
-    /// Updates the journal to the present files in the capture's folders.
+    /// Updates the delivery journal to the files that are now in the capture's folders.
     async fn update_journal(&mut self) -> Result<(), PassError> {
         let mut found = FoundFiles::default();
         if let Some(dir) = &self.plan.flows_dir {
@@ -195,7 +195,7 @@ impl Shipper {
 
     /// Counts the deleted capture files that have no delivery record. A file with a record is
     /// counted when its record ends. The capture's lists of deleted files are read after the folder
-    /// and before records end, so that every deleted file has its line by then.
+    /// and before records end, so that every deleted file is in a list by then.
     fn count_expired(&mut self, found: &mut Vec<FoundCapture>) -> Result<(), PassError> {
         let dir = &self.plan.dir;
         let lines = expired::read(dir, self.journal.expired_read());
@@ -230,8 +230,9 @@ impl Shipper {
         Ok(self.journal.enter_expired(gone.iter(), read)?)
     }
 
-    /// Lists the finished files of a directory, if it is still the one that the journal's records
-    /// refer to. An unmounted file system looks like a directory that retention has emptied.
+    /// Lists the finished files of a directory, if the directory is still the one in which the
+    /// journal's files were found. An unmounted file system looks like a directory that retention
+    /// has emptied.
     fn listed(
         &self,
         key: &'static str,
@@ -266,8 +267,8 @@ impl Shipper {
         Ok(found)
     }
 
-    /// Returns `true` if a file's delivery record matches the present file and the configured
-    /// selection.
+    /// Returns `true` if a file's delivery record matches the present file and the selection in the
+    /// configuration.
     fn is_known(&self, file: &FoundCapture) -> bool {
         let Some(record) = self.journal.get(&file.id()) else {
             return false;
@@ -287,8 +288,8 @@ impl Shipper {
         record.stamp == file.stamp && as_wanted
     }
 
-    /// Drops the delivery record of a file that is shipped again from the start, and aborts its
-    /// upload.
+    /// Drops the delivery record of a file that is shipped again from the start, and aborts the
+    /// file's upload.
     async fn forget(&mut self, id: &FileId) -> Result<(), PassError> {
         let Some(record) = self.journal.get(id).cloned() else {
             return Ok(());
@@ -306,8 +307,8 @@ impl Shipper {
         Ok(())
     }
 
-    /// Ends the delivery records of deleted files. Objects that are complete in the store are still
-    /// verified and listed.
+    /// Ends the delivery records of deleted files. Their objects that are complete in the store are
+    /// still verified and listed in `blocks/`.
     async fn end_records(&mut self, found: &FoundFiles) -> Result<(), PassError> {
         let read = found.files.iter().map(FoundCapture::id);
         let unread = found.unread.iter().map(|it| it.id.clone());
@@ -376,8 +377,8 @@ impl Shipper {
         Ok(self.journal.set(record)?)
     }
 
-    /// Builds the index of the oldest capture file without one. `false`: there is no such file at
-    /// present.
+    /// Builds the index of the oldest capture file without one, which counts the file's frames.
+    /// `false`: no such file exists at present.
     async fn count_one(&mut self) -> Result<bool, PassError> {
         let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
@@ -412,7 +413,7 @@ impl Shipper {
         change(&mut status);
     }
 
-    /// Opens the file of a delivery record, if the file is unchanged since it was found.
+    /// Opens the file of a delivery record; fails if the file has changed since it was found.
     fn open(&self, record: &DeliveryRecord) -> Result<File, PassError> {
         let path = self.path_of(record);
         let file = open_regular(&path).map_err(|e| UnshippedReason::Io(e).of(&path))?;
@@ -420,7 +421,7 @@ impl Shipper {
         Ok(file)
     }
 
-    /// Checks that an open file is unchanged since it was found.
+    /// Checks that an open file is unchanged since `wqcap ship` found it.
     fn check(&self, record: &DeliveryRecord, file: &File) -> Result<(), PassError> {
         let now = file.metadata().map(|it| FileStamp::from_metadata(&it));
         if now.is_ok_and(|now| now == record.sent()) {
@@ -443,7 +444,7 @@ impl Shipper {
     }
 }
 
-/// Returns the capture's index of a file, if the index matches the present file.
+/// Returns the index that the capture wrote for a file, if the index matches the present file.
 fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
     let indexes = IndexFolder {
         folder: plan.index_dir.as_deref()?,
@@ -452,8 +453,8 @@ fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
     indexes.load(&file.path)
 }
 
-/// Returns `true` if a capture file is younger than `than`. A clock that was set back makes a file
-/// younger, so that it waits for its index a little longer.
+/// Returns `true` if a capture file was modified less than `than` ago. A clock that was set back
+/// makes a file younger, so that it waits for its index a little longer.
 fn is_younger(file: &FoundCapture, than: Duration) -> bool {
     let age = SystemTime::now().duration_since(file.stamp.modified());
     age.is_ok_and(|age| age < than)

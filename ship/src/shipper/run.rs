@@ -25,16 +25,16 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Interval at which the status of shipping is passed to the caller, which may end shipping.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Condition for the end of shipping.
+/// Condition under which `wqcap ship` stops shipping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Shipping ends when all present files have been shipped, or the store fails.
     Once,
-    /// Shipping ends when the caller stops it.
+    /// Shipping follows the capture, and ends when the caller stops it.
     Follow,
 }
 
-/// Checks that the store of a plan can be opened. No request is sent.
+/// Checks that the object store of a plan can be opened. No request is sent.
 ///
 /// # Errors
 /// The settings or the credentials of the store cannot be used.
@@ -43,8 +43,8 @@ pub fn check_store(plan: &ShipPlan) -> Result<(), ShipError> {
     Ok(())
 }
 
-/// Ships the files of a plan. `tick` is called several times a second with the status, and returns
-/// `false` to stop. Upload parts that have been sent are not sent again the next time.
+/// Ships the files of a plan to its store. `tick` is called several times a second with the status,
+/// and returns `false` to stop. Upload parts that the store already has are not sent again.
 ///
 /// # Errors
 /// Shipping cannot start; the journal cannot be written; with [`Mode::Once`], the store fails, a
@@ -127,8 +127,8 @@ impl Shipper {
         Ok(claimed?)
     }
 
-    /// Runs passes of shipping while no other instance ships under the sensor's name. If one does,
-    /// tries again later.
+    /// Runs passes of shipping while no other instance ships under the sensor's name. While one
+    /// does, waits and tries again.
     async fn follow_with_lease(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
         let mut is_reported = false;
         self.update_status(|_| {});
@@ -156,7 +156,7 @@ impl Shipper {
         }
     }
 
-    /// Runs passes of shipping until the journal cannot be written.
+    /// Runs passes of shipping in a loop until the delivery journal cannot be written.
     async fn follow(&mut self) -> Result<(), ShipError> {
         // Wait after the next failure.
         let mut wait = EVERY;

@@ -15,49 +15,50 @@ use std::{
 /// Status of shipping: delivery ledger, pending files and problems.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ShipStatus {
-    /// Ledger of the delivery states of all captured frames.
+    /// Delivery ledger: numbers of all captured frames by delivery state.
     pub ledger: DeliveryLedger,
     /// Number of files of all kinds that are not shipped yet.
     pub pending_files: u64,
-    /// Total length of the unshipped files in bytes.
+    /// Total length of all unshipped files in bytes.
     pub pending_bytes: u64,
-    /// Number of finished capture files whose frames are not counted yet: they are not in the
-    /// ledger.
+    /// Number of finished capture files whose frames are not counted yet: the delivery ledger does
+    /// not include them.
     pub uncounted_files: u64,
-    /// Number of capture files that were deleted before they were sent.
+    /// Number of capture files that were deleted before they were sent to the store.
     pub expired_files: u64,
-    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
+    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent to the
+    /// store.
     pub expired_flow_files: u64,
-    /// Number of capture files that were deleted before their frames were counted: they are not in
-    /// the ledger.
+    /// Number of capture files that were deleted before their frames were counted: the delivery
+    /// ledger does not include them.
     pub expired_uncounted_files: u64,
-    /// Time since the oldest unshipped file was finished, in seconds.
+    /// Time in seconds since the oldest unshipped file was finished.
     pub lag_s: f64,
     /// Time when the oldest unshipped file was finished.
     #[serde(skip)]
     pub oldest: Option<SystemTime>,
-    /// Number of objects that the store has accepted since the start.
+    /// Number of objects that the store has accepted since shipping started.
     pub objects: u64,
-    /// Number of bytes that the store has accepted since the start.
+    /// Number of bytes that the store has accepted since shipping started.
     pub bytes: u64,
-    /// Number of files that were shipped again since the start, because the file or the selection
-    /// had changed.
+    /// Number of files that were shipped again since shipping started, because the file or the
+    /// selection had changed.
     pub changed_files: u64,
-    /// Number of passes since the start that ended because the store or a folder failed.
+    /// Number of passes since shipping started that ended because the store or a folder failed.
     pub failures: u64,
-    /// Number of store requests since the start that were retried.
+    /// Number of store requests that were retried since shipping started.
     pub retries: u64,
-    /// Object that was shipped last, and the time.
+    /// Object that was shipped last, and the time when it was complete.
     pub last_object: Option<LastObject>,
     /// Current problems of shipping, a line each.
     pub problems: Vec<String>,
-    /// Name of the file that is being shipped or indexed.
+    /// Name of the file that is being shipped or indexed; `None`: no file is.
     pub now: Option<String>,
 }
 
 impl ShipStatus {
-    /// Returns the status with the counts since the start of the process, if shipping began again with
-    /// other settings after the status `before`.
+    /// Adds the counts of the status `before` to this status, so that they count from the start of
+    /// the process if shipping began again with other settings.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         self.objects += before.objects;
@@ -68,13 +69,13 @@ impl ShipStatus {
         self
     }
 
-    /// Adds to the numbers of objects and bytes that the store has accepted.
+    /// Adds `objects` and `bytes` to the numbers that the store has accepted.
     pub(super) fn sent(&mut self, objects: u64, bytes: u64) {
         self.objects += objects;
         self.bytes += bytes;
     }
 
-    /// Computes the shipping lag at the present time, which grows while the store does not answer.
+    /// Computes the present shipping lag, which grows while the store does not answer.
     pub(super) fn count_lag(&mut self) {
         let lag = |it: SystemTime| SystemTime::now().duration_since(it).unwrap_or_default();
         self.lag_s = self.oldest.map_or(Duration::ZERO, lag).as_secs_f64();

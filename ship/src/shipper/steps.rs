@@ -21,10 +21,10 @@ use tokio::{
     time::sleep_until,
 };
 
-/// Maximum number of parts of a multipart upload: no store accepts more.
+/// Maximum number of parts of a multipart upload. No store accepts more parts.
 const MOST_PARTS: u64 = 10_000;
 
-/// Upload part that has been sent: its number, its bytes, and the response of the store.
+/// Upload part that has been sent: its number, its bytes, and the result from the store.
 type SentPart = (usize, Bytes, Result<String, StoreError>);
 
 /// Multipart upload of a file in progress.
@@ -45,7 +45,7 @@ impl Upload {
 }
 
 impl Shipper {
-    /// Takes a file through all remaining steps of shipping.
+    /// Takes a file through all remaining steps of shipping, from sending to listing in `blocks/`.
     pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), PassError> {
         while let Some(record) = self.journal.get(id).cloned() {
             if self.needs_copy(&record) {
@@ -81,7 +81,7 @@ impl Shipper {
         Ok(())
     }
 
-    /// Sends a small file in one request, or begins a multipart upload.
+    /// Sends a small file to the store in one request, or begins a multipart upload.
     async fn begin(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         let file = Arc::new(self.open(record)?);
         let len = record.sent().len;
@@ -108,13 +108,14 @@ impl Shipper {
         Ok(DeliveryState::Sent { etag })
     }
 
-    /// Returns the upload part size of a file: `ship.part_size`, or more if the file would exceed
-    /// [`MOST_PARTS`] parts.
+    /// Returns the length in bytes of a file's upload parts: `ship.part_size`, or more if the file
+    /// would exceed [`MOST_PARTS`] parts.
     pub(super) fn part_bytes(&self, len: u64) -> u64 {
         self.plan.part_bytes.max(len.div_ceil(MOST_PARTS))
     }
 
-    /// Sends the remaining upload parts of a file concurrently, and completes the object.
+    /// Sends the remaining upload parts of a file concurrently, and completes the object in the
+    /// store.
     async fn send(
         &mut self,
         record: &DeliveryRecord,
@@ -186,8 +187,8 @@ impl Shipper {
         }
     }
 
-    /// Records that the store has an upload part. `Some`: the upload is lost, and the file is sent
-    /// from the start.
+    /// Records in the journal that the store has an upload part. `Some`: the upload is lost, and
+    /// the file is sent from the start.
     fn part_sent(
         &mut self,
         record: &DeliveryRecord,
@@ -211,7 +212,7 @@ impl Shipper {
         Ok(None)
     }
 
-    /// Checks that the store has the object of a file as it was sent.
+    /// Checks that the object of a file in the store is the one that was sent.
     async fn verify(
         &mut self,
         record: &DeliveryRecord,
@@ -244,7 +245,7 @@ impl Shipper {
         }
     }
 
-    /// Puts a file's table of blocks, which makes the file visible to queries.
+    /// Writes a file's table of blocks to the store, which makes the file visible to queries.
     async fn publish(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         if let Some(key) = &record.blocks_key {
             let Some(blocks) = self.journal.blocks(&record.id())? else {
@@ -266,7 +267,7 @@ impl Shipper {
         Ok(DeliveryState::Shipped)
     }
 
-    /// Restarts the shipping of a file. A second restart in one pass is an error.
+    /// Restarts the shipping of a file. A second restart in one pass of shipping is an error.
     fn restart(
         &mut self,
         record: &DeliveryRecord,
@@ -306,7 +307,7 @@ impl Shipper {
         Ok(bytes.freeze())
     }
 
-    /// Returns the error for a file that cannot be read.
+    /// Returns the error for a capture file that cannot be read while it is sent.
     pub(super) fn unread(&self, record: &DeliveryRecord, e: io::Error) -> PassError {
         let reason = match e.kind() {
             ErrorKind::UnexpectedEof => UnshippedReason::Shorter,

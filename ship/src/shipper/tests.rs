@@ -57,7 +57,7 @@ struct RecordingStore {
     inner: Remote,
     calls: Mutex<Vec<String>>,
     death: Option<Death>,
-    /// Length that `head` returns instead of the right one.
+    /// Length that `head` returns instead of the true one; `None`: the true one.
     wrong: Mutex<Option<u64>>,
     refuses: bool,
     /// Set when reads of missing objects are refused, as by a bucket whose client may not list it.
@@ -186,7 +186,7 @@ impl Store for RecordingStore {
     }
 }
 
-/// Folders of a sensor with files in them.
+/// Folders of a test's sensor with files in them.
 struct Place {
     root: TempDir,
     store: InMemory,
@@ -234,7 +234,7 @@ impl Place {
         }
     }
 
-    /// Runs a pass in a new process.
+    /// Runs a pass of shipping as a new process would.
     fn pass(
         &self,
         store: &Arc<RecordingStore>,
@@ -252,7 +252,7 @@ impl Place {
         (done, ledger)
     }
 
-    /// Runs a pass with a store that carries out every call.
+    /// Runs a pass of shipping with a store that carries out every call.
     fn whole_pass(&self, packets: bool) -> (DeliveryLedger, Vec<String>) {
         let store = self.noting(None);
         let (done, ledger) = self.pass(&store, packets);
@@ -261,7 +261,7 @@ impl Place {
         (ledger, calls)
     }
 
-    /// Runs a pass of a process that dies.
+    /// Runs a pass of shipping of a process that dies.
     fn dying_pass(&self, death: Death) -> DeliveryLedger {
         let (done, ledger) = self.pass(&self.noting(Some(death)), true);
         assert!(done.is_err(), "{death:?}");
@@ -871,7 +871,7 @@ fn a_refused_instance_sends_nothing() {
     assert_eq!(status.ledger, ALL);
 }
 
-/// Returns all files below a folder with their content.
+/// Returns all files below a folder, with their content.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(root).expect("lists") {

@@ -30,13 +30,13 @@ use std::{
     time::Duration,
 };
 
-/// Name of the header with the target of a redirect.
+/// Name of the HTTP header with the target of a redirect.
 const LOCATION: &str = "location";
 
-/// Response of a store that is not accepted.
+/// Reason why a response of a store is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ResponseError {
-    /// The store redirects a request. The host is empty if the target of the redirect is no URL.
+    /// The store redirects a request. The host is empty if the target of the redirect is not a URL.
     #[error(
         "the store redirects the request to {host:?} (status {status}), and redirects are not followed; name that host as the store's endpoint if it is the right one"
     )]
@@ -68,7 +68,7 @@ impl From<ResponseError> for HttpError {
     }
 }
 
-/// Connector that makes a bucket's HTTP client.
+/// Connector that makes the HTTP client of a bucket.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Connector {
     /// Counter of the bucket's retried requests.
@@ -101,8 +101,8 @@ fn duration(
     value.map(|it| humantime::parse_duration(&it)).transpose()
 }
 
-/// Makes a client with the options of `object_store`, which follows no redirect and looks up names
-/// on the crate's own threads.
+/// Makes an HTTP client with the options of `object_store`. It follows no redirect, and looks up
+/// host names on this crate's own threads.
 fn build(options: &ClientOptions) -> Result<reqwest::Client, Box<dyn StdError + Send + Sync>> {
     let value = |key: ClientConfigKey| options.get_config_value(&key);
     let is_set = |key| value(key).is_some_and(|it| it == "true");
@@ -138,7 +138,7 @@ fn build(options: &ClientOptions) -> Result<reqwest::Client, Box<dyn StdError + 
     Ok(builder.http1_only().build()?)
 }
 
-/// Resolver of host names that blocks a thread of [`threads`] and none of the runtime's.
+/// Resolver of host names that blocks a thread of [`threads`] and no thread of the runtime.
 struct Resolver;
 
 impl Resolve for Resolver {
@@ -161,7 +161,8 @@ impl Resolve for Resolver {
     }
 }
 
-/// HTTP client that counts retried requests, refuses redirects and bounds responses.
+/// HTTP client of a bucket that counts retried requests, refuses redirects and limits the length of
+/// responses.
 #[derive(Debug)]
 struct BoundedClient {
     client: TransferClient,
@@ -208,7 +209,7 @@ impl HttpService for BoundedClient {
     }
 }
 
-/// Limits a response to `most` bytes; more is an error.
+/// Limits a store's response to `most` bytes; a longer response is an error.
 fn limited(body: HttpResponseBody, most: usize) -> HttpResponseBody {
     let error = move |e: Box<dyn StdError + Send + Sync>| {
         if e.is::<LengthLimitError>() {
@@ -222,7 +223,7 @@ fn limited(body: HttpResponseBody, most: usize) -> HttpResponseBody {
     HttpResponseBody::new(Limited::new(body, most).map_err(error))
 }
 
-/// Returns the first `most` bytes of an error response as text; the rest is not received.
+/// Returns the first `most` bytes of a store's error response as text; the rest is not received.
 async fn beginning(body: HttpResponseBody, most: usize) -> Result<String, HttpError> {
     let mut body = body.bytes_stream();
     let mut bytes = Vec::new();

@@ -25,7 +25,7 @@ use wqcap_files::{
     folder::{sync_folder, written_ns},
 };
 
-/// Identifier of an object's upload to a folder: there is at most one per object.
+/// Identifier of every upload to a folder store, which has at most one upload per object.
 const UPLOAD: &str = "part";
 
 /// Object store in a folder of a file system.
@@ -63,7 +63,7 @@ impl Folder {
     }
 }
 
-/// Returns the hidden path that an object has until it is complete.
+/// Returns the hidden path under which a folder store writes an object until it is complete.
 fn part_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.part"))
@@ -76,14 +76,14 @@ fn finish(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Entry of a folder of the store.
+/// Entry of a folder that a folder store lists.
 enum Entry {
     Folder(PathBuf),
-    /// File of any kind, also a pipe: its kind is checked when it is opened.
+    /// File of any kind, including pipes: its kind is checked when it is opened.
     File(PathBuf),
 }
 
-/// Lister of the folders of a store, which counts what it has listed.
+/// Lister of the folders of a store, which counts the entries that it has listed.
 struct Lister<'s> {
     root: &'s Path,
     listed: usize,
@@ -101,8 +101,8 @@ impl<'s> Lister<'s> {
         })
     }
 
-    /// Lists the entries of a folder of the store, except hidden ones. A missing folder is empty. A
-    /// file where a folder is expected is an unusable key.
+    /// Lists the entries of a folder of the store, except hidden ones. A missing folder has no
+    /// entries. A file where a folder is expected counts as an unusable key.
     fn entries(&mut self, folder: &Path) -> io::Result<Vec<Entry>> {
         let listed = match fs::read_dir(folder) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -134,7 +134,7 @@ impl<'s> Lister<'s> {
         Ok(all)
     }
 
-    /// Lists all files below a folder of the store.
+    /// Lists the paths of all files below a folder of the store.
     fn files(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         let mut folders = vec![folder.to_owned()];
@@ -155,13 +155,13 @@ impl<'s> Lister<'s> {
     }
 }
 
-/// Returns the key of a file in the store. `None`: the key is not a text, or too long.
+/// Returns the object key of a file in a folder store. `None`: the key is not UTF-8, or too long.
 fn key_in(root: &Path, path: &Path) -> Option<String> {
     let key = path.strip_prefix(root).ok()?.to_str()?;
     (key.len() <= KEY).then(|| key.to_owned())
 }
 
-/// Runs disk operations on an object's path on a blocking thread.
+/// Runs file operations on an object's path, on a thread for work that blocks.
 async fn on_disk<T: Send + 'static>(
     path: PathBuf,
     work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,

@@ -8,11 +8,11 @@ use quick_xml::{Reader, escape::unescape, events::Event};
 use std::{cell::RefCell, ops::Range};
 
 tokio::task_local! {
-    /// Counts of the list that the task receives.
+    /// Counts of the key list that the current task receives from a store.
     static LIST: RefCell<ListCounts>;
 }
 
-/// Counts of a list in progress.
+/// Counts of a key list that is being received from a store.
 #[derive(Debug, Default)]
 struct ListCounts {
     pages: usize,
@@ -20,7 +20,7 @@ struct ListCounts {
     unusable: UnusableKeys,
 }
 
-/// Limit that a list of keys exceeds.
+/// Limit that a store's list of keys exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ListLimit {
     #[error("the list has more than {KEYS} keys, which is the limit")]
@@ -29,7 +29,8 @@ pub(super) enum ListLimit {
     Pages,
 }
 
-/// Runs requests of a list, and returns the keys that were left out.
+/// Runs the requests for a list of keys. Also returns the keys that were left out of the list as
+/// unusable.
 pub(super) async fn listing<T>(work: impl Future<Output = T>) -> (T, UnusableKeys) {
     LIST.scope(RefCell::default(), async {
         let done = work.await;
@@ -38,7 +39,7 @@ pub(super) async fn listing<T>(work: impl Future<Output = T>) -> (T, UnusableKey
     .await
 }
 
-/// Returns `true` if a request asks for a page of a list of keys.
+/// Returns `true` if an HTTP request asks a store for a page of a list of keys.
 pub(super) fn is_list(request: &HttpRequest) -> bool {
     let query = request.uri().query().unwrap_or_default();
     request.method().as_str() == "GET"
@@ -47,8 +48,8 @@ pub(super) fn is_list(request: &HttpRequest) -> bool {
             .any(|it| it == "list-type=2" || it == "comp=list")
 }
 
-/// Removes the entries of a page whose keys cannot be used, and counts them in the list that the
-/// task receives. A page that is not XML is returned unchanged.
+/// Removes the entries of a list's page whose keys cannot be used, and counts them in the list that
+/// the current task receives. A page that is not XML is returned unchanged.
 ///
 /// # Errors
 /// The list exceeds a limit.
@@ -84,7 +85,8 @@ pub(super) fn clean(page: &Bytes) -> Result<Bytes, ListLimit> {
     Ok(kept.into())
 }
 
-/// Returns `true` if a key can be used: it is not too long, and has no empty, `.` or `..` part.
+/// Returns `true` if an object key can be used: it is not too long, and has no empty, `.` or `..`
+/// part.
 fn is_usable(key: &str) -> bool {
     let key = key.strip_suffix('/').unwrap_or(key);
     // A slash more at either end would be dropped and would name another object.
@@ -92,8 +94,8 @@ fn is_usable(key: &str) -> bool {
     key.len() <= KEY && is_trimmed && Path::parse(key).is_ok()
 }
 
-/// Returns the entries of a page of keys: their bytes in the page, and the key. `None`: the page is
-/// not XML.
+/// Returns the entries of a list's page: the range of bytes of each entry in the page, and its key.
+/// `None`: the page is not XML.
 fn entries(page: &str) -> Option<Vec<(Range<usize>, String)>> {
     let mut reader = Reader::from_str(page);
     let mut found = Vec::new();

@@ -1,9 +1,9 @@
 //! Object stores: a bucket, or a folder with the same layout.
 //!
-//! Shipping needs only a few operations, so that every store supports them: put an object at once
-//! or in parts, and read its length. A put replaces an existing object. A sensor's status is a
-//! small object that is read before it is put, with a precondition where the store supports one.
-//! Queries list keys, and get objects or ranges of them.
+//! Shipping needs only a few operations, so that every store supports them: write an object in one
+//! request or in parts, and read its length. A write replaces an existing object. A sensor's status
+//! is a small object that is read before it is written, with a precondition where the store
+//! supports one. Queries list keys, and read objects or ranges of them.
 //!
 //! Objects in buckets have the SHA-256 of their content in their metadata, named `sha256`, in
 //! hexadecimal. Folders have no metadata, and `object_store` does not support metadata for
@@ -35,7 +35,7 @@ use std::{
     sync::Arc,
 };
 
-/// Error of an object store operation: its kind, with the text of the store.
+/// Error of an object store operation: its kind, with the text of the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -48,13 +48,13 @@ pub enum StoreError {
     /// Temporary error of the store; the operation may succeed later.
     #[error("{0}")]
     Failed(String),
-    /// The object cannot be used, and others may be: it is not a file, or exceeds a limit.
+    /// The object cannot be used, though others may be: it is not a file, or exceeds a limit.
     #[error("{0}")]
     Unusable(String),
 }
 
 impl StoreError {
-    /// Returns the error for an object that is longer than its kind may be.
+    /// Returns the error for a stored object that is longer than objects of its kind may be.
     pub(crate) fn too_long(key: &str, has: u64, limit: u64) -> Self {
         Self::Unusable(format!(
             "{key}: the object has {has} bytes; the limit for objects of this kind is {limit} bytes"
@@ -68,41 +68,41 @@ pub(crate) struct ObjectFacts {
     /// Length of the stored object in bytes.
     pub bytes: u64,
     /// ETag or generation of the stored object, which changes with its content. `None`: the store
-    /// has none.
+    /// provides neither.
     pub etag: Option<String>,
 }
 
-/// Content and ETag of a small object.
+/// Content and ETag of a small object that was read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SmallObject {
     /// Content of the small object.
     pub bytes: Bytes,
     /// ETag or generation of the small object, which changes with its content. `None`: the store
-    /// has none.
+    /// provides neither.
     pub etag: Option<String>,
 }
 
-/// Precondition for putting an object into a store.
+/// Precondition for writing an object to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PutIf {
-    /// The put requires that no object has the key.
+    /// The object is written only if no object has its key.
     Absent,
-    /// The put requires that the existing object has this ETag or generation.
+    /// The object is written only if the existing object has this ETag or generation.
     Etag(String),
 }
 
-/// Result of putting an object with a precondition.
+/// Result of writing an object to a store with a precondition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutOutcome {
-    /// The precondition held, and the object was put.
+    /// The precondition held, and the object was written.
     Put,
-    /// The precondition does not hold: the object in the store has changed.
+    /// The precondition did not hold: the object in the store has changed.
     Changed,
-    /// The store does not support preconditions, and the object was not put.
+    /// The store does not support preconditions, and the object was not written.
     Unsupported,
 }
 
-/// Direct content of a folder of object keys: the last components of the names.
+/// Folders and objects directly in a folder of object keys, by the last components of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
     /// Names of the folders that are directly in the listed folder.
@@ -113,10 +113,10 @@ pub(crate) struct Listing {
     pub unusable: UnusableKeys,
 }
 
-/// Key of an object in the store.
+/// Key of an object in the store, and the time when the object was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StoredKey {
-    /// Key of the stored object.
+    /// Key under which the object is stored.
     pub key: String,
     /// Time at which the store wrote the object, in nanoseconds since 1970; `None`: unknown.
     pub written_ns: Option<u64>,
@@ -125,7 +125,7 @@ pub(crate) struct StoredKey {
 /// Keys of all objects below a folder of object keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyList {
-    /// Keys of the objects in the store.
+    /// Keys of the objects below the folder.
     pub keys: Vec<StoredKey>,
     /// Keys below the folder that cannot be used.
     pub unusable: UnusableKeys,
@@ -134,14 +134,14 @@ pub(crate) struct KeyList {
 /// Keys of a store that cannot be used: too long, with an empty part, or not a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnusableKeys {
-    /// Number of unusable keys in the store.
+    /// Number of keys in the store that cannot be used.
     pub count: u64,
     /// First unusable keys of the store, shortened to 1024 bytes.
     pub named: Vec<String>,
 }
 
 impl UnusableKeys {
-    /// Counts an unusable key, and keeps its text if few keys are kept yet.
+    /// Counts an unusable key of the store, and keeps its text if few keys are kept yet.
     pub(crate) fn add(&mut self, key: &str) {
         self.count += 1;
         if self.named.len() < NAMED_KEYS {
@@ -149,14 +149,15 @@ impl UnusableKeys {
         }
     }
 
-    /// Adds the unusable keys of another list.
+    /// Adds the unusable keys of another list to this one.
     pub(crate) fn append(&mut self, other: Self) {
         let unnamed = other.count - other.named.len() as u64;
         other.named.iter().for_each(|key| self.add(key));
         self.count += unnamed;
     }
 
-    /// Returns a text for the user: a line per named key, and a line with the number of others.
+    /// Returns the texts on unusable keys for the user: a line per named key, and a line with the
+    /// number of the others.
     pub(crate) fn lines(&self) -> Vec<String> {
         let unusable = "the key cannot be used, and its object is left out";
         let named = self.named.iter().map(|it| format!("{it:?}: {unusable}"));
@@ -167,7 +168,7 @@ impl UnusableKeys {
     }
 }
 
-/// Position of a part in a multipart upload.
+/// Position of a part in the multipart upload of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartPosition {
     /// Number of the upload part, from 0.
@@ -176,7 +177,7 @@ pub(crate) struct PartPosition {
     pub offset: u64,
 }
 
-/// Object store that files are shipped to.
+/// Object store to which files are shipped.
 #[async_trait]
 pub(crate) trait Store: Debug + Send + Sync {
     /// Begins a multipart upload of an object with this digest. Returns the upload's identifier.
@@ -203,21 +204,21 @@ pub(crate) trait Store: Debug + Send + Sync {
     /// Aborts a multipart upload. A missing upload is not an error.
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError>;
 
-    /// Puts a small object in one request. Returns its ETag or generation.
+    /// Writes a small object to the store in one request. Returns the object's ETag or generation.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError>;
 
-    /// Returns length and ETag or generation of an object in the store.
+    /// Returns the length and the ETag or generation of an object in the store.
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError>;
 
     /// Reads an object of at most 1 MiB from the store.
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError>;
 
-    /// Returns the number of store requests that were retried since the start.
+    /// Returns the number of requests to this store that were retried since the start.
     fn retries(&self) -> u64 {
         0
     }
 
-    /// Puts a small object in one request, if a precondition holds.
+    /// Writes a small object to the store in one request, if a precondition holds.
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError>;
 }
 
@@ -243,14 +244,14 @@ pub(crate) trait ReadStore: Debug + Send + Sync {
 pub const FORMS: &str =
     "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY";
 
-/// Reason why a text is not the URL of a store. It does not have the URL.
+/// Reason why a text is not the URL of a store. The reason does not contain the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreUrlError {
-    /// The path of a folder is relative.
+    /// The path in a `file://` URL is relative.
     #[error("the path of a file:// URL must be absolute; write {FORMS}")]
     RelativePath,
-    /// The URL has another scheme than those of stores.
+    /// The scheme of the URL is not one of an object store.
     #[error("the URL is not a store; write {FORMS}")]
     Scheme,
     /// The URL has no valid bucket, or an invalid prefix.
@@ -258,7 +259,7 @@ pub enum StoreUrlError {
     Bucket,
 }
 
-/// Error of opening an object store, after the key or option that holds the URL.
+/// Error of opening an object store; its text begins with the key or option that holds the URL.
 #[derive(Debug, thiserror::Error)]
 #[error("{named}: {problem}")]
 pub struct StoreOpenError {
@@ -286,7 +287,7 @@ pub(crate) enum StoreOpenProblem {
     Client(#[from] object_store::Error),
 }
 
-/// Checks the form of a store URL.
+/// Checks that a text has the form of a store URL.
 ///
 /// # Errors
 /// The URL has none of the accepted forms.
@@ -294,7 +295,7 @@ pub fn check_url(url: &str) -> Result<(), StoreUrlError> {
     parse(url).map(drop)
 }
 
-/// Returns the folder of a `file://` store.
+/// Returns the folder of a `file://` store URL. `None`: the URL is invalid, or names a bucket.
 #[must_use]
 pub fn folder_of(url: &str) -> Option<&Path> {
     match parse(url) {
@@ -339,8 +340,8 @@ fn parse(url: &str) -> Result<StoreLocation<'_>, StoreUrlError> {
     })
 }
 
-/// Returns the URL of a store that a user named by its URL or by a folder with its layout. `None`:
-/// the folder has another layout.
+/// Returns the URL of a store that a user named by its URL or by a folder with the layout of a
+/// store. `None`: the folder has another layout.
 #[must_use]
 pub fn url_of(named: &Path) -> Option<String> {
     let text = named.to_str()?;
@@ -354,15 +355,15 @@ pub fn url_of(named: &Path) -> Option<String> {
     blocks.any(is_day).then_some(url)
 }
 
-/// Opens an object store for shipping. No request is sent yet.
+/// Opens the object store of `ship.store` for shipping. No request is sent yet.
 ///
 /// # Errors
-/// The URL is invalid, or the settings in the environment are.
+/// The URL is invalid, or settings of the store in the environment are invalid.
 pub(crate) fn open(url: &str) -> Result<Arc<dyn Store>, StoreOpenError> {
     Ok(open_as(format!("ship.store = {url:?}"), url)?)
 }
 
-/// Opens an object store for reading. Errors begin with `named`. No request is sent yet.
+/// Opens an object store for reading. Errors begin with the text `named`. No request is sent yet.
 ///
 /// # Errors
 /// As [`open`].
@@ -373,7 +374,7 @@ pub(crate) fn open_to_read(
     Ok(open_as(named.into(), url)?)
 }
 
-/// Store that can be written and read.
+/// Object store that can be written and read.
 trait AnyStore: Store + ReadStore {}
 
 impl<T: Store + ReadStore> AnyStore for T {}

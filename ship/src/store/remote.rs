@@ -26,7 +26,8 @@ use object_store::{
 };
 use std::{env, error::Error as _, ffi::OsString, fmt::Debug, ops::Range, time::Duration};
 
-/// Maximum number of retries of a store request. After that the file waits for the next pass.
+/// Maximum number of retries of a store request. After that the file waits for the next pass of
+/// shipping.
 const RETRIES: usize = 6;
 /// Maximum time during which a store request is retried.
 const RETRY_TIME: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ const REQUEST: &str = "300s";
 /// Cloud service that hosts a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cloud {
-    /// Amazon S3, or a service with its protocol.
+    /// Amazon S3, or a service with the protocol of S3.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -45,7 +46,7 @@ pub(super) enum Cloud {
 }
 
 impl Cloud {
-    /// URL schemes of the clouds that host buckets.
+    /// Prefixes of store URLs, with the cloud that each selects.
     pub(super) const SCHEMES: [(&str, Self); 3] = [
         ("s3://", Self::S3),
         ("gs://", Self::Google),
@@ -61,7 +62,7 @@ impl Cloud {
         }
     }
 
-    /// Returns the beginning of the names of the cloud's environment variables.
+    /// Returns the prefix of the names of the cloud's environment variables.
     const fn prefix(self) -> &'static str {
         match self {
             Self::S3 => "AWS_",
@@ -111,8 +112,8 @@ pub struct Remote {
     prefix: String,
     /// Set when versions of the bucket's objects are identified by generation instead of ETag.
     by_generation: bool,
-    /// Set when multipart uploads to the bucket can have metadata. `object_store` has no support
-    /// for it on Azure.
+    /// Set when multipart uploads to the bucket can have metadata, which `object_store` does not
+    /// support on Azure.
     parts_have_metadata: bool,
     /// Counter of the bucket's retried requests.
     retries: Retries,
@@ -120,7 +121,7 @@ pub struct Remote {
     hint: String,
 }
 
-/// Checks the variables of the environment that `object_store` takes into requests to a cloud: it
+/// Checks the environment variables that `object_store` uses in requests to a cloud, because it
 /// panics at values that no request can have.
 fn check_environment(
     cloud: Cloud,
@@ -219,7 +220,7 @@ fn boxed(client: impl StoreClient) -> Box<dyn StoreClient> {
 }
 
 impl Remote {
-    /// Returns the tag that identifies the version of an object: its generation or its ETag.
+    /// Returns the tag that identifies the version of a stored object: its generation or its ETag.
     fn tag(
         &self,
         etag: Option<String>,
@@ -234,7 +235,8 @@ impl Remote {
         path.map_err(|e| StoreError::Refused(e.to_string()))
     }
 
-    /// Returns the key of a listed object: its path in the bucket without the prefix.
+    /// Returns the key of a listed object: its path in the bucket without the store's prefix.
+    /// `None`: the path is outside of the prefix.
     fn key_of(&self, path: &Path) -> Option<String> {
         let path = path.as_ref();
         let key = match self.prefix.as_str() {
@@ -244,8 +246,8 @@ impl Remote {
         Some(key.to_owned())
     }
 
-    /// Lists objects of the bucket, again if the response is interrupted. Returns also the keys that
-    /// were left out.
+    /// Lists objects of the bucket, and repeats this if the response is interrupted. Also returns
+    /// the keys that cannot be used.
     async fn list_retrying<'a, T>(
         &self,
         list: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
@@ -262,7 +264,7 @@ impl Remote {
         }
     }
 
-    /// Receives the content of an object, or of a range of it, of at most `most` bytes.
+    /// Receives the content of a stored object, or of a range of it, of at most `most` bytes.
     async fn content(&self, key: &str, found: GetResult, most: u64) -> Result<Bytes, StoreError> {
         let mut stream = found.into_stream();
         let mut bytes = BytesMut::new();
@@ -278,8 +280,8 @@ impl Remote {
         Ok(bytes.freeze())
     }
 
-    /// Maps an error of a put or list to a store error. `NotFound` then means that the bucket does
-    /// not exist.
+    /// Maps an error of a write or of a listing to a store error. `NotFound` then means that the
+    /// bucket does not exist.
     fn put_error(&self, e: Error) -> StoreError {
         match self.store_error(e) {
             StoreError::NotFound(text) => StoreError::Refused(text),
@@ -314,13 +316,13 @@ impl Remote {
     }
 }
 
-/// Returns the metadata to put with an object: the SHA-256 of its content.
+/// Returns the metadata with which an object is written to the store: the SHA-256 of its content.
 fn metadata(digest: &Digest) -> Attributes {
     let named = Attribute::Metadata("sha256".into());
     [(named, digest.to_string())].into_iter().collect()
 }
 
-/// Returns `true` if the error means that a store does not support a conditional put. S3 has an
+/// Returns `true` if the error means that a store does not support conditional writes. S3 has an
 /// error code for headers that are not implemented.
 fn is_unsupported(e: &Error) -> bool {
     match e {
@@ -334,14 +336,15 @@ fn is_unsupported(e: &Error) -> bool {
 }
 
 /// Returns `true` if the error means that the store's response was interrupted. `object_store`
-/// retries requests, but reads a response only once, unless it is an object's content. For a
-/// request that failed after retries, the source chain contains the number of attempts in between.
+/// retries requests, but reads a response only once, unless it is an object's content. If a request
+/// failed after retries, the source chain also contains the number of attempts.
 fn broke_off(e: &Error) -> bool {
     let cause = e.source().and_then(|it| it.source());
     cause.is_some_and(|it| it.is::<HttpError>()) && ResponseError::cause_of(e).is_none()
 }
 
-/// Checks the length of an ETag, a generation or an upload's identifier, which the journal keeps.
+/// Checks that a store's ETag, generation or upload identifier is short enough for the journal,
+/// which keeps it.
 fn bounded(what: &str, text: String) -> Result<String, StoreError> {
     match text.len() {
         0..=TAG => Ok(text),
@@ -351,7 +354,7 @@ fn bounded(what: &str, text: String) -> Result<String, StoreError> {
     }
 }
 
-/// Joins the lines of a store's error response: servers return pages of XML.
+/// Joins the lines of a store's error response into one, because servers return pages of XML.
 fn one_line(text: &str) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
     words.join(" ")
@@ -538,7 +541,7 @@ impl ReadStore for Remote {
 
 #[cfg(test)]
 impl Remote {
-    /// Wraps any other store of the crate `object_store`.
+    /// Makes a bucket store from any other store of the crate `object_store`.
     pub(crate) fn with_client(client: impl ObjectStore + MultipartStore) -> Self {
         Self {
             client: boxed(client),

@@ -18,7 +18,7 @@ tokio::task_local! {
     static LAST: RefCell<String>;
 }
 
-/// Runs a store call in its own scope, so that retries of its requests are recognised.
+/// Runs a store call in a separate scope, so that retries of its requests are recognised.
 pub(super) async fn call<T>(work: impl Future<Output = T>) -> T {
     LAST.scope(RefCell::default(), work).await
 }
@@ -28,7 +28,7 @@ pub(super) async fn call<T>(work: impl Future<Output = T>) -> T {
 pub(super) struct Retries(Arc<AtomicU64>);
 
 impl Retries {
-    /// Returns the number of retried requests.
+    /// Returns the number of store requests that were retried.
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

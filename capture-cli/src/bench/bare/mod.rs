@@ -14,8 +14,8 @@ use wqcap_engine::{
     verbs::{Context, FlowKind, FlowRule, FlowSpec, Masked},
 };
 
-/// Measures the cost of frames for a bare receive loop on the plan's port, in `rounds` rounds after
-/// one that warms up. `each` is called with the bytes and the time stamp of every frame.
+/// Measures the CPU time of frames in a bare receive loop on the plan's port, in `rounds` rounds
+/// after one that warms up. `each` is called with the bytes and the time stamp of every frame.
 pub fn drain(
     plan: &Plan,
     attr: BareAttr,

@@ -17,9 +17,9 @@ use wqcap_rss::{key::RssKey, profile::HashFields};
 /// Verbs with which a bare ring polls completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// `ibv_start_poll` and its readers, including that of the time stamp.
+    /// Polls with `ibv_start_poll` and its readers, including that of the time stamp.
     CqEx,
-    /// `ibv_poll_cq`, which provides no time stamp.
+    /// Polls completions with `ibv_poll_cq`, which provides no time stamp.
     PollCq,
 }
 
@@ -28,35 +28,35 @@ pub enum Poll {
 pub struct BareAttr {
     /// Verbs with which the bare ring polls completions.
     pub poll: Poll,
-    /// Number of WRs in the bare ring.
+    /// Number of receive WRs in the bare ring.
     pub ring: u32,
-    /// Size of the buffer of each receive WR in bytes.
+    /// Length of the buffer of each receive WR in bytes.
     pub buffer: u32,
-    /// Largest number of completions per poll of a bare ring, 1 to the ring's length.
+    /// Maximum number of completions that the bare ring takes per poll, 1 to the number of its WRs.
     pub batch: usize,
 }
 
-/// Bare receive ring: a WQ with its CQ, its buffers and its WRs.
+/// Bare receive ring: a WQ with its CQ, its buffers and its WRs, without the engine's accounting.
 pub struct BareRing {
     wq: Wq,
     cq: Cq,
-    /// Receive WRs of the bare ring. WR i receives into buffer i.
+    /// Receive WRs of the bare ring. WR number i receives into buffer number i.
     wrs: Vec<ffi::ibv_recv_wr>,
     /// Scatter entries of the receive WRs, whose addresses the WRs contain.
     _entries: Vec<ffi::ibv_sge>,
-    /// Room for the completions of one `ibv_poll_cq`.
+    /// Buffer for the completions that one call of `ibv_poll_cq` returns.
     completions: Vec<ffi::ibv_wc>,
     /// Buffers into which the receive WRs of the bare ring receive.
     buffers: RingBuffers,
     attr: BareAttr,
 }
 
-/// Buffers of a bare ring, adjacent in memory.
+/// Receive buffers of a bare ring, adjacent in memory.
 #[derive(Clone, Copy)]
 struct RingBuffers {
     /// Address of the first receive buffer of the bare ring.
     start: *const u8,
-    /// Size of each receive buffer in bytes.
+    /// Length of each receive buffer in bytes.
     each: u32,
 }
 
@@ -78,7 +78,7 @@ impl RingBuffers {
 unsafe impl Send for BareRing {}
 
 impl BareRing {
-    /// Creates a bare ring in the ready state, with every WR posted.
+    /// Creates a bare ring whose WQ is in the ready state, with every receive WR posted.
     pub fn make(context: &Context, pd: &Pd, attr: BareAttr) -> Result<Self, VerbsError> {
         let stamps = match attr.poll {
             Poll::CqEx => CompletionStamps::Ticks,
@@ -208,7 +208,7 @@ impl BareRing {
         Ok(count as u64)
     }
 
-    /// Posts a list of receive WRs to the WQ.
+    /// Posts a list of receive WRs to the WQ of the bare ring.
     fn post(&mut self, list: &List) -> Result<(), VerbsError> {
         // SAFETY: the list has WRs of this ring. Their entries are in the memory of its WQ, in
         // buffers that nothing else uses. Each WR is new or has completed.
@@ -217,11 +217,11 @@ impl BareRing {
     }
 }
 
-/// List of receive WRs linked by `next`.
+/// List of receive WRs of a bare ring, linked by `next`.
 struct List {
-    /// First receive WR of the list, or null.
+    /// First receive WR of the list; null if the list is empty.
     first: *mut ffi::ibv_recv_wr,
-    /// Last receive WR of the list, or null.
+    /// Last receive WR of the list; null if the list is empty.
     last: *mut ffi::ibv_recv_wr,
 }
 
@@ -235,7 +235,7 @@ impl Default for List {
 }
 
 impl List {
-    /// Links the receive WRs with these ids into a list.
+    /// Links the receive WRs with the numbers `ids` into a list.
     fn from_ids(wrs: &mut [ffi::ibv_recv_wr], ids: impl Iterator<Item = u64>) -> Self {
         let mut list = Self::default();
         for id in ids {
@@ -244,7 +244,7 @@ impl List {
         list
     }
 
-    /// Appends a receive WR to the list.
+    /// Appends a receive WR of the bare ring to the list.
     #[inline]
     fn append(&mut self, wrs: &mut [ffi::ibv_recv_wr], wr_id: u64) {
         let wr = &mut wrs[wr_id as usize];
@@ -261,16 +261,16 @@ impl List {
     }
 }
 
-/// Bare rings over which an RSS QP spreads frames. The order of the fields is the order of
-/// teardown.
+/// Bare rings over which an RSS QP spreads frames. The order of the fields is the order in which
+/// they are dropped.
 pub struct BareRings {
-    /// Flow rule that lets frames into the bare rings, while it is installed.
+    /// Installed flow rule that lets frames into the bare rings; empty: it is not installed.
     rules: Vec<Flow>,
     /// RSS QP that spreads frames over the bare rings.
     qp: RssQp,
     /// Bare rings, each polled by one thread.
     pub rings: Vec<BareRing>,
-    /// Flow rule that lets frames into the bare rings when it is installed.
+    /// Flow rule to install, which lets frames into the bare rings.
     wanted: FlowRule,
 }
 
@@ -297,7 +297,7 @@ impl BareRings {
         })
     }
 
-    /// Installs the flow rule, which lets frames into the bare rings.
+    /// Installs the flow rule that lets frames into the bare rings.
     pub fn open(&mut self) -> Result<(), VerbsError> {
         self.rules.push(Flow::create(&self.qp, &self.wanted)?);
         Ok(())

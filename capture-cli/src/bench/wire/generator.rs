@@ -7,36 +7,36 @@ use wqcap_engine::{
     verbs::{Context, MessageCq, Mr, Pd, VerbsError, status_text, sys as ffi},
 };
 
-/// Largest number of send WRs that are posted as one list.
+/// Maximum number of send WRs that the generator posts as one list.
 const LIST: usize = 64;
 
 /// Frame generator: a RAW_PACKET QP and the frames that it sends in turn. The order of the fields
-/// is the order of teardown.
+/// is the order in which they are dropped.
 pub struct Generator {
-    /// RAW_PACKET QP that sends the frames.
+    /// RAW_PACKET QP over which the generator sends its frames.
     qp: SendQp,
-    /// CQ for the completions of sends.
+    /// CQ for the completions of the generator's sends.
     cq: MessageCq,
     /// Registered memory of the frames to send, one after the other.
     memory: Mr,
     /// Scatter entries of the frames to send, one for each frame.
     entries: Vec<ffi::ibv_sge>,
-    /// Send WRs, reused for each list of sends.
+    /// Send WRs of the generator, reused for each list of sends.
     list: Vec<ffi::ibv_send_wr>,
-    /// Number of sends that the send queue accepts before another one completes.
+    /// Number of sends that the send queue accepts before an earlier one completes.
     room: usize,
-    /// Largest number of frames in flight on the send queue.
+    /// Maximum number of frames in flight on the send queue.
     depth: usize,
-    /// Index of the frame to send next.
+    /// Index of the frame that the generator sends next.
     next: usize,
 }
 
 // SAFETY: the pointers are to the generator's own vectors and memory, which nothing else accesses.
 unsafe impl Send for Generator {}
 
-/// RAW_PACKET QP of a frame generator. The generator drops it first, so the CQ outlives it.
+/// RAW_PACKET QP of a frame generator. The generator drops it before its CQ.
 struct SendQp {
-    /// Verbs handle of the RAW_PACKET QP.
+    /// Verbs handle of the generator's RAW_PACKET QP.
     raw: *mut ffi::ibv_qp,
     // Held until the QP is destroyed.
     _pd: Pd,
@@ -56,7 +56,7 @@ impl Drop for SendQp {
 }
 
 impl SendQp {
-    /// Creates a RAW_PACKET QP on a port, ready to send.
+    /// Creates a RAW_PACKET QP on the port `port`, ready to send.
     fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, VerbsError> {
         // The longer structure is used: its `comp_mask` is at the place where `ibv_qp_init_attr`
         // ends with padding.
@@ -107,8 +107,8 @@ impl SendQp {
 }
 
 impl Generator {
-    /// Creates a frame generator on a port, with at most `depth` sends in flight, that sends
-    /// `frames` in turn. Fails with EPERM without CAP_NET_RAW.
+    /// Creates a frame generator on the port `port` with at most `depth` sends in flight, which
+    /// sends `frames` in turn. Without CAP_NET_RAW it fails with EPERM.
     pub fn make(
         context: &Context,
         port: u8,
@@ -187,7 +187,8 @@ impl Generator {
         }
     }
 
-    /// Returns `true` if all sends have completed, so that the frames have left the port.
+    /// Returns `true` if all sends of the generator have completed, so that the frames have left
+    /// the port.
     pub fn is_done(&mut self) -> Result<bool, VerbsError> {
         self.reap()?;
         Ok(self.room == self.depth)
@@ -210,7 +211,7 @@ impl Generator {
         Ok(true)
     }
 
-    /// Polls the completions of sends, and makes room in the send queue.
+    /// Polls the completions of the generator's sends, which makes room in the send queue.
     fn reap(&mut self) -> Result<(), VerbsError> {
         loop {
             let done = self.cq.poll()?;

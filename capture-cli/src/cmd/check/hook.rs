@@ -20,14 +20,14 @@ use std::{
 };
 use wqcap_engine::config::{Config, Problem};
 
-/// Largest number of symbolic links to follow on the path to a hook, the same as in the kernel.
+/// Maximum number of symbolic links followed on the path to a hook program, as in the kernel.
 const MOST_LINKS: usize = 40;
-/// Folder for hook programs that messages recommend.
+/// Folder for hook programs that error messages recommend.
 const PROPER_FOLDER: &str = "/usr/local/lib/wqcap";
-/// `S_ISVTX` of sys/stat.h: in a folder with this bit only owners rename and remove files.
+/// Mode bit `S_ISVTX` of sys/stat.h: in a folder with this bit only owners rename and remove files.
 const STICKY: u32 = 0o1000;
 
-/// Returns the problem with the hook of a configuration, or `None` if the hook may run.
+/// Returns the problem with the hook program of a configuration; `None`: the hook may run.
 pub fn problem(config: &Config) -> Option<Problem> {
     let program = &config.output.hook;
     let problem = unfit(program).or_else(|| match reachable(config, program) {
@@ -40,7 +40,7 @@ pub fn problem(config: &Config) -> Option<Problem> {
     Some(unusable("output.hook", program, &problem))
 }
 
-/// Returns the reason why a hook program cannot run.
+/// Returns the reason why a hook program cannot be run; `None`: it can be run.
 fn unfit(program: &Path) -> Option<String> {
     match fs::metadata(program) {
         Err(e) => Some(without_errno(&e)),
@@ -56,7 +56,7 @@ fn unfit(program: &Path) -> Option<String> {
     }
 }
 
-/// Returns the reason why the capture can replace its hook program.
+/// Returns the reason why the capture could replace its hook program; `None`: it cannot.
 fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
     let steps = steps(program)?;
     let base = model_base();
@@ -103,19 +103,19 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Step of a path lookup: one name that is looked up in a folder.
+/// Step of the lookup of a path: one name that is looked up in a folder.
 struct LookupStep {
     /// Absolute path of the folder in which the name is looked up, without links.
     folder: PathBuf,
-    /// Metadata of the folder in which the name is looked up.
+    /// Metadata of the folder in which the step looks up the name.
     folder_found: Metadata,
-    /// Name that is looked up in the folder.
+    /// Name that the step looks up in the folder.
     name: OsString,
     /// Metadata of the entry with the looked-up name; a link is not followed.
     found: Metadata,
 }
 
-/// Returns the lookup steps of the path to a file, including those of all links.
+/// Returns the steps of looking up the path to a file, including those of all links on it.
 fn steps(file: &Path) -> io::Result<Vec<LookupStep>> {
     let mut left: VecDeque<OsString> = VecDeque::new();
     let mut at = PathBuf::from("/");
@@ -164,13 +164,13 @@ fn steps(file: &Path) -> io::Result<Vec<LookupStep>> {
 }
 
 impl LookupStep {
-    /// Returns the absolute path of the looked-up entry.
+    /// Returns the absolute path of the entry that the step looks up.
     fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
-    /// Returns `true` if the name is looked up in the folder with this device and inode, or in a
-    /// folder below that.
+    /// Returns `true` if the step looks up its name in the folder with the device and inode `id`,
+    /// or in a folder below it.
     fn is_below(&self, id: (u64, u64)) -> io::Result<bool> {
         for folder in self.folder.ancestors() {
             let folder = fs::symlink_metadata(folder)?;
@@ -181,7 +181,8 @@ impl LookupStep {
         Ok(false)
     }
 
-    /// Returns `true` if `user`, the user of this process, can replace the looked-up entry.
+    /// Returns `true` if `user`, the user of this process, can replace the entry that the step
+    /// looks up.
     fn is_replaceable(&self, user: Uid) -> io::Result<bool> {
         let folder = &self.folder_found;
         let owns = |it: &Metadata| it.uid() == user.as_raw();
@@ -190,7 +191,7 @@ impl LookupStep {
     }
 }
 
-/// Returns `true` if `user`, the user of this process, can write a file or folder, or can give
+/// Returns `true` if `user`, the user of this process, can write to a file or folder, or can give
 /// itself the permission.
 fn is_writable(path: &Path, found: &Metadata, user: Uid) -> io::Result<bool> {
     if found.uid() == user.as_raw() {

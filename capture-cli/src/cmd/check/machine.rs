@@ -15,7 +15,8 @@ use std::{
 use wqcap_control::server;
 use wqcap_engine::config::{Config, Format, MetricsConfig, Problem};
 
-/// Returns all problems of this machine with the configuration.
+/// Returns all problems that a run of the configuration would have on this machine, besides its
+/// device.
 pub fn problems(config: &Config) -> Vec<Problem> {
     let control = config.control.iter().flat_map(server::check);
     let control = control.map(|it| Problem::new(it.key(), it.value(), it.problem()));
@@ -38,7 +39,7 @@ pub fn folders(config: &Config) -> Vec<Problem> {
     found.into_iter().flatten().collect()
 }
 
-/// Checks a folder that the configuration key `key` names.
+/// Checks the folder that the configuration key `key` names; `None`: it can be used.
 fn folder(key: &str, dir: &Path) -> Option<Problem> {
     let shown = dir.display();
     let remedy = format!(
@@ -63,7 +64,7 @@ fn folder(key: &str, dir: &Path) -> Option<Problem> {
 }
 
 /// Checks that the metrics address belongs to this machine. Its port may be in use by a running
-/// capture.
+/// capture. `None`: the address can be used.
 fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     let any_port = |address: SocketAddr| SocketAddr::new(address.ip(), 0);
     let addresses = metrics.listen.resolve();

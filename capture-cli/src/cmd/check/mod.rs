@@ -30,7 +30,8 @@ use wqcap_engine::{
     stats::Outlook,
 };
 
-/// Prints the effective configuration and its plan. Fails if a run would fail to start.
+/// Runs `wqcap check`: prints the effective configuration and its plan. Returns a failure if a run
+/// could not start.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, &args.model)?;
@@ -73,7 +74,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// Report of `wqcap check --json`.
+/// Report that `wqcap check --json` prints.
 #[derive(Serialize)]
 struct CheckReport<'a> {
     config: &'a Config,
@@ -84,19 +85,19 @@ struct CheckReport<'a> {
 
 /// Configuration that has been checked against this machine.
 pub struct Checked {
-    /// Configuration as given, before the defaults of a finite wire.
+    /// Configuration as given, before the defaults of the software NIC's finite traffic source.
     pub loaded: Config,
-    /// Configuration with the defaults of a finite wire.
+    /// Configuration with the defaults of the software NIC's finite traffic source.
     pub config: Config,
-    /// Plan of the run, or `None` if there is no device and none is required.
+    /// Plan of the run; `None`: no device exists, and none is required.
     pub plan: Option<Plan>,
-    /// Compiler that has compiled the filters of the configuration.
+    /// Compiler that has compiled the filters of the configuration, for further use.
     pub filters: FilterCompiler,
 }
 
 impl Checked {
     /// Reads the configuration, switches to its user, and checks the configuration against this
-    /// machine and its device. Reports all problems at once.
+    /// machine and its device. The failure has all problems.
     pub fn new(args: &ConfigArgs, device_required: bool) -> Result<Self, Failure> {
         let mut reading = args.read()?;
         let loaded = reading.config().clone();
@@ -127,7 +128,7 @@ impl Checked {
     }
 }
 
-/// Formats a configuration, with its plan in comments.
+/// Formats a configuration as TOML, with its plan in comments.
 pub fn text(config: &Config, plan: Option<&Plan>) -> String {
     let plan = plan
         .map(|plan| text::describe(plan, config))
@@ -135,7 +136,7 @@ pub fn text(config: &Config, plan: Option<&Plan>) -> String {
     format!("{}{plan}", config.to_toml())
 }
 
-/// Restarts this process on the software NIC if `wires` are given.
+/// Restarts this process on the software NIC if `wires`, its simulated traffic sources, are given.
 pub fn enter_model(wires: &[String], settings: &[crate::args::Setting]) -> Result<(), Failure> {
     match (wires, settings.first()) {
         ([_, ..], _) => preload::enter(wires, settings),
@@ -147,7 +148,8 @@ pub fn enter_model(wires: &[String], settings: &[crate::args::Setting]) -> Resul
     }
 }
 
-/// Switches to the user of the run, and restarts on the software NIC if `wires` are given.
+/// Switches to the user of the run (`process.user`), and restarts on the software NIC if `wires`
+/// are given.
 pub fn enter(config: &ConfigArgs, wires: &[String]) -> Result<(), Failure> {
     // Input that is not a file can be read only once, which happens after the restart. Errors are
     // also reported then, together with all others.
@@ -160,8 +162,8 @@ pub fn enter(config: &ConfigArgs, wires: &[String]) -> Result<(), Failure> {
     enter_model(wires, &config.model())
 }
 
-/// Makes the plan of a run, and applies the defaults of the software NIC's wire to the
-/// configuration. `filters` compiles its filters.
+/// Makes the plan of a run, and applies the defaults of the software NIC's traffic source to the
+/// configuration. `filters` compiles the configuration's filters.
 pub fn settle(config: &mut Config, filters: &FilterCompiler) -> Result<Plan, Failure> {
     let devices = device::candidates(config)?;
     let mut found = machine::folders(config);
@@ -173,8 +175,8 @@ pub fn settle(config: &mut Config, filters: &FilterCompiler) -> Result<Plan, Fai
     Err(Failure::all_refused(found.iter().map(ToString::to_string)))
 }
 
-/// Makes the plan of a run on one of `devices`, and applies the defaults of the software NIC's wire
-/// to the configuration.
+/// Makes the plan of a run on one of `devices`, and applies the defaults of the software NIC's
+/// traffic source to the configuration.
 fn plan(
     config: &mut Config,
     devices: &[DeviceFacts],
@@ -220,7 +222,7 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     }
 }
 
-/// Reads a file that the software NIC has for a port. Real devices have no such files.
+/// Reads a file that the software NIC publishes for a port. Real devices have no such files.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn model_file(plan: &PortPlan, what: &str) -> Option<String> {
     let (device, port) = (&plan.device.name, plan.number);
@@ -228,13 +230,14 @@ fn model_file(plan: &PortPlan, what: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Returns the wire of the software NIC if the port belongs to it.
+/// Returns the wire, the simulated traffic source, of a port of the software NIC; `None`: the port
+/// is real.
 pub fn model_wire(plan: &PortPlan) -> Option<String> {
     model_file(plan, "model_wire")
 }
 
-/// Applies the defaults for the wires to the configuration. The software NIC publishes the wire of
-/// each port together with whether it is finite.
+/// Applies the defaults for the wires, the simulated traffic sources, to the configuration. The
+/// software NIC publishes the wire of each port and whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
     let is_live = |wire: String| wire.starts_with("af_packet:");
     if plan.ports().filter_map(model_wire).any(is_live) {
@@ -247,8 +250,8 @@ fn wire_defaults(config: &mut Config, plan: &Plan) {
     }
 }
 
-/// Checks that the wires of the software NIC are open. A wire that cannot be opened leaves the port
-/// without a link, and no frame would arrive.
+/// Checks that the wires, the simulated traffic sources of the software NIC, are open. A wire that
+/// cannot be opened leaves the port without a link, and no frame would arrive.
 fn require_wires(plan: &Plan) -> Result<(), Failure> {
     for port in plan.ports() {
         let Some(wire) = model_wire(port) else {
@@ -264,7 +267,8 @@ fn require_wires(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns `true` if the wire of the software NIC does not wait for receive buffers.
+/// Returns `true` if the wire of the software NIC drops frames instead of waiting for receive
+/// buffers.
 fn is_lossy(wire: &str) -> bool {
     wire.split_once(':')
         .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))

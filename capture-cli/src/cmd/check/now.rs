@@ -4,15 +4,15 @@ use super::text;
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_supervisor::{CurrentPlan, ValueChange};
 
-/// Formats the current configuration, with its plan in comments. Changed keys are listed at the
-/// top, and marked where they stand.
+/// Formats the current configuration of a capture, with its plan in comments. Changed keys are
+/// listed at the top, and their lines are marked.
 pub fn text_now(now: &CurrentPlan) -> String {
     let head = head(&now.state().to_string(), now.changed());
     let config = marked(&now.config().to_toml(), now.changed());
     format!("{head}{config}{}", text::describe(now.plan(), now.config()))
 }
 
-/// Formats the state of the capture and the list of changed keys.
+/// Formats the state of the capture and the list of its changed configuration keys.
 fn head(state: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     let mut text = format!("# State: {state}\n# Keys that changed since the start of the process:");
     if changed.is_empty() {
@@ -24,7 +24,7 @@ fn head(state: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     text + "\n\n"
 }
 
-/// Marks the lines of changed configuration keys.
+/// Marks the lines of changed keys in the configuration's TOML text.
 fn marked(toml: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     let mut section = String::new();
     let mut text = String::new();

@@ -3,7 +3,7 @@
 use std::{io, path::Path};
 use wqcap_engine::config::Problem;
 
-/// Returns the text of an I/O error without its number.
+/// Returns the text of an I/O error without the error number.
 pub(super) fn without_errno(e: &io::Error) -> String {
     let text = e.to_string();
     match text.split_once(" (os error") {

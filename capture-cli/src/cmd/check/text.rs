@@ -20,14 +20,15 @@ use wqcap_engine::{
     },
 };
 
-/// Stall of a disk, in milliseconds, that should lose no frames. Garbage collection in a
-/// solid-state disk takes about that long.
+/// Duration in milliseconds of a stall of the disk that should lose no frames. Garbage collection
+/// in a solid-state disk takes about that long.
 const STALL_MS: f64 = 250.0;
 
-/// Describes how many frames a queue holds while its loop does not poll, and for how long that
+/// Describes how many frames a queue's ring holds while its loop does not poll, and how long that
 /// lasts if the queue receives the full rate of its port.
 fn holds_line(port: &PortPlan) -> String {
-    /// Bytes that each frame takes on the wire besides the captured ones: FCS, preamble and gap.
+    /// Number of bytes that each frame takes on the cable besides the captured ones: FCS, preamble
+    /// and gap.
     const AROUND: f64 = 4.0 + 8.0 + 12.0;
     let rate = port.facts().map_or(0.0, |it| it.rate_gbps);
     let held = [60u32, 1500].map(|len| {
@@ -43,7 +44,8 @@ fn holds_line(port: &PortPlan) -> String {
     format!("{} in each queue", held.join(" or "))
 }
 
-/// Formats the keys that options of tcpdump and dumpcap set, as comments.
+/// Formats the configuration keys that options of tcpdump and dumpcap set, as comments of the
+/// configuration.
 pub fn aliases(aliases: &[Alias]) -> String {
     let row = |it: &Alias| (Text(&it.option).to_string(), it.sets.clone());
     let rows: Vec<_> = aliases.iter().map(row).collect();
@@ -57,7 +59,7 @@ pub fn aliases(aliases: &[Alias]) -> String {
     text + "\n"
 }
 
-/// Formats the plan of a run as comments.
+/// Formats the plan of a run as comments of the configuration.
 pub fn describe(plan: &Plan, config: &Config) -> String {
     let mut text = String::from("\n# The plan\n");
     let mut line = |what: &str, value: String| {
@@ -206,7 +208,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     text
 }
 
-/// Describes how many file descriptors the run may have, and what for.
+/// Describes how many file descriptors the run may need, and for what.
 fn descriptors_line(plan: &Plan) -> String {
     let it = &plan.descriptors;
     let limit = DescriptorPlan::limit();
@@ -220,7 +222,7 @@ fn descriptors_line(plan: &Plan) -> String {
     )
 }
 
-/// Describes the device of the plan and its port.
+/// Describes the captured device of the plan and its port in a line.
 fn device_line(plan: &PortPlan) -> String {
     let mut text = match &plan.device.kernel {
         Some(kernel) => {
@@ -263,8 +265,8 @@ fn delay_line(plan: &PortPlan) -> String {
     }
 }
 
-/// Describes the cores of the parsers, and the action when their queue is full. Returns `None` if
-/// the loops process frames themselves.
+/// Describes the cores of the parser threads, and the action when their queue is full. `None`: the
+/// receive loops process frames themselves.
 fn parsers_line(plan: &Plan, port: usize) -> Option<String> {
     let queues = plan
         .queues_of(port)
@@ -278,8 +280,7 @@ fn parsers_line(plan: &Plan, port: usize) -> Option<String> {
     (!seats.is_empty()).then(|| format!("{}; full: {full}", seats.join(", ")))
 }
 
-/// Describes the frames that are left out or shortened on purpose. Returns `None` if there are
-/// none.
+/// Describes the frames that the plan leaves out or shortens on purpose. `None`: there are none.
 fn reduction_line(reduction: &Reduction) -> Option<String> {
     let mut steps = Vec::new();
     if let Some(program) = reduction.filter.program() {
@@ -314,7 +315,7 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     (!steps.is_empty()).then(|| steps.join(", then "))
 }
 
-/// Describes the number of indirection table entries of each queue.
+/// Describes the number of entries of each queue in the RSS indirection table.
 fn table_line(plan: &Plan, port: usize) -> String {
     let shares = plan.queues_of(port).enumerate().map(|(i, queue)| {
         let table = &plan.port_of(queue).table;
@@ -326,7 +327,7 @@ fn table_line(plan: &Plan, port: usize) -> String {
     format!("{entries} entries: {}", shares.join(", "))
 }
 
-/// Describes the output files, and how long the write buffers last at the port's rate.
+/// Describes the capture files, and how long the write buffers last at the port's rate.
 fn files_line(plan: &Plan, config: &Config) -> String {
     if plan.output.stdout {
         return format!("one stream of {} is written to stdout", plan.output.format);
@@ -376,7 +377,7 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     text
 }
 
-/// Describes the flow records that a run writes.
+/// Describes the flow records that a run writes, in a line of the plan.
 fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     format!(

@@ -43,7 +43,8 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     print_answer(&body, args.json)
 }
 
-/// Connects to the control service over the transport that the arguments select.
+/// Connects to the control service over the transport that the arguments select: RDMA or a Unix
+/// socket.
 pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     if let (Some(to), Some(key_file)) = (&args.rdma, &args.key_file) {
         return connect_rdma(to, key_file, args.timeout);
@@ -64,7 +65,7 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     Ok(Client::new(transport))
 }
 
-/// Connects to a control service over RDMA.
+/// Connects to a control service over RDMA, with the key in `key_file`.
 fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, Failure> {
     let refused = |e: io::Error| {
         Failure::refused(format!(
@@ -80,8 +81,8 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
     Ok(Client::new(transport))
 }
 
-/// Returns an id that no other change request has, so that the control service can recognise a
-/// repeated request.
+/// Returns an idempotency key that no other change request has, by which the control service
+/// recognises a repeated request.
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn fresh_id() -> Result<String, Failure> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid")
@@ -89,7 +90,7 @@ fn fresh_id() -> Result<String, Failure> {
         .map_err(|e| Failure::failed(format!("/proc/sys/kernel/random/uuid: {e}")))
 }
 
-/// Returns the failure for a connection to the control service that was lost after at least one
+/// Returns the failure of a connection to the control service that was lost after at least one
 /// answer.
 pub fn ended(e: ClientError) -> Failure {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -103,7 +104,7 @@ pub fn ended(e: ClientError) -> Failure {
     }
 }
 
-/// Converts a command of `wqcap ctl` to a request of the control service. `None`: the command is
+/// Converts a command of `wqcap ctl` to a command of the control service. `None`: the command is
 /// `schema`, which needs no service.
 fn command(typed: &CtlCommand) -> Result<Option<Command>, Failure> {
     Ok(Some(match typed {
@@ -172,7 +173,7 @@ fn command(typed: &CtlCommand) -> Result<Option<Command>, Failure> {
     }))
 }
 
-/// Converts the fields of a hardware rule to JSON values: numbers, also hexadecimal ones, and other
+/// Converts the fields of a flow rule to JSON values: numbers, also hexadecimal ones, and other
 /// JSON values where they parse, else text.
 fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
     let value = |it: &Setting| {
@@ -192,7 +193,8 @@ fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Prints the capture's statistics as they arrive, until stdout is closed.
+/// Prints the capture's statistics as they arrive, until stdout is closed or `count` lines are
+/// printed.
 fn watch(
     client: &mut Client,
     every: Duration,
@@ -241,7 +243,7 @@ fn print_answer(body: &AnswerBody, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Prints a part of an answer as JSON, or as the text that `text` returns.
+/// Prints a part of an answer of the control service as JSON, or as the text that `text` returns.
 fn print_as<T: Serialize>(it: &T, json: bool, text: fn(&T) -> String) -> Result<(), Failure> {
     match json {
         true => output::print_json(it),

@@ -76,8 +76,8 @@ pub fn status(it: &Status) -> String {
     text
 }
 
-/// Describes how long capture files stay before they are deleted, or how long until the disk is
-/// full.
+/// Describes how long capture files stay before retention deletes them, or how long until the disk
+/// is full.
 pub fn disk(it: &Outlook) -> String {
     let time = match it.seconds {
         seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
@@ -95,7 +95,7 @@ pub fn disk(it: &Outlook) -> String {
     }
 }
 
-/// Describes the frames of a ledger; ledger lines that are 0 are left out.
+/// Describes the numbers of frames in a ledger; lines that are 0 are left out.
 fn total(it: &Total) -> String {
     let mut text = format!(
         "{} received, {} captured, {}",
@@ -120,7 +120,7 @@ fn total(it: &Total) -> String {
     text
 }
 
-/// Describes the clients of a control transport.
+/// Describes the clients of a transport of the control service.
 fn transport(it: &TransportStatus) -> String {
     format!(
         "{}, {} accepted, {} refused, {} expelled, {}",
@@ -132,7 +132,7 @@ fn transport(it: &TransportStatus) -> String {
     )
 }
 
-/// Describes the SRQ that RDMA clients of the control service share.
+/// Describes the shared receive queue (SRQ) of the control service's RDMA clients.
 fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
     let not_ready = it
         .receiver_not_ready
@@ -158,7 +158,8 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
     )
 }
 
-/// Formats the ledger as a table, the totals since the start, and the live statistics.
+/// Formats the frame ledger of each queue as a table, the totals since the start, and the live
+/// statistics.
 pub fn stats(it: &Stats) -> String {
     let heads = ["queue", "received", "captured", "left out", "lost", "bytes"];
     let mut rows = vec![cells(heads)];
@@ -179,12 +180,13 @@ pub fn stats(it: &Stats) -> String {
     text
 }
 
-/// Returns the number of frames of a ledger that were lost, summed over all causes.
+/// Returns the number of lost frames in a ledger, summed over all causes.
 fn lost(it: &Total) -> u64 {
     it.dropped_pipeline + it.dropped_storage + it.late + it.errors
 }
 
-/// Formats a line of `wqcap ctl watch`: the rates since the previous line, and the totals.
+/// Formats a line of `wqcap ctl watch`: the rates since the previous line, and the totals since the
+/// start.
 pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
     let zero = Stats::default();
     let before = before.unwrap_or(&zero);

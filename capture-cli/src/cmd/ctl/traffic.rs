@@ -4,7 +4,7 @@ use crate::term::table::{bytes, scaled, span, thousands};
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::analysis::live::{Distribution, Talker, TrafficSnapshot, Volume};
 
-/// Largest number of senders that the text of the statistics lists.
+/// Maximum number of senders that the text of the live statistics lists.
 const TALKERS: usize = 5;
 
 /// Formats the live statistics of the traffic, one line per kind of statistics. Kinds without data
@@ -58,7 +58,7 @@ pub fn text(it: &TrafficSnapshot) -> String {
     text
 }
 
-/// Joins parts of a line with commas.
+/// Joins the parts of a line of the statistics with commas.
 fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
@@ -74,7 +74,7 @@ fn shares(volumes: &BTreeMap<String, Volume>, of: u64) -> String {
     )
 }
 
-/// Formats `part` as a share of `of` in percent.
+/// Formats `part` as a share of `of`, in percent.
 fn percent(part: u64, of: u64) -> String {
     let percent = part as f64 * 100.0 / of.max(1) as f64;
     if percent > 0.0 && percent < 1.0 {
@@ -84,7 +84,7 @@ fn percent(part: u64, of: u64) -> String {
     }
 }
 
-/// Formats the percentiles of a distribution of times.
+/// Formats the percentiles and the maximum of a distribution of times.
 fn times(it: &Distribution) -> String {
     format!(
         "p50 {}, p99 {}, max {}, of {}",

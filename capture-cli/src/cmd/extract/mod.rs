@@ -32,7 +32,8 @@ use wqcap_engine::{
     index::FlowTerms,
 };
 
-/// Extracts frames from a directory of capture files, and prints how much of the files was read.
+/// Extracts frames from a directory of capture files, a store or sensors, and prints the amount of
+/// data read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
     let key = key::of_args(&args.key)?;
@@ -80,7 +81,8 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     end(args, extracted.written)
 }
 
-/// Returns a failure if records were lost, or if no frame matches and `--fail-if-empty` is given.
+/// Returns a failure if packet records were lost, or if no frame matches and `--fail-if-empty` is
+/// given.
 fn end(args: &ExtractArgs, written: FramesWritten) -> Result<(), Failure> {
     let mut messages = written.losses;
     if args.fail_if_empty && written.frames == 0 {
@@ -104,7 +106,8 @@ fn print_result(
     Ok(())
 }
 
-/// Builds the extract query from the arguments and the key of encrypted files.
+/// Builds the query of `wqcap extract` from its arguments and the decryption key of encrypted
+/// files.
 fn query(args: &ExtractArgs, key: Option<SecretKey>) -> Result<ExtractQuery, Failure> {
     Ok(ExtractQuery {
         dir: args.dir.clone(),
@@ -115,7 +118,7 @@ fn query(args: &ExtractArgs, key: Option<SecretKey>) -> Result<ExtractQuery, Fai
     })
 }
 
-/// Builds the selection of frames to extract, and the form of the output.
+/// Builds the selection of frames to extract, and the form of the output, from the arguments.
 fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     let filter = args.filter.compile()?;
     let from = args.from.map_or(0, |it| it.0);
@@ -145,7 +148,7 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     })
 }
 
-/// Combines two filter expressions into one that keeps the frames that both keep.
+/// Combines two filter expressions into one that selects the frames that both select.
 fn both(a: &str, b: &str) -> String {
     match (a, b) {
         ("", it) | (it, "") => it.to_owned(),
@@ -155,7 +158,7 @@ fn both(a: &str, b: &str) -> String {
     }
 }
 
-/// Builds the parameters of the anonymization, if the arguments request it.
+/// Builds the parameters of the anonymization; `None`: the arguments do not request it.
 fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeParams>, Failure> {
     let Some(path) = &args.anonymize else {
         return Ok(None);
@@ -170,7 +173,7 @@ fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeParams>, Failure> {
     Ok(Some(AnonymizeParams { key, slice }))
 }
 
-/// Formats the result of an extraction as text.
+/// Formats the result of an extraction from capture files as text.
 fn text(it: &Extracted) -> String {
     let mut text = format!(
         "{}; read {} of {}, {} of {}\n",
@@ -198,7 +201,8 @@ fn output_in_words(it: &FramesWritten) -> String {
     format!("{frames} into {}: {}, {bytes}", Text(&it.out), it.format)
 }
 
-/// Formats the changes made by anonymization, and the notes.
+/// Formats the changes that anonymization made to the extracted frames, and the notes of the
+/// extraction.
 fn notes_in_words(it: &FramesWritten) -> String {
     let mut text = String::new();
     if let Some(done) = it.anonymized {

@@ -45,24 +45,24 @@ struct SensorsExtracted {
     sensors: Vec<SensorAnswer>,
 }
 
-/// Answer of one sensor.
+/// Answer of one sensor to the request for frames, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct SensorAnswer {
     url: String,
     bytes: u64,
-    /// Number of frames that the sensor states.
+    /// Number of frames in the answer, as the sensor states; `None`: it states none.
     frames: Option<u64>,
     lacks: Option<String>,
 }
 
-/// Returns `true` if a path is the address of a sensor.
+/// Returns `true` if a path argument is the URL of a sensor.
 fn is_url(path: &Path) -> bool {
     let text = path.to_string_lossy();
     text.starts_with("https://") || text.starts_with("http://")
 }
 
-/// Returns the addresses of the sensors that the arguments name; empty: they name a directory, a file
-/// or a store.
+/// Returns the URLs of the sensors that the arguments name; empty: they name a directory, a file or
+/// a store.
 pub(super) fn urls(args: &ExtractArgs) -> Result<Vec<String>, Failure> {
     let all: Vec<&PathBuf> = std::iter::once(&args.dir).chain(&args.more).collect();
     let urls = all.iter().filter(|it| is_url(it)).count();
@@ -97,7 +97,7 @@ pub(super) fn urls(args: &ExtractArgs) -> Result<Vec<String>, Failure> {
         .collect())
 }
 
-/// Extracts frames from sensors, and prints how much was fetched.
+/// Extracts frames from sensors, merged by time, and prints the amount of data fetched.
 pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Result<(), Failure> {
     let mut query = frames_here(args)?;
     let client = SensorClient::new(&ClientFiles {
@@ -185,7 +185,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     end(args, extracted.written)
 }
 
-/// Builds the local part of the query. Marks are looked up by the sensors.
+/// Builds the local part of the query. The sensors look up marks and Community IDs themselves.
 fn frames_here(args: &ExtractArgs) -> Result<wqcap_engine::extract::FrameQuery, Failure> {
     let mut here = args.clone();
     here.mark = None;
@@ -193,7 +193,7 @@ fn frames_here(args: &ExtractArgs) -> Result<wqcap_engine::extract::FrameQuery, 
     frames(&here)
 }
 
-/// Returns the parameters of the request.
+/// Returns the parameters of the request for frames that is sent to each sensor.
 fn params(args: &ExtractArgs) -> Vec<(&'static str, String)> {
     let time = |it: &Option<TimePoint>| {
         it.map(|TimePoint(ns)| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000))

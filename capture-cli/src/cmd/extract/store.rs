@@ -25,7 +25,7 @@ use wqcap_ship::{
     store::{self, FORMS},
 };
 
-/// Default of `--lookback`: time before `--from` within which the searched files may begin.
+/// Default of `--lookback`: time before `--from` within which the searched capture files may begin.
 const LOOKBACK: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl From<StoreQueryError> for Failure {
@@ -43,7 +43,7 @@ impl From<StoreQueryError> for Failure {
     }
 }
 
-/// Returns the URL of the store that the arguments name, or `None` if they name a directory of
+/// Returns the URL of the object store that the arguments name; `None`: they name a directory of
 /// capture files.
 pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     let shown = args.dir.display();
@@ -74,7 +74,7 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Extracts frames from a store, and prints how much was fetched.
+/// Extracts frames from an object store, and prints the amount of data fetched.
 pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<(), Failure> {
     let query = StoreQuery {
         store: url,

@@ -12,8 +12,8 @@ use clap_mangen::{
 };
 use std::{fs, io, path::Path};
 
-/// Section headings in the help texts. A heading is a line by itself, or precedes its first
-/// sentence.
+/// Section headings in the help texts of commands. A heading is a line by itself, or precedes its
+/// first sentence.
 const HEADINGS: [&str; 2] = ["Examples", "Exit status"];
 
 /// Writes the man pages of a command and of all its visible subcommands.
@@ -47,7 +47,8 @@ fn page(command: &Command, name: &str) -> io::Result<String> {
     Ok(source(&page))
 }
 
-/// Returns the synopsis of a command as in the help. The options have a separate section.
+/// Returns the synopsis section of a command's man page, as in its help. The options have a
+/// separate section.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim();
@@ -58,8 +59,8 @@ fn synopsis(command: &Command) -> Roff {
     section
 }
 
-/// Splits the help text after the options into additions to the description and sections that
-/// follow the options.
+/// Splits a command's help text after the options into additions to the description, and sections
+/// that follow the options in the man page.
 fn after_help(command: &Command) -> (Roff, Roff) {
     let text = command.get_after_help().map(ToString::to_string);
     let text = text.unwrap_or_default();
@@ -87,7 +88,7 @@ fn after_help(command: &Command) -> (Roff, Roff) {
     (description, ends)
 }
 
-/// Returns the man page section with references to other pages.
+/// Returns the section of a man page with references to other man pages.
 fn see_also(name: &str) -> Roff {
     let mut section = Roff::new();
     section.control("SH", ["SEE ALSO"]);

@@ -8,10 +8,10 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use std::mem::take;
 
-/// Markdown source of the configuration's man page.
+/// Markdown source of the man page of the configuration.
 const REFERENCE: &str = include_str!("../../../../docs/config.md");
 
-/// Returns the man page of the configuration.
+/// Returns the man page of the configuration, wqcap.toml(5).
 pub fn page() -> Roff {
     let mut page = title("wqcap.toml", "5");
     page.control("SH", ["NAME"]);
@@ -51,15 +51,15 @@ pub fn page() -> Roff {
 /// Converter of Markdown events to roff.
 #[derive(Default)]
 struct RoffConverter {
-    /// Man page converted so far.
+    /// Part of the man page that is converted so far.
     page: Roff,
     /// Text converted so far of the open paragraph, list item or table cell.
     text: Vec<Inline>,
     /// Set while the converted Markdown text is emphasised.
     is_strong: bool,
-    /// Header row of the current Markdown table.
+    /// Cells of the header row of the current Markdown table.
     heads: Vec<String>,
-    /// Cells converted so far of the current Markdown table row.
+    /// Cells converted so far of the current row of the Markdown table.
     row: Vec<Vec<Inline>>,
 }
 
@@ -121,7 +121,7 @@ impl RoffConverter {
     }
 }
 
-/// Returns roff text without its fonts.
+/// Returns the text of roff inlines without their fonts.
 fn plain(text: &[Inline]) -> String {
     let text = text.iter().filter_map(|it| match it {
         Inline::Roman(text) | Inline::Italic(text) | Inline::Bold(text) => Some(text.as_str()),

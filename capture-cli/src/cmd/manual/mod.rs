@@ -12,8 +12,8 @@ use clap_complete::Shell;
 use clap_mangen::roff::Roff;
 use std::{fs, io, path::Path};
 
-/// Writes `man1/wqcap*.1`, `man5/wqcap.toml.5`, and `completions/` for bash, zsh and fish into a
-/// folder.
+/// Writes man pages (`man1/wqcap*.1`, `man5/wqcap.toml.5`) and completions for bash, zsh and fish
+/// (`completions/`) into a folder.
 pub fn manual(args: &ManualArgs) -> Result<(), Failure> {
     write(&args.dir).map_err(|e| {
         Failure::failed(format!(
@@ -62,7 +62,7 @@ fn shown(command: &Command) -> Command {
     shown
 }
 
-/// Returns a man page that has only its title.
+/// Returns a man page that has only its title line.
 fn title(name: &str, section: &str) -> Roff {
     let mut page = Roff::new();
     // The date is left out, so that every build makes the same page.
@@ -75,7 +75,7 @@ fn title(name: &str, section: &str) -> Roff {
     page
 }
 
-/// Writes lines that keep their form in a man page.
+/// Writes lines to a man page that keep their line breaks and blanks there.
 fn literal<'a>(page: &mut Roff, lines: impl IntoIterator<Item = &'a str>) {
     page.control("PP", [])
         .control("RS", ["2"])

@@ -3,8 +3,8 @@
 use super::report::{Outcome, SelftestReport};
 use std::path::Path;
 
-/// Features that only some devices have, each with the id of its selftest finding. The feature is
-/// available if the finding is accepted or has the value `true`.
+/// Features that only some devices have, each with the ID of its selftest finding. A device has the
+/// feature if the finding is accepted or has the value `true`.
 const OFFERS: [(&str, &str); 6] = [
     ("FCS", "wq/flag/scatter_fcs"),
     ("VLAN stripping", "wq/flag/cvlan_stripping"),
@@ -13,10 +13,10 @@ const OFFERS: [(&str, &str); 6] = [
     ("real time", "clock/real_time"),
     ("sniffer", "rule/sniffer"),
 ];
-/// Id of the selftest finding with the throughput.
+/// ID of the selftest finding with the throughput that the table shows.
 const FASTEST: &str = "throughput: 4 queues, 64 bytes";
 
-/// Formats a Markdown table of selftest reports. Each path is that of the report's file.
+/// Formats selftest reports as a Markdown table of devices. Each path is that of the report's file.
 pub fn table(reports: &[(&Path, SelftestReport)]) -> String {
     let mut text = String::from(
         "| device | firmware | kernel | as expected | refused | offers | PCIe | 64-byte frames, 4 queues | report |\n\
@@ -28,7 +28,7 @@ pub fn table(reports: &[(&Path, SelftestReport)]) -> String {
     text
 }
 
-/// Formats the table row of a selftest report.
+/// Formats the table row of the device in a selftest report.
 fn row(path: &Path, report: &SelftestReport) -> String {
     let finding = |id: &str| {
         let found = report.findings.iter().find(|it| it.id == id);

@@ -7,21 +7,20 @@ use std::{
 };
 use wqcap_engine::device::{DeviceCaps, DeviceFacts};
 
-/// Number of readings of the device's clock, of which the best one counts. Some of them are not
-/// interrupted.
+/// Number of readings of the device's clock. The best one counts, because some are not interrupted.
 const TRIES: usize = 32;
 /// Time limit for all readings of the device's clock.
 const MOST: Duration = Duration::from_secs(5);
-/// Reason of a clock finding if the device's clock cannot be read.
+/// Reason in a clock finding that the device's clock cannot be read.
 const CLOCK_STANDS: &str = "the device's counter cannot be read, or does not advance";
-/// Largest delay with which the thread of the software NIC writes the device's counter.
+/// Maximum delay with which the thread of the software NIC writes the device's counter.
 const MODEL: Duration = Duration::from_millis(1);
 /// Interval at which the measurement of the drift checks for a signal.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Reading of the device's counter, with its host time.
+/// Reading of the device's counter, with the host time at which it was read.
 struct CounterReading {
-    /// Value of the device's counter in the reading, in ticks.
+    /// Value of the device's counter, in ticks.
     ticks: u64,
     /// Host time at which the device's counter was read.
     at: Instant,

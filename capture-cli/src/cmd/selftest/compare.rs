@@ -7,13 +7,13 @@ use std::{collections::BTreeMap, fmt::Write};
 /// Finding in which two selftest reports differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Id of the finding in which two selftest reports differ.
+    /// ID of the finding in which two selftest reports differ.
     id: String,
-    /// Outcome of the finding in the first report, or `None` if the report lacks the finding.
+    /// Outcome of the finding in the first report; `None`: the report lacks the finding.
     a: Option<Outcome>,
-    /// Outcome of the finding in the second report, or `None` if the report lacks the finding.
+    /// Outcome of the finding in the second report; `None`: the report lacks the finding.
     b: Option<Outcome>,
-    /// `true` if one report lacks the finding because its version had no such finding.
+    /// `true` if one report lacks the finding because its format version had no such finding.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     older: bool,
 }

@@ -10,13 +10,14 @@ use wqcap_engine::{
     verbs::{Inspected, MiniFormat, Striding},
 };
 
-/// Subject of the findings on compressed completions.
+/// Subject of the selftest's findings on compressed completions.
 const SUBJECT: &str = "cqe_compression";
-/// Number of frames that are sent at once. A queue holds them without being polled.
+/// Number of test frames that are sent at once, which a queue holds without being polled.
 const BURST: u32 = 48;
-/// Number of times that the completions fill the ring of the CQ.
+/// Number of times that the completions of the test fill the ring of the CQ.
 const LAPS: u32 = 3;
-/// Number of WQEs of a striding queue, so that its CQ has few entries.
+/// Number of WQEs of the test's striding queue; it is small, so that the queue's CQ has few
+/// entries.
 const WRS: u32 = 2;
 
 /// Tests compressed completions: with the hash on queues with a WQE for each frame, and with the
@@ -40,7 +41,7 @@ pub fn compressed(
     }
 }
 
-/// Tests one format of compressed completions.
+/// Tests completions that are compressed in the format `format`.
 fn format(
     run: &mut SelftestRun,
     sender: &Sender,
@@ -98,8 +99,8 @@ fn format(
     run.measured(SUBJECT, &id, share, "%", None);
 }
 
-/// Returns `true` if the strides of a completion follow the ones before. Mini CQEs have no number
-/// of their WQE.
+/// Returns `true` if the strides of a completion follow those of the completion before it. Mini
+/// CQEs do not have the number of their WQE.
 fn is_placed(it: &Inspected) -> bool {
     let strides = it.strides.as_ref();
     strides.is_none_or(|at| at.reported.first == at.counted_first)

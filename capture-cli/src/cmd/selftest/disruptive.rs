@@ -22,11 +22,12 @@ use wqcap_engine::{
     verbs::{AsyncEvent, AsyncEvents, Context},
 };
 
-/// Id of the finding on the restart of the device's driver.
+/// ID of the finding on the restart of the device's driver.
 pub const RESTART: &str = "driver/restart";
-/// Id of the finding whether the folder of devices is the same after a restart of the driver.
+/// ID of the finding on whether the folder of device files is the same after a restart of the
+/// driver.
 pub const FOLDER: &str = "driver/device folder is kept";
-/// Folder of the device files.
+/// Folder of the device files of RDMA devices.
 const DEVICES: &str = "/dev/infiniband";
 /// Time limit for the device's event that reports a lost link or device.
 const GONE: Duration = Duration::from_secs(2);
@@ -34,21 +35,22 @@ const GONE: Duration = Duration::from_secs(2);
 const LINKED: Duration = Duration::from_secs(30);
 /// Time limit for the driver to start the device.
 const STARTED: Duration = Duration::from_secs(60);
-/// Interval between checks for an event of the device.
+/// Interval at which the selftest checks for an event of the device.
 const TICK: Duration = Duration::from_millis(2);
-/// Port state `IBV_PORT_ACTIVE`.
+/// Port state `IBV_PORT_ACTIVE`: the link is up.
 const ACTIVE: u32 = 4;
-/// Interface flag `IFF_PROMISC` of linux/if.h.
+/// Interface flag `IFF_PROMISC` of linux/if.h: promiscuous mode.
 const PROMISCUOUS: u32 = 0x100;
 
-/// Guard that restores a setting of the port when it is dropped, unless [`PutBack::now`] has done
+/// Guard that restores a setting of the port when it is dropped, unless [`PutBack::now`] has
+/// restored it.
 /// so.
 struct PutBack<F: FnMut() -> io::Result<()>> {
     /// Name of the action that restores the setting, for error messages.
     what: &'static str,
-    /// Function that restores the setting.
+    /// Function that restores the setting of the port.
     how: F,
-    /// Set when the setting has been restored.
+    /// Set when the setting of the port has been restored.
     is_done: bool,
 }
 
@@ -78,7 +80,7 @@ impl<F: FnMut() -> io::Result<()>> Drop for PutBack<F> {
     }
 }
 
-/// Runs all selftests that disturb the port.
+/// Runs all tests of the selftest that disturb other traffic of the port.
 pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &DeviceFacts) {
     let all = [
         ("promiscuous", "interface/promiscuous"),
@@ -192,7 +194,7 @@ fn feature(
     run.request(subject, format!("{id} switched back"), |_| put_back.now());
 }
 
-/// Tests the link of the port: takes it down and up together with the interface.
+/// Tests the link of the port: takes the link down and up together with the interface.
 fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInterface) {
     match interface.is_up() {
         _ if run.is_over() => return,
@@ -240,8 +242,8 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
     run.expect(subject, "link/state", ACTIVE, state.ok(), None);
 }
 
-/// Tests the removal of the device: unbinds it from its driver, and binds it again. Returns `true`
-/// if the device was restarted.
+/// Tests the removal of the device: unbinds the device from its driver, and binds it again. Returns
+/// `true` if the device was restarted.
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn driver(
     run: &mut SelftestRun,
@@ -314,8 +316,8 @@ fn driver(
     started.is_some()
 }
 
-/// Tests that frames arrive after a restart of the driver. Everything that was opened before is
-/// lost.
+/// Tests that frames arrive after a restart of the device's driver, with newly opened objects,
+/// because all objects opened before are lost.
 fn after_restart(run: &mut SelftestRun, sender: Option<&Sender>, netdev: &str) {
     let name = run.context.name().to_owned();
     let opened = run.request("driver", "driver/opened again", |_| Context::open(&name));
@@ -343,7 +345,7 @@ fn after_restart(run: &mut SelftestRun, sender: Option<&Sender>, netdev: &str) {
     }
 }
 
-/// Binds a device to its driver, if it is not bound.
+/// Binds the device with the PCI address `address` to its driver, if it is not bound.
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn give_back(driver: &Path, address: &str) -> io::Result<()> {
     match driver.join(address).exists() {

@@ -7,14 +7,14 @@ use etherparse::{
 
 /// Source MAC address of the test frames, locally administered.
 pub const FROM: [u8; 6] = *b"\x02wqcas";
-/// MAC address of test frames that the receiving interface accepts only in promiscuous mode,
-/// locally administered.
+/// Destination MAC address, locally administered, of test frames that the receiving interface
+/// accepts only in promiscuous mode.
 pub const FOREIGN: [u8; 6] = *b"\x02wqcar";
-/// UDP port of RoCEv2 (IANA "roce").
+/// UDP destination port of RoCEv2 (IANA "roce").
 pub const ROCE: u16 = 4791;
 /// Source and destination IPv4 addresses of the test frames, 192.0.2.1 and 192.0.2.2 (RFC 5737).
 pub const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
-/// Payload of the test frames.
+/// Payload of those test frames that have no other one.
 const PAYLOAD: [u8; 40] = [0x77; 40];
 
 /// Test frame of the selftest with its name in findings.
@@ -26,7 +26,7 @@ pub struct TestFrame {
     pub bytes: Vec<u8>,
 }
 
-/// Returns an IPv6 address of 2001:db8::/32 (RFC 3849).
+/// Returns the IPv6 address of the test host `host`, in 2001:db8::/32 (RFC 3849).
 fn v6(host: u8) -> [u8; 16] {
     let mut address = [0; 16];
     address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
@@ -34,26 +34,26 @@ fn v6(host: u8) -> [u8; 16] {
     address
 }
 
-/// Returns a UDP datagram of flow number `flow` with `payload` bytes of payload.
+/// Returns a test frame with a UDP datagram of flow number `flow` with `payload` bytes of payload.
 pub fn udp(flow: u16, payload: usize) -> Vec<u8> {
     datagram(MAC, (1024 + flow, 9), &vec![0x77; payload])
 }
 
-/// Returns a UDP datagram of flow number `flow` with `payload` bytes of payload, at least 4, which
-/// begin with `number`.
+/// Returns a test frame with a UDP datagram of flow number `flow` with `payload` bytes of payload,
+/// at least 4, which begin with `number`.
 pub fn numbered(flow: u16, payload: usize, number: u32) -> Vec<u8> {
     let mut bytes = vec![0x77; payload.max(4)];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
     datagram(MAC, (1024 + flow, 9), &bytes)
 }
 
-/// Returns the number of a frame of [`numbered`].
+/// Returns the number in the payload of a test frame of [`numbered`].
 pub fn number_of(frame: &[u8]) -> Option<u32> {
     let bytes = frame.get(42..46)?.try_into().ok()?;
     Some(u32::from_be_bytes(bytes))
 }
 
-/// Returns a UDP datagram between these ports with this payload, to the address `to`.
+/// Returns a test frame with a UDP datagram between the UDP ports `ports`, to the MAC address `to`.
 pub fn datagram(to: [u8; 6], ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let builder = PacketBuilder::ethernet2(FROM, to).ipv4(V4.0, V4.1, 64);
@@ -62,7 +62,7 @@ pub fn datagram(to: [u8; 6], ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a RoCEv2 packet to the address `to`: a UD SEND to a QP that no host has (InfiniBand
+/// Returns a RoCEv2 packet to the MAC address `to`: a UD SEND to a QP that no host has (InfiniBand
 /// specification, annex A17: the base transport header, the datagram header, payload and ICRC).
 pub fn roce(to: [u8; 6]) -> Vec<u8> {
     let headers = [
@@ -76,7 +76,7 @@ pub fn roce(to: [u8; 6]) -> Vec<u8> {
     )
 }
 
-/// Returns a frame of `len` bytes with these VLAN tags, outer first.
+/// Returns a test frame of `len` bytes with the VLAN tags `tags`, the outer one first.
 pub fn of_len(len: usize, tags: &[u16]) -> Vec<u8> {
     let mut bytes = [MAC, FROM].concat();
     for tpid in tags {
@@ -89,7 +89,8 @@ pub fn of_len(len: usize, tags: &[u16]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a VXLAN packet with the virtual network [`VNI`] around `inner`.
+/// Returns a test frame with a VXLAN packet of the virtual network [`VNI`] around the frame
+/// `inner`.
 pub fn vxlan(inner: &[u8]) -> Vec<u8> {
     let vni = VNI.to_be_bytes();
     let header = [8, 0, 0, 0, vni[1], vni[2], vni[3], 0];
@@ -99,11 +100,12 @@ pub fn vxlan(inner: &[u8]) -> Vec<u8> {
 /// MAC address to which the selftest sends its frames, locally administered (IEEE 802, 8.4): 02 and
 /// "wqcap".
 pub const MAC: [u8; 6] = *b"\x02wqcap";
-/// Virtual network of the VXLAN test frames.
+/// Virtual network identifier (VNI) of the VXLAN test frames.
 pub const VNI: u32 = 0x77_7163;
 
-/// Returns a TCP segment over IPv6 of flow number `flow`, with or without extension headers: hop by
-/// hop options, then destination options (RFC 8200, 4.3 and 4.6), of eight bytes each.
+/// Returns a test frame with a TCP segment over IPv6 of flow number `flow`, with or without
+/// extension headers: hop by hop options, then destination options (RFC 8200, 4.3 and 4.6), of
+/// eight bytes each.
 pub fn ipv6_tcp(flow: u16, extended: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     let builder = PacketBuilder::ethernet2(FROM, MAC).ipv6(v6(1), v6(2), 64);
@@ -120,7 +122,8 @@ pub fn ipv6_tcp(flow: u16, extended: bool) -> Vec<u8> {
     bytes
 }
 
-/// Returns an Ethernet frame with an ethertype and the bytes that follow it, padded to 60 bytes.
+/// Returns an Ethernet frame with the ethertype `ethertype` and the bytes `rest` behind it, padded
+/// to 60 bytes.
 fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
     let mut bytes = [MAC, FROM].concat();
     bytes.extend(ethertype.to_be_bytes());
@@ -129,7 +132,8 @@ fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns an Ethernet frame with an IPv4 packet of these flags, offset, options and protocol.
+/// Returns an Ethernet frame with an IPv4 packet; the arguments are the flag of more fragments, the
+/// fragment offset, the options, the protocol and the payload.
 fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(payload.len()).unwrap_or(u16::MAX);
     let mut header = Ipv4Header::new(len, 64, protocol.into(), V4.0, V4.1).unwrap_or_default();

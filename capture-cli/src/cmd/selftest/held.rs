@@ -11,15 +11,16 @@ use std::{
 };
 use wqcap_engine::{device::counters::NicReader, verbs::DELAY_DROP};
 
-/// Subject of the findings on held frames.
+/// Subject of the selftest's findings on held frames.
 const SUBJECT: &str = "delay_drop";
-/// Time for which the queue stays full, less than the driver's timeout of 100 ms
+/// Time for which the test keeps the queue full. It is less than the driver's timeout of 100 ms
 /// (`MLX5_MAX_DELAY_DROP_TIMEOUT_MS` of drivers/infiniband/hw/mlx5/mlx5_ib.h).
 const FULL: Duration = Duration::from_millis(10);
-/// Time limit for a held frame to be dropped and counted.
+/// Time limit for the device to drop and count a held frame.
 const DROPPED: Duration = Duration::from_secs(2);
 
-/// Tests that a frame without a WQE is held until the queue has one, or until the timeout.
+/// Tests that the device holds a frame without a free WQE until the queue has one, or until the
+/// timeout.
 pub fn held(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     let id = "held: arrives when the queue has room";
     if !accepted(run, "wq/flag/delay_drop") {

@@ -13,41 +13,41 @@ use wqcap_engine::{
     verbs::Striding,
 };
 
-/// Subject of the findings on lengths.
+/// Subject of the selftest's findings on frame lengths.
 const SUBJECT: &str = "lengths";
-/// Subject of the findings on frames that are longer than their buffers.
+/// Subject of the selftest's findings on frames that are longer than their buffers.
 const TOO_LONG: &str = "too_long";
-/// Lengths of the sent frames beyond the MTU: from an Ethernet header to more than two VLAN tags
-/// and an FCS.
+/// Range of the lengths of test frames beyond the MTU: from an Ethernet header to more than two
+/// VLAN tags and an FCS.
 const BEYOND: std::ops::RangeInclusive<usize> = 14..=26;
-/// Time after which a frame of another length counts as lost.
+/// Time after which a test frame of another length counts as lost.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Completion status `IBV_WC_LOC_LEN_ERR`.
+/// Completion status `IBV_WC_LOC_LEN_ERR`: the frame is longer than its buffer.
 const LOCAL_LENGTH: u32 = 1;
-/// Size in bytes of a receive slot that is too short for the longest test frame.
+/// Length in bytes of a receive buffer that is too short for the longest test frame.
 const SHORT_SLOT: u32 = 1024;
-/// Number of scatter entries of a WQE in the pass with several.
+/// Number of scatter entries of a WQE in the test with several entries.
 const SGES: u32 = 4;
-/// Prefix of the ids of the longest accepted lengths, from which a verdict is derived.
+/// Prefix of the IDs of findings on the longest accepted frames, from which a verdict is derived.
 pub const LONGEST: &str = "length: longest beyond the MTU, ";
-/// Tags of the frames of which the longest length is tested.
+/// VLAN tags of the test frames whose longest accepted length is found.
 pub const TAGS: [(&str, &[u16]); 3] = [
     ("untagged", &[]),
     ("tagged", &[0x8100]),
     ("double tagged", &[0x88a8, 0x8100]),
 ];
-/// Id of the finding on the counter of frames that the port refused as too long.
+/// ID of the finding on the counter of frames that the port refused as too long.
 pub const OVERSIZE: &str = "length: counted in rx_oversize_pkts_phy";
-/// Id of the finding on the completion of a frame that is longer than its buffer.
+/// ID of the finding on the completion of a frame that is longer than its buffer.
 pub const STATUS: &str = "too long: status";
-/// Value of [`STATUS`] for a frame that is counted and has no completion.
+/// Value of the finding [`STATUS`] for a frame that is counted and has no completion.
 pub const ONLY_COUNTED: &str = "no completion, counted in rx_oversize_pkts_buffer";
-/// Id of the finding on the strides that an error consumes.
+/// ID of the finding on the number of strides that a too long frame consumes.
 pub const CONSUMED: &str = "striding too long: strides";
-/// Value of [`CONSUMED`] for an error that uses its WQE up.
+/// Value of the finding [`CONSUMED`] for a too long frame that uses up the rest of its WQE.
 pub const REST: &str = "the rest of the WQE";
 
-/// Runs all tests of lengths.
+/// Runs all tests of frame lengths.
 pub fn lengths(
     run: &mut SelftestRun,
     sender: &Sender,
@@ -67,13 +67,13 @@ pub fn lengths(
     }
 }
 
-/// Returns a counter of the port's network interface (`ethtool -S`), if it can be read.
+/// Returns the counter `name` of the port's network interface (`ethtool -S`), if it can be read.
 fn counter(netdev: Option<&str>, name: &str) -> Option<u64> {
     let statistics = NetInterface::open(netdev?).ok()?.statistics().ok()?;
     statistics.get(name).copied()
 }
 
-/// Finds the longest frames that the port accepts, without and with VLAN tags.
+/// Finds the longest test frames that the port accepts, without and with VLAN tags.
 fn longest(run: &mut SelftestRun, sender: &Sender, mtu: usize, netdev: Option<&str>) {
     if mtu + BEYOND.end() + 4 > SLOT as usize {
         let reason = "the MTU is larger than a buffer of the selftest; set a smaller MTU";
@@ -115,7 +115,7 @@ fn longest(run: &mut SelftestRun, sender: &Sender, mtu: usize, netdev: Option<&s
     run.value(SUBJECT, OVERSIZE, counted);
 }
 
-/// Sends every frame to WQEs of several scatter entries.
+/// Sends every test frame to WQEs with several scatter entries.
 fn several_entries(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     let longest = all.iter().map(|it| it.bytes.len()).max().unwrap_or(0);
     let mut pass = Pass::new("frame in several entries", "max_sge");
@@ -125,7 +125,7 @@ fn several_entries(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     pass.send(run, sender, all, false);
 }
 
-/// Tests the completion of a frame that is longer than its receive slot.
+/// Tests the completion of a frame that is longer than its receive buffer.
 pub fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], netdev: Option<&str>) {
     let Some(longest) = all.iter().find(|it| it.name == "longest") else {
         return;
@@ -148,7 +148,7 @@ pub fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], netde
 }
 
 /// Tests how many strides a frame consumes that is longer than the buffer of a striding WQE, and
-/// where the next frame arrives. The buffer is shorter than the WQE's strides.
+/// where the next frame arrives. The buffer is shorter than all strides of the WQE.
 fn too_long_in_strides(
     run: &mut SelftestRun,
     sender: &Sender,

@@ -71,12 +71,13 @@ use wqcap_engine::{
     verbs::Context,
 };
 
-/// Default time to measure the drift of a card's clock.
+/// Default time for measuring the drift of a card's clock.
 const DRIFT: Duration = Duration::from_secs(60);
-/// Default time to measure the drift of the software NIC's clock.
+/// Default time for measuring the drift of the software NIC's clock.
 const DRIFT_ON_MODEL: Duration = Duration::from_secs(1);
 
-/// Tests a device, or compares two selftest reports.
+/// Runs the command `wqcap selftest`: tests a device, compares two reports, or prints the schema or
+/// a table of reports.
 pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
     if args.schema {
         return output::print_json(&schema());
@@ -109,7 +110,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
     verdict(&report)
 }
 
-/// Tests a device, and returns the selftest report.
+/// Tests the device that the arguments select, and returns the selftest report.
 fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let given = ConfigArgs {
         file: None,
@@ -169,7 +170,8 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     Ok(report)
 }
 
-/// Returns the device that the arguments select, after checking that it has the selected port.
+/// Returns the device that the arguments of the selftest select, after checking that it has the
+/// selected port.
 fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
     let devices = device::list()?;
     let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
@@ -218,7 +220,7 @@ fn write(path: &Path, report: &SelftestReport) -> Result<(), Failure> {
     written.map_err(|e| Failure::failed(format!("--report {}: {e}", path.display())))
 }
 
-/// Formats the findings of a selftest, then its verdicts, one line each.
+/// Formats the findings of a selftest, then its verdicts, one line for each.
 fn text(report: &SelftestReport) -> String {
     let row = |it: &report::Finding| {
         let time = match it.us {
@@ -232,7 +234,7 @@ fn text(report: &SelftestReport) -> String {
     findings + &verdicts.collect::<String>()
 }
 
-/// Formats the number of selftest findings by outcome.
+/// Formats the number of findings of a selftest by outcome.
 fn summary(report: &SelftestReport) -> String {
     format!(
         "the selftest has {}: {} accepted, {} refused, {} as expected, {} not as expected, {} not asked; it took {} ms",
@@ -246,7 +248,7 @@ fn summary(report: &SelftestReport) -> String {
     )
 }
 
-/// Fails if the selftest ended early, or if a finding is not as expected.
+/// Returns a failure if the selftest ended early, or if a finding is not as expected.
 fn verdict(report: &SelftestReport) -> Result<(), Failure> {
     match &report.ended_early {
         None => match report.count(|it| matches!(it, Outcome::Differs { .. })) {

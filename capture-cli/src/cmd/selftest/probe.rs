@@ -22,9 +22,9 @@ use wqcap_rss::{HashFields, RssKey};
 
 /// Number of WRs of a WQ whose size is not under test.
 const WRS: u32 = 256;
-/// Number of entries of a CQ that would take 64 MiB.
+/// Number of entries of a CQ whose memory would be 64 MiB.
 const COSTLY: u32 = 1 << 20;
-/// Creation flags of a WQ: name of the flag, name of the capability, bit.
+/// Creation flags of a WQ, each with its name, the name of its capability, and its bit.
 pub const FLAGS: [(&str, &str, u32); 4] = [
     ("cvlan_stripping", "cvlan_stripping", CVLAN_STRIPPING),
     ("scatter_fcs", "scatter_fcs", SCATTER_FCS),
@@ -40,16 +40,16 @@ const MINI_CQES: [(&str, MiniFormat); 2] = [
     ("hash", MiniFormat::Hash),
     ("csum_stridx", MiniFormat::ChecksumStride),
 ];
-/// Number of rules with one match that the selftest installs at the same time.
+/// Number of flow rules with one match that the selftest installs at the same time.
 const MANY: u16 = 256;
 
-/// Verbs objects on which the selftest creates WQs, tables and rules.
+/// Verbs objects with which the selftest creates WQs, tables and rules.
 struct Base {
-    /// Protection domain of the tested objects.
+    /// Protection domain of the objects that the selftest creates.
     pd: Pd,
-    /// CQ of the tested WQs.
+    /// CQ of the WQs that the selftest creates.
     cq: Cq,
-    /// Registered memory of the tested WQs.
+    /// Registered memory of the WQs that the selftest creates.
     memory: Mr,
 }
 
@@ -80,7 +80,7 @@ pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
     clock(run);
 }
 
-/// Records the capabilities that the device reports.
+/// Records the capabilities that the device reports as findings.
 fn facts(run: &mut SelftestRun, device: &DeviceFacts) {
     let caps = &device.caps;
     run.value("ports", "device/ports", device.ports.len());
@@ -133,7 +133,7 @@ fn facts(run: &mut SelftestRun, device: &DeviceFacts) {
     }
 }
 
-/// Registers memory regions of several sizes. The last one is kept for WQs.
+/// Requests memory regions of several sizes. Returns the last one, which the tested WQs use.
 fn memory(run: &mut SelftestRun, pd: &Pd) -> Option<Mr> {
     let mut kept = None;
     for kib in [4, 2048, 64 << 10, 64] {
@@ -145,7 +145,7 @@ fn memory(run: &mut SelftestRun, pd: &Pd) -> Option<Mr> {
     kept
 }
 
-/// Creates CQs of several sizes and kinds, and returns one for the WQs.
+/// Requests CQs of several sizes and kinds, and returns one for the tested WQs.
 fn completion_queues(run: &mut SelftestRun, device: &DeviceFacts) -> Option<Cq> {
     let attr = |entries, stamps| CqAttr {
         entries,
@@ -215,13 +215,13 @@ impl Base {
         }
     }
 
-    /// Creates a WQ with the given size and flags.
+    /// Creates a WQ with the given number of WRs, number of scatter entries, and flags.
     fn wq(&self, max_wr: u32, max_sge: u32, flags: u32) -> Result<Wq, VerbsError> {
         let attr = Self::attr(max_wr, max_sge, flags);
         Wq::create(&self.pd, &self.cq, &self.memory, attr)
     }
 
-    /// Creates a WQ in the ready state, as an indirection table requires.
+    /// Creates a WQ in the ready state, which an RSS indirection table requires of its WQs.
     fn ready(&self) -> Result<Wq, VerbsError> {
         let mut wq = self.wq(WRS, 1, 0)?;
         wq.set_state(None, WqState::Ready)?;
@@ -229,8 +229,8 @@ impl Base {
     }
 }
 
-/// Creates a RAW_PACKET QP with its own receive queue, which a device without WQs captures with, and
-/// moves it between states.
+/// Requests a RAW_PACKET QP with its own receive queue, with which a device without WQs captures,
+/// and moves it between states.
 fn raw_qp(run: &mut SelftestRun, base: &Base) {
     use WqState::{Error, Ready, Reset};
     let attr = RawQpAttr {
@@ -255,7 +255,7 @@ fn raw_qp(run: &mut SelftestRun, base: &Base) {
     }
 }
 
-/// Creates WQs of several sizes, with each flag, and moves them between states.
+/// Requests WQs of several sizes and with each creation flag, and moves a WQ between states.
 fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
     let caps = &device.caps;
     for wrs in [1, 16, 256, 1024, 8192, 32768] {
@@ -327,7 +327,7 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
     });
 }
 
-/// Creates indirection tables of each size, and returns one with 2 entries.
+/// Requests RSS indirection tables of each size, and returns one with 2 entries.
 fn tables(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
     let wq = run.request("wq", "wq/for tables", |_| base.ready())?;
     let of = |run: &SelftestRun, entries: u32| {
@@ -341,7 +341,7 @@ fn tables(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) -> Option<Rw
     run.request("max_ind_table_log", "table/2 for hashes", |run| of(run, 2))
 }
 
-/// Creates QPs with each hash that a capture's profiles use, on outer and on inner headers.
+/// Requests RSS QPs with each hash that a capture's profiles use, on outer and on inner headers.
 fn hashes(run: &mut SelftestRun, base: &Base, table: &RwqTable) {
     use HashFields as F;
     let l4 = [
@@ -377,12 +377,12 @@ fn hashes(run: &mut SelftestRun, base: &Base, table: &RwqTable) {
     ask("rss", "key/microsoft", microsoft, F::IPV4 | F::TCP_PORTS);
 }
 
-/// Returns the flow spec for frames to [`MAC`].
+/// Returns the flow spec that matches frames to the test's MAC address [`MAC`].
 pub const fn own() -> FlowSpec {
     own_with(0, 0)
 }
 
-/// Returns the flow spec for frames to this MAC address.
+/// Returns the flow spec that matches frames to the MAC address `address`.
 pub fn to_mac(address: [u8; 6]) -> FlowSpec {
     FlowSpec::Ethernet {
         dst: Masked {
@@ -394,8 +394,8 @@ pub fn to_mac(address: [u8; 6]) -> FlowSpec {
     }
 }
 
-/// Returns the flow spec for frames to [`MAC`] with an ethertype and a VLAN identifier; 0 matches
-/// any.
+/// Returns the flow spec that matches frames to [`MAC`] with an ethertype and a VLAN identifier; 0
+/// matches any.
 const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
     FlowSpec::Ethernet {
         dst: Masked {
@@ -413,7 +413,8 @@ const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
     }
 }
 
-/// Returns the flow spec for IPv4 packets, of any protocol or of one.
+/// Returns the flow spec that matches IPv4 packets of the protocol `proto`; `None`: of any
+/// protocol.
 pub fn ipv4(proto: Option<u8>) -> FlowSpec {
     FlowSpec::Ipv4 {
         src: Masked::default(),
@@ -422,7 +423,8 @@ pub fn ipv4(proto: Option<u8>) -> FlowSpec {
     }
 }
 
-/// Returns the flow spec for IPv6 packets, of any protocol or of one.
+/// Returns the flow spec that matches IPv6 packets of the protocol `proto`; `None`: of any
+/// protocol.
 pub fn ipv6(proto: Option<u8>) -> FlowSpec {
     FlowSpec::Ipv6 {
         src: Masked::default(),
@@ -431,19 +433,19 @@ pub fn ipv6(proto: Option<u8>) -> FlowSpec {
     }
 }
 
-/// Returns the flow spec for TCP to a port; 0 matches any port.
+/// Returns the flow spec that matches TCP to the destination port `dst`; 0 matches any port.
 pub fn tcp(dst: u16) -> FlowSpec {
     let (src, dst) = (Masked::default(), port(dst));
     FlowSpec::Tcp { src, dst }
 }
 
-/// Returns the flow spec for UDP to a port; 0 matches any port.
+/// Returns the flow spec that matches UDP to the destination port `dst`; 0 matches any port.
 pub fn udp(dst: u16) -> FlowSpec {
     let (src, dst) = (Masked::default(), port(dst));
     FlowSpec::Udp { src, dst }
 }
 
-/// Returns the masked match of a TCP or UDP port; 0 matches any port.
+/// Returns the masked match of the TCP or UDP port `number`; 0 matches any port.
 fn port(number: u16) -> Masked<u16> {
     match number {
         0 => Masked::default(),
@@ -451,7 +453,7 @@ fn port(number: u16) -> Masked<u16> {
     }
 }
 
-/// Returns the flow specs for the VXLAN test frames.
+/// Returns the flow specs that match the VXLAN test frames.
 pub fn vxlan() -> [FlowSpec; 4] {
     let vni = FlowSpec::Vxlan {
         vni: Masked {
@@ -462,13 +464,13 @@ pub fn vxlan() -> [FlowSpec; 4] {
     [own(), ipv4(None), udp(4789), vni]
 }
 
-/// Returns the flow specs `outer`, followed by those of inner headers.
+/// Returns the flow specs `outer`, followed by those of the inner headers `l3` and `l4`.
 pub fn inner(outer: &[FlowSpec], l3: Inner, l4: Inner) -> Vec<FlowSpec> {
     let both = [FlowSpec::Inner(l3), FlowSpec::Inner(l4)];
     [outer, &both].concat()
 }
 
-/// Installs flow rules of each form that a plan uses, and with each priority.
+/// Requests flow rules of each form that a plan uses, and with each priority.
 fn rules(run: &mut SelftestRun, base: &Base) {
     let Some((qp, other)) = rule_targets(run, base) else {
         let refused = Outcome::refused(libc::EPERM);
@@ -564,7 +566,8 @@ fn rules(run: &mut SelftestRun, base: &Base) {
     }
 }
 
-/// Creates two RSS QPs without a hash, over indirection tables of one entry.
+/// Creates two RSS QPs without a hash, over indirection tables of one entry, as destinations of
+/// flow rules.
 fn rule_targets(run: &mut SelftestRun, base: &Base) -> Option<(RssQp, RssQp)> {
     let wq = run.request("wq", "wq/for rules", |_| base.ready())?;
     let table = run.request("max_ind_table_log", "table/1 for rules", |run| {
@@ -582,7 +585,7 @@ fn rule_targets(run: &mut SelftestRun, base: &Base) -> Option<(RssQp, RssQp)> {
 }
 
 impl SelftestRun {
-    /// Requests a flow rule from the device, and records the outcome.
+    /// Requests a flow rule from the device, and records the outcome as a finding.
     pub fn rule(
         &mut self,
         subject: &str,
@@ -597,7 +600,8 @@ impl SelftestRun {
     }
 }
 
-/// Reads the clock of the device in both ways: its counter, and the facts for converting it.
+/// Reads the device's clock in both ways: its counter, and the parameters for converting the
+/// counter.
 fn clock(run: &mut SelftestRun) {
     run.request("timestamp_mask", "clock/counter", |run| {
         run.context.query_clock()

@@ -4,22 +4,23 @@ use super::{roce, run::SelftestRun};
 use std::fs;
 use wqcap_engine::device::DeviceFacts;
 
-/// Id of the finding on the mode of the e-switch.
+/// ID of the finding on the mode of the device's e-switch.
 pub const ESWITCH: &str = "device/eswitch";
-/// Value of [`ESWITCH`] in switchdev mode.
+/// Value of the finding [`ESWITCH`] in switchdev mode.
 pub const SWITCHDEV: &str = "switchdev";
 
-/// Id of the finding whether the device is a virtual function.
+/// ID of the finding on whether the device is a virtual function.
 pub const FUNCTION: &str = "device/virtual_function";
-/// Id of the finding whether the device covers a LAG, and how it is named.
+/// ID of the finding on whether the device covers a link aggregation group (LAG), and on its name.
 pub const LAG: &str = "device/lag";
-/// Value of [`LAG`] for a device without one.
+/// Value of the finding [`LAG`] for a device without a link aggregation group.
 pub const NO_LAG: &str = "none";
-/// Value of [`LAG`] for a device with the driver's name for it (`mlx5_ib_stage_init_init`).
+/// Value of the finding [`LAG`] for a device with the driver's name for one
+/// (`mlx5_ib_stage_init_init`).
 pub const BOND: &str = "mlx5_bond_<N>";
 
-/// Records the version of rdma-core, and for the tested port the mode of its e-switch, its function
-/// and whether it has RoCE.
+/// Records the version of rdma-core, and for the tested port the mode of its e-switch, whether it
+/// is a virtual function, and whether it has RoCE.
 pub fn record(run: &mut SelftestRun, device: &DeviceFacts) {
     run.report.rdma_core = rdma_core();
     let port = device.ports.iter().find(|it| it.number == run.port);
@@ -42,8 +43,8 @@ pub fn record(run: &mut SelftestRun, device: &DeviceFacts) {
     run.value("vf", "port/limits", place.limits());
 }
 
-/// Returns the version of the rdma-core whose libibverbs this process has loaded. The library's
-/// file has it in its name (`rdma_library` of rdma-core's buildlib/rdma_functions.cmake).
+/// Returns the version of the rdma-core whose libibverbs this process has loaded, from the name of
+/// the library's file (`rdma_library` of rdma-core's buildlib/rdma_functions.cmake).
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn rdma_core() -> Option<String> {
     version_in(&fs::read_to_string("/proc/self/maps").ok()?)

@@ -7,11 +7,11 @@ use super::{
 use std::time::Duration;
 use wqcap_engine::verbs::{AsyncEvent, AsyncEvents, WqState};
 
-/// Completion status `IBV_WC_LOC_PROT_ERR`.
+/// Completion status `IBV_WC_LOC_PROT_ERR`: the memory key of a WQE is invalid.
 const LOCAL_PROTECTION: u32 = 4;
-/// Completion status `IBV_WC_WR_FLUSH_ERR`.
+/// Completion status `IBV_WC_WR_FLUSH_ERR`: the WQE was flushed because its WQ is in error.
 const FLUSHED: u32 = 5;
-/// Time limit for the event of a WQ in error.
+/// Time limit for the device's event that reports a WQ in error.
 const EVENT: Duration = Duration::from_secs(2);
 
 /// Tests the recovery of a WQ that a bad memory key has brought into the error state.

@@ -187,7 +187,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of a request that the device refused with this errno.
+    /// Returns the outcome of a selftest's request that the device refused with the error number
+    /// `errno`.
     pub fn refused(errno: i32) -> Self {
         Self::Refused {
             errno,
@@ -195,7 +196,7 @@ impl Outcome {
         }
     }
 
-    /// Formats the outcome of a request in a few words.
+    /// Formats the outcome of a selftest's request in a few words.
     pub fn text(&self) -> String {
         match self {
             Self::Accepted => "accepted".into(),
@@ -210,7 +211,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the uncertainty of an outcome that is a measured value.
+    /// Returns the uncertainty of an outcome that is a measured value; `None`: other outcomes, or
+    /// unknown.
     fn uncertainty(&self) -> Option<f64> {
         match self {
             Self::Measured { uncertainty, .. } => *uncertainty,
@@ -218,7 +220,7 @@ impl Outcome {
         }
     }
 
-    /// Returns `true` if two outcomes of the same request count as equal when selftest reports are
+    /// Returns `true` if two outcomes of one request count as equal when selftest reports are
     /// compared.
     pub fn agrees(&self, other: &Self) -> bool {
         match (self, other) {
@@ -236,10 +238,10 @@ impl Outcome {
 /// Reason why a text is not a selftest report.
 #[derive(Debug, thiserror::Error)]
 pub enum SelftestReportError {
-    /// The text is not JSON, or lacks values of a report.
+    /// The text is not JSON, or lacks values of a selftest report.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The report has the format of a later version.
+    /// The selftest report has the format of a later version.
     #[error("the report has version {0}; this wqcap reads versions up to {VERSION}")]
     Version(u32),
 }
@@ -265,7 +267,7 @@ impl SelftestReport {
         }
     }
 
-    /// Returns the number of findings whose outcome matches.
+    /// Returns the number of findings whose outcome matches `which`.
     pub fn count(&self, which: fn(&Outcome) -> bool) -> usize {
         let findings = self.findings.iter();
         findings.filter(|it| which(&it.outcome)).count()

@@ -23,51 +23,51 @@ use wqcap_engine::{
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
 
-/// Number of queues over which the test frames are spread.
+/// Number of receiving queues over which the test frames are spread.
 const QUEUES: u16 = 4;
-/// Number of entries in the indirection table of the receiving queues.
+/// Number of entries in the RSS indirection table of the receiving queues.
 const TABLE: u32 = 16;
-/// Number of WQEs of a receiving queue.
+/// Number of WQEs of a receiving queue of the selftest.
 pub const WRS: u32 = 64;
-/// Number of WQEs of a striding receiving queue.
+/// Number of WQEs of a striding receiving queue of the selftest.
 pub const STRIDING_WRS: u32 = 8;
-/// Size of a receive slot in bytes, enough for the longest test frame with an FCS.
+/// Length of a receive buffer in bytes, enough for the longest test frame with an FCS.
 pub const SLOT: u32 = 16 << 10;
 /// Time after which a test frame that did not arrive counts as lost.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Number of consecutive lost test frames after which the selftest stops.
+/// Number of consecutive lost test frames after which the selftest ends.
 const MISSED: u32 = 3;
-/// Offset of the RSS hash in a CQE64 (PRM, "CQE format").
+/// Offset of the RSS hash in a CQE of 64 bytes (PRM, "CQE format").
 pub const HASH_AT: usize = 12;
-/// Offset of the type of the RSS hash in a CQE64.
+/// Offset of the type of the RSS hash in a CQE of 64 bytes.
 const HASH_TYPE_AT: usize = 16;
-/// Offset of the checksum results in a CQE64.
+/// Offset of the checksum results in a CQE of 64 bytes.
 const CHECKS_AT: usize = 28;
-/// Offset of the header types in a CQE64.
+/// Offset of the header types in a CQE of 64 bytes.
 const HEADERS_AT: usize = 29;
 
-/// Port that sends the test frames.
+/// Device and port that send the test frames of the selftest.
 pub struct Sender {
-    /// Verbs context of the sending device.
+    /// Verbs context of the device that sends the test frames.
     pub context: Context,
-    /// Number of the sending port.
+    /// Number of the port that sends the test frames.
     pub port: u8,
 }
 
-/// Receiving queues of a pass, with the tables, QPs and rules that spread frames over them. The
-/// order of the fields is the order of teardown.
+/// Receiving queues of a selftest pass, with the tables, QPs and rules that spread test frames over
+/// them. The order of the fields is the order in which they are dropped.
 pub struct Rig {
     _flows: Vec<Flow>,
     pub qps: Vec<RssQp>,
-    /// Indirection table over all receiving queues, and the one of the catch-all.
+    /// RSS indirection table over all receiving queues, and that of the catch-all rule.
     pub tables: [RwqTable; 2],
     pub queues: Vec<InspectedQueue>,
     pub pd: Pd,
-    /// Fillers of striding queues that [`Rig::receive`] has passed.
+    /// Filler completions of striding queues that [`Rig::receive`] has skipped.
     pub fillers: Vec<Inspected>,
 }
 
-/// Returns the flow specs that match the frames of a profile, beginning with `first`.
+/// Returns the flow specs that match the frames of a hash profile; the first one is `first`.
 fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
     let (v4, v6, tcp, udp) = (ipv4(None), ipv6(None), tcp(0), to_udp(0));
     let rest: &[FlowSpec] = match profile {
@@ -83,7 +83,8 @@ fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
 }
 
 impl Rig {
-    /// Creates the receiving queues of a pass, and the rules of the seven profiles for its frames.
+    /// Creates the receiving queues of a selftest pass, and the flow rules of the seven hash
+    /// profiles for its frames.
     fn make(run: &SelftestRun, pass: Pass<'_>) -> Result<Self, VerbsError> {
         let context = &run.context;
         let pd = Pd::alloc(context)?;
@@ -122,12 +123,14 @@ impl Rig {
         })
     }
 
-    /// Returns the next completion of a test frame, or of an error, with its queue.
+    /// Returns the next completion of a test frame, or of an error, with the number of its queue;
+    /// `None`: none came within [`PATIENCE`].
     pub fn receive(&mut self) -> Option<(u16, Inspected)> {
         self.receive_within(PATIENCE)
     }
 
-    /// Returns the next completion of a test frame, or of an error, within `time`.
+    /// Returns the next completion of a test frame, or of an error, within `time`, with the number
+    /// of its queue.
     pub fn receive_within(&mut self, time: Duration) -> Option<(u16, Inspected)> {
         let began = Instant::now();
         loop {
@@ -148,7 +151,7 @@ impl Rig {
     }
 }
 
-/// Returns the indirection table that spreads frames over the receiving queues.
+/// Returns the RSS indirection table that spreads test frames over the receiving queues.
 pub fn spread() -> IndirectionTable {
     IndirectionTable::new(TABLE, QUEUES, &[]).unwrap_or_else(|_| IndirectionTable::catch_all())
 }
@@ -159,7 +162,7 @@ pub fn accepted(run: &SelftestRun, id: &str) -> bool {
     findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
 }
 
-/// Returns a test frame of a flow that belongs to queue 0.
+/// Returns a test frame of a flow that RSS assigns to queue 0.
 pub fn frame_of_queue_0(payload: usize) -> Vec<u8> {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
@@ -167,8 +170,8 @@ pub fn frame_of_queue_0(payload: usize) -> Vec<u8> {
     frames.find(on_0).unwrap_or_default()
 }
 
-/// Sends one test frame through a plain rule, and returns `true` if it arrives. Otherwise sending
-/// more is useless.
+/// Sends one test frame through a flow rule, and returns `true` if it arrives. Otherwise further
+/// tests with frames are useless.
 pub fn is_connected(run: &mut SelftestRun, sender: &Sender, which: &str) -> bool {
     let pass = Pass::new(which, "frames");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -179,23 +182,25 @@ pub fn is_connected(run: &mut SelftestRun, sender: &Sender, which: &str) -> bool
     arrived
 }
 
-/// Parameters of a selftest pass that sends and receives test frames.
+/// Parameters of a selftest pass, which sends and receives test frames.
 #[derive(Clone, Copy)]
 pub struct Pass<'a> {
-    /// Prefix of the ids of a selftest pass's findings.
+    /// Prefix of the IDs of the pass's findings.
     pub id: &'a str,
-    /// Subject of the findings of a selftest pass.
+    /// Subject of the pass's findings.
     pub subject: &'a str,
-    /// First flow spec of each rule of a selftest pass.
+    /// First flow spec of each flow rule of the pass.
     pub first: FlowSpec,
-    /// Flow specs of the only rule of a selftest pass, instead of a rule for each profile.
+    /// Flow specs of the only flow rule of the pass; `None`: the pass has a rule for each hash
+    /// profile.
     pub only: Option<[FlowSpec; 3]>,
-    /// Receiving queues of a selftest pass.
+    /// Attributes of the pass's receiving queues.
     pub queue: InspectedAttr,
 }
 
 impl<'a> Pass<'a> {
-    /// Creates a selftest pass for frames to the test address, without creation flags and time stamps.
+    /// Creates a selftest pass for frames to the test's MAC address, without creation flags and
+    /// time stamps.
     pub fn new(id: &'a str, subject: &'a str) -> Self {
         Self {
             id,
@@ -210,7 +215,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the pass with striding receiving queues of this shape.
+    /// Returns the selftest pass with striding receiving queues of the shape `shape`.
     pub fn striding(self, shape: Striding) -> Self {
         let queue = InspectedAttr {
             wrs: STRIDING_WRS,
@@ -221,7 +226,7 @@ impl<'a> Pass<'a> {
         Self { queue, ..self }
     }
 
-    /// Returns the pass with these creation flags of the receiving WQs.
+    /// Returns the selftest pass with the creation flags `flags` of its receiving WQs.
     pub fn with_flags(self, flags: u32) -> Self {
         let queue = InspectedAttr {
             flags,
@@ -230,7 +235,7 @@ impl<'a> Pass<'a> {
         Self { queue, ..self }
     }
 
-    /// Opens the receiving queues of a selftest pass, and a sender of `frames`.
+    /// Opens the receiving queues of the selftest pass, and a sender of `frames`.
     pub fn open(
         self,
         run: &mut SelftestRun,
@@ -247,8 +252,8 @@ impl<'a> Pass<'a> {
         Some((rig, generator))
     }
 
-    /// Sends each test frame, and compares its arrival with the expected one. With `facts`, also
-    /// records its completion.
+    /// Sends each test frame of the pass, and compares its arrival with the expected one. With
+    /// `facts`, also records its completion.
     pub fn send(self, run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], facts: bool) {
         run.announce(&format!("sending frames: {}", self.id));
         let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
@@ -295,7 +300,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the expected arrival of a test frame.
+    /// Returns the expected arrival of a test frame: queue, status, length, VLAN tag and bytes.
     fn expected(self, frame: &[u8]) -> Value {
         let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
         let (_, _, queue) = queue_of(frame, HashDepth::L4, &toeplitz, &spread());
@@ -313,7 +318,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Describes the arrival of a test frame.
+/// Describes the arrival of a test frame as a value that can be compared with the expected one.
 fn seen(queue: u16, it: &Inspected) -> Value {
     let (cqe, len) = (&it.cqe, it.len as usize);
     let mut seen = described(
@@ -332,13 +337,14 @@ fn seen(queue: u16, it: &Inspected) -> Value {
     seen
 }
 
-/// Describes the arrival of a frame as a value that can be compared.
+/// Describes the arrival of a test frame by its parts, as a value that can be compared.
 fn described(queue: u16, status: u32, len: usize, tag: Option<u16>, crc: u32) -> Value {
     let bytes = format!("crc32 {crc:08x}");
     json!({ "queue": queue, "status": status, "len": len, "stripped tag": tag, "bytes": bytes })
 }
 
-/// Records the checks, header types and hash of a test frame's completion, for comparing devices.
+/// Records the checksum results, header types and hash in a test frame's completion, with which
+/// devices are compared.
 fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let (_, hash, _) = queue_of(&frame.bytes, HashDepth::L4, &toeplitz, &spread());
@@ -356,10 +362,10 @@ fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     run.value("completions", &format!("completion: {}", frame.name), value);
 }
 
-/// Returns the plan of a capture of the test frames.
+/// Returns the plan of a capture that receives the test frames.
 ///
 /// # Errors
-/// The device cannot capture with this number of queues.
+/// The device cannot capture with `queues` queues.
 pub fn plan(device: &DeviceFacts, port: u8, queues: u16) -> Result<Plan, Failure> {
     let mac = MAC.map(|it| format!("{it:02x}")).join(":");
     let text = format!(

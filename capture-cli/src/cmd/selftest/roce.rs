@@ -14,18 +14,19 @@ use wqcap_engine::{
     verbs::{FlowSpec, Masked},
 };
 
-/// Subject of the findings on RoCE packets.
+/// Subject of the selftest's findings on RoCE packets.
 pub const SUBJECT: &str = "roce";
-/// Id of the finding whether the device's port has RoCE, from which a verdict is derived.
+/// ID of the finding on whether the device's port has RoCE, from which a verdict is derived.
 pub const ENABLED: &str = "device/enable_roce";
-/// Id of the finding on RoCE packets to the port's own address.
+/// ID of the finding on RoCE packets to the MAC address of the port.
 pub const TO_PORT: &str = "roce: packets to the port's address arrive";
-/// Id of the finding on RoCE packets to a foreign address.
+/// ID of the finding on RoCE packets to a foreign MAC address.
 pub const TO_FOREIGN: &str = "roce: packets to a foreign address arrive";
-/// Time after which a packet counts as lost.
+/// Time after which a test packet counts as lost.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Sends RoCEv2 packets to the test's address, to the port's own, and to a foreign one.
+/// Sends RoCEv2 packets to the MAC address of the test, to that of the port, and to a foreign one,
+/// and records which arrive.
 pub fn roce(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let to_test = Pass::new("roce to the test's address", SUBJECT);
     let id = "roce: packets to the test's address arrive";
@@ -49,7 +50,8 @@ pub fn roce(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     foreign(run, sender, netdev);
 }
 
-/// Sends a RoCEv2 packet and an ordinary datagram to an address that only promiscuous mode accepts.
+/// Sends a RoCEv2 packet and an ordinary datagram to a MAC address that only promiscuous mode
+/// accepts.
 fn foreign(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     let reason = match netdev {
         _ if !run.report.disruptive => Some("requires --disruptive, for promiscuous mode"),
@@ -73,7 +75,7 @@ fn foreign(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     arrives(run, sender, pass, id, &other);
 }
 
-/// Records whether a packet arrives.
+/// Sends a test packet, and records as the finding `id` whether it arrives.
 fn arrives(run: &mut SelftestRun, sender: &Sender, pass: Pass<'_>, id: &str, packet: &[u8]) {
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[packet.to_vec()]) else {
         return;
@@ -86,7 +88,7 @@ fn arrives(run: &mut SelftestRun, sender: &Sender, pass: Pass<'_>, id: &str, pac
     }
 }
 
-/// Returns the MAC address of a network interface.
+/// Returns the MAC address of the network interface `netdev` from sysfs; `None`: it is unknown.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn address(netdev: &str) -> Option<[u8; 6]> {
     let text = fs::read_to_string(format!("/sys/class/net/{netdev}/address")).ok()?;

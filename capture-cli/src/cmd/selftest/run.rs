@@ -17,7 +17,7 @@ use wqcap_engine::verbs::{
     AsyncEvent, AsyncEvents, Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError,
 };
 
-/// Interval between checks for an event of the device.
+/// Interval at which the selftest checks for an event of the device.
 const TICK: Duration = Duration::from_millis(2);
 
 /// Collector of selftest findings, until a signal arrives or the device is lost.
@@ -28,7 +28,7 @@ pub struct SelftestRun {
     pub context: Context,
     /// Number of the tested port.
     pub port: u8,
-    /// `true` if the progress of the selftest is not printed.
+    /// `true` if the progress of the selftest is not to be printed.
     pub quiet: bool,
     /// Time at which the selftest started.
     pub began: Instant,
@@ -36,7 +36,7 @@ pub struct SelftestRun {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Error of a request to the device, with its errno; EIO if it has none.
+/// Error of a request to the device, which has an error number (errno); EIO if it has none.
 pub trait HasErrno {
     /// Returns the error number (errno) of the refused request.
     fn errno(&self) -> i32;
@@ -78,7 +78,7 @@ impl HasErrno for wqcap_engine::Error {
 }
 
 impl SelftestRun {
-    /// Returns `true` if the selftest is over: a signal arrived, or a test ended it.
+    /// Returns `true` if the selftest is over, because a signal arrived or a test ended it.
     pub fn is_over(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) {
             self.end("a signal arrived");
@@ -86,7 +86,8 @@ impl SelftestRun {
         self.report.ended_early.is_some()
     }
 
-    /// Ends the selftest early. If it is called again, the first reason stays.
+    /// Ends the selftest early for the reason `reason`. If it is called again, the first reason
+    /// stays.
     pub fn end(&mut self, reason: impl Into<String>) {
         self.report.ended_early.get_or_insert(reason.into());
     }
@@ -99,7 +100,7 @@ impl SelftestRun {
         ));
     }
 
-    /// Records a finding of the selftest whose request took `us` microseconds.
+    /// Records a finding of the selftest; its request took `us` microseconds.
     pub fn note(&mut self, subject: &str, id: impl Into<String>, us: u64, outcome: Outcome) {
         self.report.findings.push(Finding {
             subject: subject.into(),
@@ -109,13 +110,14 @@ impl SelftestRun {
         });
     }
 
-    /// Records a finding with a value that the device reports.
+    /// Records a finding of the selftest with a value that the device reports.
     pub fn value(&mut self, subject: &str, id: &str, value: impl Into<Value>) {
         let value = value.into();
         self.note(subject, id, 0, Outcome::Value { value });
     }
 
-    /// Records a finding whose request was not made, with the reason, unless the selftest is over.
+    /// Records a finding whose request was not sent to the device, with the reason, unless the
+    /// selftest is over.
     pub fn record_not_asked(&mut self, subject: &str, id: &str, reason: &str) {
         if self.is_over() {
             return;
@@ -124,8 +126,8 @@ impl SelftestRun {
         self.note(subject, id, 0, Outcome::NotAsked { reason });
     }
 
-    /// Records a finding: whether a result is the one that the engine expects. If not, the finding
-    /// has the bytes of the completion.
+    /// Records a finding of the selftest: whether `found` is the result that the engine expects. If
+    /// not, the finding has the bytes of the completion.
     pub fn expect(
         &mut self,
         subject: &str,
@@ -147,7 +149,7 @@ impl SelftestRun {
         self.note(subject, id, 0, outcome);
     }
 
-    /// Records a finding with a measured value. Without an uncertainty the value is not compared.
+    /// Records a finding with a measured value. A value without an uncertainty is not compared.
     pub fn measured(
         &mut self,
         subject: &str,
@@ -165,7 +167,7 @@ impl SelftestRun {
         self.note(subject, id, 0, outcome);
     }
 
-    /// Installs a normal flow rule on the tested port.
+    /// Installs a flow rule of normal kind on the tested port.
     pub fn install(
         &self,
         qp: &RssQp,
@@ -182,7 +184,7 @@ impl SelftestRun {
         Flow::create(qp, &rule)
     }
 
-    /// Requests a sniffer rule on the tested port, and records the outcome.
+    /// Requests a sniffer rule on the tested port, and records the outcome as the finding `id`.
     pub fn sniffer(&mut self, id: &str, qp: &RssQp) -> Option<Flow> {
         let rule = FlowRule {
             port: self.port,
@@ -202,8 +204,8 @@ impl SelftestRun {
         self.is_over()
     }
 
-    /// Waits until the device raises the event `wanted`, for at most `most`. Returns `None` if the
-    /// selftest is over.
+    /// Waits until the device raises the event `wanted`, for at most `most`. Returns whether it was
+    /// raised; `None`: the selftest is over.
     pub fn until_event(
         &mut self,
         events: &mut AsyncEvents,
@@ -228,15 +230,15 @@ impl SelftestRun {
         Some(false)
     }
 
-    /// Prints the next step of the selftest, unless `quiet`.
+    /// Prints the next step of the selftest to stderr, unless `quiet` is set.
     pub fn announce(&self, what: &str) {
         if !self.quiet {
             terminal::print_line(format_args!("{what}"));
         }
     }
 
-    /// Makes a request to the device, records the outcome and its duration, and returns what was
-    /// created.
+    /// Sends a request to the device, records the outcome and its duration as a finding, and
+    /// returns the created object; `None`: the device refused it, or the selftest is over.
     pub fn request<T, E: HasErrno>(
         &mut self,
         subject: &str,
@@ -265,7 +267,7 @@ impl SelftestRun {
         }
     }
 
-    /// Returns the selftest report, complete or not.
+    /// Returns the selftest report, which is complete unless the selftest ended early.
     pub fn finish(mut self) -> SelftestReport {
         self.report.duration_ms =
             u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);

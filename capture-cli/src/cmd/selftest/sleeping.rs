@@ -12,28 +12,29 @@ use std::{
 };
 use wqcap_engine::{device::DeviceFacts, verbs::Moderation, verbs::Striding};
 
-/// Subject of the findings on events.
+/// Subject of the selftest's findings on completion events.
 const SUBJECT: &str = "cq";
-/// Subject of the findings on moderated events.
+/// Subject of the selftest's findings on moderated completion events.
 const MODERATED: &str = "cq_moderation";
-/// Time limit for an event.
+/// Time limit for a completion event.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time in which an armed CQ without a completion must raise no event.
 const SILENCE: Duration = Duration::from_millis(30);
-/// Number of frames that each wake a sleeping thread.
+/// Number of frames of the test. Each frame must wake a sleeping thread.
 const ROUNDS: u32 = 64;
 /// Number of completions after which a moderated CQ raises its event.
 const COUNT: u16 = 8;
-/// Longest period of moderation that is tested, in microseconds.
+/// Longest period of CQ moderation that is tested, in microseconds.
 const PERIOD: u16 = 4000;
-/// Number of measurements of a moderated event, of which the fastest one counts.
+/// Number of measurements of a moderated completion event; the fastest one counts.
 const TRIES: u32 = 5;
-/// Id of the finding that names the start of the period, from which a verdict is derived.
+/// ID of the finding that names the start of the moderation period, from which a verdict is
+/// derived.
 pub const STARTS: &str = "moderation: the period starts at";
-/// Value of [`STARTS`] if the period begins with the first completion.
+/// Value of the finding [`STARTS`] if the moderation period begins with the first completion.
 pub const AT_COMPLETION: &str = "the completion";
 
-/// Tests events of armed CQs on the queues that a capture has by default.
+/// Tests completion events of armed CQs on the queues that a capture has by default.
 pub fn sleeping(
     run: &mut SelftestRun,
     sender: &Sender,
@@ -62,7 +63,7 @@ pub fn sleeping(
     moderated(run, sender, pass, Duration::from_micros(period_us.into()));
 }
 
-/// Queue that the test sleeps on, and the sender of its frames.
+/// Receive queue on whose completion events the test sleeps, and the sender of the test's frames.
 struct Sleeper {
     rig: Rig,
     generator: Generator,
@@ -74,7 +75,7 @@ impl Sleeper {
         Some(Self { rig, generator })
     }
 
-    /// Takes all completions of the queue, and returns their number.
+    /// Takes all completions of the queue's CQ, and returns their number.
     fn drain(&mut self) -> u32 {
         std::iter::from_fn(|| self.rig.queues[0].take())
             .map(|_| 1)
@@ -85,7 +86,8 @@ impl Sleeper {
         self.rig.queues[0].arm();
     }
 
-    /// Waits for an event for at most `time`. Returns the time until the event.
+    /// Waits for a completion event for at most `time`. Returns the time until the event; `None`:
+    /// no event.
     fn wakes(&mut self, time: Duration) -> Option<Duration> {
         let queue = &mut self.rig.queues[0];
         let began = Instant::now();
@@ -104,7 +106,8 @@ impl Sleeper {
     }
 }
 
-/// Tests that an armed CQ raises one event for its next completion, and none without one.
+/// Tests that an armed CQ raises one event for its next completion, and no event without a
+/// completion.
 fn unmoderated(run: &mut SelftestRun, sender: &Sender, pass: Pass<'_>) {
     let Some(mut it) = Sleeper::open(run, sender, pass) else {
         return;
@@ -145,7 +148,8 @@ fn unmoderated(run: &mut SelftestRun, sender: &Sender, pass: Pass<'_>) {
     }
 }
 
-/// Tests the events of a moderated CQ: at the count, and after the period.
+/// Tests that a moderated CQ raises its event after the set number of completions, and after the
+/// period.
 fn moderated(run: &mut SelftestRun, sender: &Sender, pass: Pass<'_>, period: Duration) {
     let Some(mut it) = Sleeper::open(run, sender, pass) else {
         return;

@@ -24,28 +24,30 @@ use wqcap_engine::{
 };
 use wqcap_rss::{HashDepth, HashFields, RssKey, Toeplitz, queue_of};
 
-/// Number of flows of the tests.
+/// Number of flows in each test of the spread.
 const FLOWS: u16 = 64;
-/// Number of changes of the table under load.
+/// Number of changes of the RSS indirection table under load.
 const CHANGES: usize = 6;
-/// Time between two changes of the table.
+/// Time between two changes of the RSS indirection table.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// Time that the sender waits between bursts of [`BURST`] frames: about 100,000 frames a second.
+/// Time that the sender of test frames waits between bursts of [`BURST`] frames: about 100,000
+/// frames a second.
 const PACE: Duration = Duration::from_micros(80);
 const BURST: usize = 8;
-/// Number of different frames that are sent while the table changes.
+/// Number of different frames that are sent while the RSS indirection table changes.
 const NUMBERS: u32 = 1024;
-/// Time limit for the last frames to arrive.
+/// Time limit for the last test frames to arrive.
 const LAST: Duration = Duration::from_millis(500);
 
-/// Runs the tests of the spread.
+/// Runs the tests of how frames spread over the receive queues.
 pub fn spread(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     inner_hash(run, sender);
     extension_headers(run, sender);
     respread(run, sender, device);
 }
 
-/// Tests that a hash over inner headers leads to the queues that it is computed for.
+/// Tests that a hash over the inner headers of a tunnel leads frames to the queues for which it is
+/// computed.
 fn inner_hash(run: &mut SelftestRun, sender: &Sender) {
     let (subject, id) = ("tunnel_offloads", "spread: inner flows on their queues");
     if !accepted(run, "hash/inner ipv4+udp") || !accepted(run, "rule/vxlan, inner ipv4 tcp") {
@@ -83,7 +85,7 @@ fn inner_hash(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Records what the device hashes of TCP behind IPv6 extension headers.
+/// Records which headers the device hashes of TCP behind IPv6 extension headers.
 fn extension_headers(run: &mut SelftestRun, sender: &Sender) {
     let (subject, id) = ("rss", "spread: tcp behind ipv6 extension headers");
     let pass = Pass::new("spread: extension headers", subject);
@@ -111,7 +113,7 @@ fn extension_headers(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Consumer that counts each numbered frame.
+/// Consumer of a capture that counts how often each numbered test frame arrives.
 struct NumberedFrames(Arc<Vec<AtomicU32>>);
 
 impl Consumer for NumberedFrames {
@@ -124,7 +126,7 @@ impl Consumer for NumberedFrames {
     }
 }
 
-/// Tests that no frame arrives twice while a capture changes its indirection table.
+/// Tests that no frame arrives twice while a capture changes its RSS indirection table.
 fn respread(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let (subject, id) = ("respread", "respread: frames that arrived twice");
     if run.is_over() {
@@ -148,8 +150,8 @@ fn respread(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     }
 }
 
-/// Changes the indirection table of a capture while frames arrive. Returns the number of frames
-/// that arrived twice, and that did not arrive.
+/// Changes the RSS indirection table of a capture while frames arrive. Returns the number of frames
+/// that arrived twice, and the number that did not arrive.
 fn change_table(
     run: &SelftestRun,
     sender: &Sender,

@@ -12,24 +12,26 @@ use wqcap_engine::{
     verbs::{Inspected, InspectedStrides, Striding},
 };
 
-/// Subject of the findings on striding queues.
+/// Subject of the selftest's findings on striding queues.
 pub const SUBJECT: &str = "striding_rq";
-/// Prefix of the ids of frames on striding queues.
+/// Prefix of the IDs of findings on frames on striding queues.
 pub const FRAMES: &str = "striding frame";
-/// Number of fillers that the test of fillers causes.
+/// Number of filler completions that the test of fillers causes.
 const FILLERS: u32 = 3;
-/// Ids of the findings about fillers, from which the verdicts are derived.
+/// ID of the finding on the counter in a filler completion, from which a verdict is derived.
 pub const FILLER_COUNTER: &str = "striding fillers: counter";
-/// Value of [`FILLER_COUNTER`] for a filler whose counter is the index of its first stride.
+/// Value of the finding [`FILLER_COUNTER`] for a filler whose counter is the index of its first
+/// stride.
 pub const FIRST_STRIDE: &str = "its first stride";
 /// Bytes of a CQE that depend on the program and the moment: the program's index of the WQ
 /// (`srqn_uidx`), the time stamp, the signature and the owner.
 const CHANGING: [std::ops::Range<usize>; 3] = [32..36, 48..56, 62..64];
 
-/// Returns the strides of a queue that a capture of this device has by default.
+/// Returns the shape (strides per WQE) of a striding queue that a capture of this device has by
+/// default.
 ///
 /// # Errors
-/// The reason why such a queue is not tested.
+/// Returns the reason why the selftest does not test such a queue.
 pub fn default_shape(run: &SelftestRun, device: &DeviceFacts) -> Result<Striding, &'static str> {
     if device.caps.striding.is_none() {
         return Err("the device has no striding WQs for raw packets");
@@ -70,15 +72,16 @@ pub fn striding(run: &mut SelftestRun, sender: &Sender, shape: Striding, all: &[
     );
 }
 
-/// Returns a number of strides of a frame that leaves a rest of a WQE, below `most`.
+/// Returns a number of strides per frame, at most `most`, that does not divide the strides of a
+/// WQE, so that a rest remains.
 fn strides_with_rest(shape: Striding, most: u32) -> Option<u32> {
     (2..=most.min(24))
         .rev()
         .find(|count| !shape.strides.is_multiple_of(*count))
 }
 
-/// Tests the fillers at the end of WQEs into which the next frame does not fit, and the positions
-/// of the frames around them.
+/// Tests the filler completions at the end of WQEs into which the next frame does not fit, and the
+/// positions of the frames before and after them.
 fn fillers(run: &mut SelftestRun, sender: &Sender, shape: Striding) {
     let longest = 1514 / shape.stride;
     let Some(count) = strides_with_rest(shape, longest) else {
@@ -124,7 +127,7 @@ fn fillers(run: &mut SelftestRun, sender: &Sender, shape: Striding) {
     }
 }
 
-/// Records the fields of a filler, which drivers use differently.
+/// Records the fields of a filler completion, which drivers use differently.
 fn describe_filler(run: &mut SelftestRun, it: &Inspected, strides: InspectedStrides) {
     let counter = match strides.reported.first {
         first if first == strides.counted_first => FIRST_STRIDE.to_owned(),

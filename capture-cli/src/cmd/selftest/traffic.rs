@@ -29,21 +29,21 @@ use wqcap_engine::{
     verbs::{CompletionStamps, FlowSpec},
 };
 
-/// Id of the finding on the kind of stamps of a CQ that was created for ticks.
+/// ID of the finding on the kind of time stamps of a CQ that was created for ticks.
 pub const STAMP_KIND: &str = "stamps: kind";
-/// Value of [`STAMP_KIND`] for stamps of the device's counter.
+/// Value of the finding [`STAMP_KIND`] for time stamps of the device's counter.
 pub const TICKS: &str = "ticks";
-/// Seconds of a day.
+/// Number of seconds in a day.
 const A_DAY: u64 = 86_400;
 /// Number of frames that the test of drop counters sends beyond the WQEs of the receiving queue.
 const TOO_MANY: u32 = 10;
-/// Number of frames whose time stamps the selftest checks.
+/// Number of test frames whose time stamps the selftest checks.
 const STAMPED: u16 = 64;
 /// Duration of a throughput trial at one rate on a card.
 const TRIAL: Duration = Duration::from_millis(300);
 /// Duration of a throughput trial at one rate on the software NIC.
 const TRIAL_ON_MODEL: Duration = Duration::from_millis(100);
-/// Runs all selftests that send frames.
+/// Runs all tests of the selftest that send frames.
 pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let port = device.ports.iter().find(|it| it.number == run.port);
     let mtu = port.and_then(|it| it.mtu).unwrap_or(1500) as usize;
@@ -111,7 +111,8 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     throughput(run, sender, device);
 }
 
-/// Tests that a drop rule precedes the other rules: of two test frames only the second one arrives.
+/// Tests that a drop rule precedes the other flow rules: of two test frames only the second one
+/// arrives.
 fn dropped(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     let two = ["ipv4 tcp", "ipv4 udp"].map(|name| all.iter().find(|it| it.name == name));
     let [Some(first), Some(second)] = two else {
@@ -137,7 +138,7 @@ fn dropped(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     }
 }
 
-/// Tests that a sniffer rule gets a copy of a frame that another rule receives.
+/// Tests that a sniffer rule delivers a copy of a frame that another flow rule delivers.
 fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     let pass = Pass::new("sniffer", "sniffer");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -154,8 +155,8 @@ fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests that the device counts frames that find no WQE, because the queues are full and are not
-/// polled.
+/// Tests that the device counts frames that find no WQE, because the receiving queues are full and
+/// are not polled.
 fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     let pass = Pass::new("counters", "counters");
     let Some((rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -182,7 +183,8 @@ fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     }
 }
 
-/// Tests that the time stamps of frames are in order, and between readings of the device's clock.
+/// Tests that the time stamps of frames are in order, and lie between readings of the device's
+/// clock.
 fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let mask = device.caps.timestamp_mask;
     if mask == 0 {
@@ -247,15 +249,15 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     }
 }
 
-/// Returns `true` if a stamp is the host's UTC time: seconds in the upper half, nanoseconds in the
-/// lower. Ticks come near it for seconds in more than a century.
+/// Returns `true` if a time stamp is the host's UTC time: seconds in the upper half, nanoseconds in
+/// the lower half. A counter of ticks is near it only for seconds in more than a century.
 fn is_utc(stamp: u64) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |it| it.as_secs());
     (stamp >> 32).abs_diff(now) < A_DAY && stamp as u32 <= 1_000_000_000
 }
 
-/// Measures the distance of the device's real-time stamps from the host's clock.
+/// Measures the difference between the device's real-time stamps and the host's clock.
 fn real_time(run: &mut SelftestRun, sender: &Sender) {
     let mut pass = Pass::new("stamps: real time", "realtime_clock");
     pass.queue.stamps = CompletionStamps::RealTime;
@@ -274,8 +276,8 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Measures the highest rate without loss for each number of queues and frame size, searched as in
-/// `bench wire`.
+/// Measures the highest rate of frames without loss for each number of queues and frame length, by
+/// the search of `bench wire`.
 fn throughput(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let Some(port) = device.ports.iter().find(|it| it.number == run.port) else {
         return;

@@ -14,7 +14,7 @@ use super::{
 };
 use serde_json::Value;
 
-/// Differences in the order of the report, each with its name.
+/// Known differences between cards in the order of the report, each with its name.
 const ALL: [(CardDifference, &str); 14] = [
     (CardDifference::F1, "limit of a WQ"),
     (CardDifference::F2, "stamps of a CQ for ticks"),
@@ -32,27 +32,27 @@ const ALL: [(CardDifference, &str); 14] = [
     (CardDifference::F14, "padding in rules"),
 ];
 
-/// Id of the finding that a first frame arrives.
+/// ID of the finding on whether a first test frame arrives.
 const CONNECTED: &str = "traffic/arrives";
 
-/// Creates the verdict of a behaviour that differs.
+/// Creates the verdict that the device's behaviour differs as `what` describes.
 fn differs(what: impl Into<String>) -> Shown {
     Shown::Differs { what: what.into() }
 }
 
-/// Returns the text of a finding's value, empty if it is none.
+/// Returns the text of a finding's value; empty if the value is not a text.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Creates the verdict without a finding.
+/// Creates the verdict that the selftest has no finding on the difference, with the reason.
 fn not_tested(reason: impl Into<String>) -> Shown {
     Shown::NotTested {
         reason: reason.into(),
     }
 }
 
-/// Returns the verdicts that follow from the findings of a report.
+/// Returns the verdicts that follow from the findings of a selftest report.
 pub fn verdicts(report: &SelftestReport) -> Vec<CardVerdict> {
     let findings = CardFindings(report);
     let verdict = |(difference, name): (CardDifference, &str)| CardVerdict {
@@ -63,11 +63,11 @@ pub fn verdicts(report: &SelftestReport) -> Vec<CardVerdict> {
     ALL.map(verdict).into()
 }
 
-/// Findings of a report, from which verdicts are derived.
+/// Findings of a selftest report, from which verdicts are derived.
 struct CardFindings<'a>(&'a SelftestReport);
 
 impl CardFindings<'_> {
-    /// Returns what the findings show of a difference.
+    /// Returns whether the findings show the difference `difference` between cards.
     fn judge(&self, difference: CardDifference) -> Shown {
         match difference {
             CardDifference::F1 => self.wq_limit(),
@@ -118,13 +118,13 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Returns the outcome of the finding with this id.
+    /// Returns the outcome of the finding with the ID `id`; `None`: the report does not have it.
     fn outcome(&self, id: &str) -> Option<&Outcome> {
         let found = self.0.findings.iter().find(|it| it.id == id);
         found.map(|it| &it.outcome)
     }
 
-    /// Returns the value of a finding.
+    /// Returns the value of the finding with the ID `id`; `None`: the finding has no value.
     fn value(&self, id: &str) -> Option<&Value> {
         match self.outcome(id)? {
             Outcome::Value { value } => Some(value),
@@ -132,7 +132,8 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Returns the verdict that there is none, with the reason that the finding gives.
+    /// Returns the verdict that the difference was not tested, with the reason that the finding
+    /// `id` gives.
     fn without(&self, id: &str) -> Shown {
         match (self.outcome(id), &self.0.ended_early) {
             (Some(Outcome::NotAsked { reason }), _) => not_tested(reason),
@@ -155,7 +156,7 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Judges the value of a finding.
+    /// Judges the value of the finding `id`, or returns the verdict without it.
     fn of_value(&self, id: &str, judge: impl FnOnce(&Value) -> Shown) -> Shown {
         match self.value(id) {
             Some(value) => judge(value),
@@ -163,7 +164,7 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Judges the largest WQ.
+    /// Judges the size of the largest WQ that the device accepts.
     fn wq_limit(&self) -> Shown {
         let id = "wq/wrs/32768";
         let of = |id| match self.value(id).and_then(Value::as_u64) {
@@ -185,7 +186,7 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Judges how the port's network interface was found.
+    /// Judges how the network interface of the port was found.
     fn interface(&self) -> Shown {
         let id = "port/interface_known";
         let switchdev = self.value(record::ESWITCH).and_then(Value::as_str);
@@ -202,7 +203,7 @@ impl CardFindings<'_> {
         })
     }
 
-    /// Judges the completion of a frame that is longer than its buffer.
+    /// Judges the completion of a frame that is longer than its receive buffer.
     fn too_long(&self) -> Shown {
         match self.outcome(lengths::STATUS) {
             Some(Outcome::AsExpected) => Shown::AsExpected,
@@ -214,8 +215,8 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Judges the longest frames that the port accepts. With two tags a frame of the full MTU is 22
-    /// bytes longer than the MTU.
+    /// Judges the length of the longest frames that the port accepts. With two VLAN tags a frame of
+    /// the full MTU is 22 bytes longer than the MTU.
     fn longest(&self) -> Shown {
         let of = |tags: &str| self.value(&format!("{LONGEST}{tags}"));
         let all = TAGS.map(|(tags, _)| of(tags).and_then(Value::as_u64));
@@ -235,7 +236,7 @@ impl CardFindings<'_> {
         ))
     }
 
-    /// Judges the FCS behind frames.
+    /// Judges whether the FCS follows the received frames.
     fn fcs(&self) -> Shown {
         let prefix = format!("frame with {}", FLAGS[1].0);
         let mut sent = self.0.findings.iter().filter(|it| {
@@ -282,7 +283,7 @@ impl CardFindings<'_> {
         }
     }
 
-    /// Judges whether the driver accepts the requests for rules, whose padding is zero.
+    /// Judges whether the driver accepts the requests for flow rules, whose padding is zero.
     fn padding(&self) -> Shown {
         let rules = ["mac", "ipv4", "ipv4, tcp", "ipv6, udp"].map(|it| format!("rule/{it}"));
         let first = rules

@@ -28,13 +28,14 @@ use wqcap_control::{
     protocol::{AnswerBody, Command, Stats, Status},
 };
 
-/// Longest delay until a signal or an answer of the control service is noticed.
+/// Maximum delay until `wqcap top` handles a signal or an answer of the control service.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Status and counters of the capture at one moment, or the failure of the request for them.
+/// Status and counters of the capture from the control service, or the failure of the request for
+/// them.
 type Answer = Result<(Box<Status>, Box<Stats>), Failure>;
 
-/// Draws the live view until a key, a signal, or the end of the capture.
+/// Shows the live view of a capture until a key, a signal, or the end of the capture ends it.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::refused(
@@ -63,7 +64,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     ended
 }
 
-/// Starts a thread of the view.
+/// Starts a thread of the live view.
 fn start(run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let started = thread::Builder::new().spawn(run);
     started
@@ -76,14 +77,14 @@ fn poller_ended() -> Failure {
     Failure::failed("internal error: the thread that polls the control service has ended")
 }
 
-/// Forwards events of the terminal until reading fails or the receiver is gone.
+/// Forwards events of the terminal, such as keys, until reading them fails or the receiver is gone.
 fn forward_events(events: &SyncSender<Event>) {
     while let Ok(event) = event::read()
         && events.send(event).is_ok()
     {}
 }
 
-/// Polls the control service until a request fails or the receiver is gone.
+/// Polls the control service for status and counters until a request fails or the receiver is gone.
 fn poll_service(args: &TopArgs, answers: &SyncSender<Answer>) {
     let mut client = match ctl::connect(&args.service) {
         Ok(client) => client,
@@ -110,7 +111,8 @@ fn request_answer(client: &mut Client, timeout: Duration) -> Answer {
     }
 }
 
-/// Draws the live view of each answer until a key, a signal, or the end of the capture.
+/// Draws the live view for each answer of the control service, until a key, a signal, or the end of
+/// the capture.
 fn draw(
     terminal: &mut DefaultTerminal,
     mut view: View,

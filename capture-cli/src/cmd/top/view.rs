@@ -15,11 +15,12 @@ use ratatui::{
 use wqcap_control::protocol::{Stats, Status};
 use wqcap_engine::stats::{LINES, LOSSES, QueueLedger};
 
-/// Screen width from which senders are next to the queues instead of below them.
+/// Screen width in columns from which `wqcap top` shows senders to the right of the queues instead
+/// of below them.
 const WIDE: u16 = 110;
-/// Smallest number of screen lines for senders: a heading and two of them.
+/// Minimum number of screen lines for the table of senders: a heading and two senders.
 const LEAST_SENDERS: u16 = 3;
-/// Multiple of its fair share of frames from which a queue counts as skewed.
+/// Multiple of its fair share of frames at which a queue counts as skewed.
 const SKEWED: f64 = 1.5;
 
 /// Last two answers of the control service, as drawn by `wqcap top`.
@@ -28,30 +29,31 @@ pub struct View {
     status: Box<Status>,
     /// Counters in the last answer of the control service.
     now: Box<Stats>,
-    /// Counters in the answer before the last one, for rates.
+    /// Counters in the answer before the last one, from which rates are computed; `None`: no such
+    /// answer.
     before: Option<Box<Stats>>,
 }
 
-/// Rates and counters of a queue between two answers.
+/// Rates and counters of a receive queue between two answers of the control service.
 struct QueueRates {
-    /// Queue index.
+    /// Number of the receive queue.
     queue: u16,
-    /// Number of the queue, and the name of its port if there are several.
+    /// Number of the receive queue as text, with the name of its port if there are several.
     name: String,
-    /// Frames that the queue received per second.
+    /// Number of frames per second that the queue received.
     frames: f64,
-    /// Bits that the queue captured per second.
+    /// Number of bits per second that the queue captured.
     bits: f64,
-    /// Frames that the queue captured in total.
+    /// Total number of frames that the queue captured.
     captured: u64,
-    /// Frames that the queue left out on purpose in total.
+    /// Total number of frames that the queue left out on purpose, such as by a filter.
     left_out: u64,
-    /// Frames that the queue lost in total.
+    /// Total number of frames that the queue lost.
     lost: u64,
 }
 
 impl View {
-    /// Creates the live view of the first answer, which has no rates yet.
+    /// Creates the live view from the first answer of the control service, which has no rates yet.
     pub fn new((status, now): (Box<Status>, Box<Stats>)) -> Self {
         Self {
             status,
@@ -95,7 +97,7 @@ impl View {
         frame.render_widget(hint, bottom);
     }
 
-    /// Returns the screen lines for all queues together, most important first.
+    /// Returns the screen lines on all queues together, the most important ones first.
     fn head(&self, flows: &[QueueRates], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
         let elapsed = valid_seconds(self.now.elapsed_s).as_secs();
@@ -127,8 +129,8 @@ impl View {
         head
     }
 
-    /// Returns the screen lines of all losses by cause, those of the NIC under its own counter
-    /// names, on as many lines as necessary.
+    /// Returns the screen lines with all losses by cause, those of the NIC by the names of its
+    /// counters, on as many lines as necessary.
     fn losses(&self, width: usize) -> Vec<Line<'static>> {
         let queues = &self.now.ledger.queues;
         let ours = LINES.iter().filter(|(name, _)| LOSSES.contains(name));
@@ -155,7 +157,8 @@ impl View {
             .collect()
     }
 
-    /// Returns the screen line with the skew of the queues and the use of the write buffers.
+    /// Returns the screen line with the skew of the receive queues and the use of the write
+    /// buffers.
     fn balance(&self, flows: &[QueueRates]) -> Line<'static> {
         let mut parts = Vec::new();
         let mut style = Style::new();
@@ -191,7 +194,7 @@ impl View {
         Some(Line::from(shares.collect::<Vec<_>>().join("  ")))
     }
 
-    /// Draws the table of the busiest senders.
+    /// Draws the table of the senders with the most traffic.
     fn draw_senders(&self, frame: &mut Frame<'_>, area: Rect) {
         let Some(statistics) = &self.now.statistics else {
             let off = "senders: capture.statistics is off";
@@ -211,7 +214,8 @@ impl View {
         frame.render_widget(table, area);
     }
 
-    /// Returns the rates and counters of each queue since the answer before the last one.
+    /// Returns the rates and counters of each receive queue, rates since the answer before the last
+    /// one.
     fn flows(&self) -> Vec<QueueRates> {
         let now = &self.now;
         let before = self.before.as_ref();
@@ -236,8 +240,8 @@ impl View {
     }
 }
 
-/// Returns the busiest queue and its frames as a multiple of a fair share. Returns `None` for a
-/// single queue, or without frames.
+/// Returns the busiest queue and its number of frames as a multiple of a fair share; `None`: a
+/// single queue, or no frames.
 fn skew(flows: &[QueueRates]) -> Option<(f64, u16)> {
     let all: f64 = flows.iter().map(|it| it.frames).sum();
     let busiest = flows.iter().max_by(|a, b| a.frames.total_cmp(&b.frames))?;
@@ -245,7 +249,8 @@ fn skew(flows: &[QueueRates]) -> Option<(f64, u16)> {
         .then(|| (busiest.frames * flows.len() as f64 / all, busiest.queue))
 }
 
-/// Returns the screen areas of the queues and, if there is room, of the senders.
+/// Returns the screen areas for the table of queues and, if there is room, for the table of
+/// senders.
 fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     if area.width >= WIDE {
         let [left, right] =
@@ -265,15 +270,15 @@ fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     (queues, Some(senders))
 }
 
-/// Returns a right-aligned line of text.
+/// Returns a right-aligned line of text for the screen.
 fn right(text: String) -> Line<'static> {
     Line::from(text).alignment(Alignment::Right)
 }
 
-/// Column of the queue table: name, width in characters, and text of a cell.
+/// Column of the table of queues: its name, its width in characters, and the text of a cell.
 type Column = (&'static str, u16, fn(&QueueRates) -> String);
 
-/// Returns the table of queues, with as many columns as fit.
+/// Returns the table of receive queues, with as many columns as fit into `width`.
 fn queue_table(flows: &[QueueRates], width: u16) -> Table<'static> {
     let names = flows.iter().map(|it| it.name.chars().count());
     let name_width = u16::try_from(names.max().unwrap_or(0))

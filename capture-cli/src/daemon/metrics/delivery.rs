@@ -8,17 +8,18 @@ use std::{
 };
 use wqcap_ship::shipper::ShipStatus;
 
-/// Source of the shipping metrics: the status as it was last published.
+/// Source of the metrics of shipping, which come from the last published status.
 #[derive(Clone)]
 pub struct DeliverySource {
-    /// Name of the sensor, a label of every metric of shipping.
+    /// Name of the sensor, which is a label of every metric of shipping.
     sensor: String,
-    /// Shipping status that was last published.
+    /// Status of shipping that was published last.
     status: Arc<Mutex<ShipStatus>>,
 }
 
 impl DeliverySource {
-    /// Creates the source of shipping metrics for a sensor whose status is not known yet.
+    /// Creates the source of the metrics of shipping for a sensor whose status was not published
+    /// yet.
     pub fn new(sensor: &str) -> Self {
         Self {
             sensor: sensor.to_owned(),
@@ -26,7 +27,7 @@ impl DeliverySource {
         }
     }
 
-    /// Publishes the shipping status for the following scrapes.
+    /// Stores the status of shipping, which the following scrapes of metrics report.
     pub fn publish(&self, status: &ShipStatus) {
         let mut last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone_from(status);
@@ -45,7 +46,7 @@ impl DeliverySource {
     }
 }
 
-/// Status of shipping at the time of one scrape.
+/// Status of shipping at the time of one scrape of the metrics.
 #[derive(Debug)]
 struct ShippingScrape(ShipStatus);
 

@@ -15,13 +15,13 @@ use wqcap_engine::{
 };
 use wqcap_supervisor::{CaptureBackend, StatusSnapshot};
 
-/// Source of the metrics of a capture.
+/// Source of the metrics of a capture, which its control backend and its disk provide.
 pub struct MetricsSource {
-    /// Capture whose snapshots become metrics.
+    /// Backend of the capture, whose snapshots become metrics.
     backend: Arc<CaptureBackend>,
-    /// Function that returns the state of the control service.
+    /// Function that returns the state of the control service; `None`: the service is not running.
     control: Option<Box<dyn Fn() -> ControlStatus + Send + Sync>>,
-    /// Directory of the capture files.
+    /// Directory of the capture files; `None`: the capture writes none.
     dir: Option<PathBuf>,
 }
 
@@ -64,12 +64,13 @@ impl MetricsSource {
 struct Scrape {
     status: StatusSnapshot,
     control: ControlStatus,
-    /// Free and total bytes of the disk that holds the capture files.
+    /// Free and total bytes of the disk with the capture files; `None`: unknown.
     disk: Option<(u64, u64)>,
 }
 
 impl Scrape {
-    /// Encodes the values of a scrape, in the older text format or in that of OpenMetrics.
+    /// Encodes the values of a scrape as metrics, in the older text format or in that of
+    /// OpenMetrics.
     fn text(self, in_older: bool) -> String {
         let snapshot = self.status.snapshot.as_ref();
         // With several ports, no metric is of one of them; `queue_info` names them.
@@ -180,7 +181,7 @@ impl Scrape {
 /// Metric label set with one label: name and value.
 type Label<'a> = [(&'a str, &'a str); 1];
 
-/// Encoder of metric families.
+/// Encoder of metric families, to which the metrics are written.
 pub(super) struct Families<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Families<'_> {
@@ -270,7 +271,7 @@ impl Families<'_> {
             .encode_histogram::<NoLabelSet>(it.sum, it.count(), &it.bins, None)
     }
 
-    /// Writes the metrics of the capture ledger: every ledger line, by queue.
+    /// Writes the metrics of the frame ledger: the number of frames in each line, by queue.
     fn ledger(&mut self, queues: &[QueueLedger]) -> Result {
         let by_queue = |of: fn(&QueueLedger) -> u64| {
             queues
@@ -300,7 +301,7 @@ impl Families<'_> {
         )
     }
 
-    /// Writes which port each queue belongs to, if there are several `ports`.
+    /// Writes the metric that names the port of each queue, if there are several `ports`.
     fn ports(&mut self, queues: &[QueueLedger], ports: &[String]) -> Result {
         if ports.is_empty() {
             return Ok(());
@@ -316,7 +317,7 @@ impl Families<'_> {
         self.gauges("queue_info", help, labels)
     }
 
-    /// Writes the metrics of receive rings and their loops, by queue.
+    /// Writes the metrics of receive rings and their receive loops, by queue.
     fn rings(&mut self, rings: &[RingState], ledger: &[QueueLedger], wrs: u32) -> Result {
         let by_queue = |of: fn(&RingState) -> u64| {
             let named = rings.iter().enumerate();
@@ -357,8 +358,8 @@ impl Families<'_> {
         )
     }
 
-    /// Writes the metrics of frames that the NIC lost before delivery, under the NIC's own counter
-    /// names. An unreadable counter has no value.
+    /// Writes the metrics of frames that the NIC lost before delivery, by the names of the NIC's
+    /// counters. An unreadable counter has no value.
     fn nic(&mut self, nic: &stats::NicCounters) -> Result {
         let label = |name| [("counter", name)];
         self.counters(
@@ -377,7 +378,7 @@ impl Families<'_> {
         )
     }
 
-    /// Writes the metrics of live statistics.
+    /// Writes the metrics of live statistics of the traffic.
     fn traffic(&mut self, it: &live::TrafficSnapshot) -> Result {
         for (name, help, of) in [
             (
@@ -432,7 +433,7 @@ impl Families<'_> {
         Ok(())
     }
 
-    /// Writes the metrics of control service clients, by transport.
+    /// Writes the metrics of the clients of the control service, by transport.
     fn transports(&mut self, control: &ControlStatus) -> Result {
         let of_rdma = control.rdma.as_ref().map(|it| &it.transport);
         let both: Vec<_> = [("unix", control.unix.as_ref()), ("rdma", of_rdma)]
@@ -472,7 +473,7 @@ impl Families<'_> {
         )
     }
 
-    /// Writes the metrics of the SRQ that RDMA clients share.
+    /// Writes the metrics of the shared receive queue (SRQ) of the control service's RDMA clients.
     fn srq(&mut self, RdmaStatus { srq: it, .. }: &RdmaStatus) -> Result {
         for (name, help, value) in [
             ("srq_max_wrs", "Current size of the SRQ in WRs", it.max_wr),
@@ -518,7 +519,7 @@ impl Families<'_> {
 
 /// Metric histogram in encodable form: each bin counts only the values above the previous bound.
 struct Bins {
-    /// Sum of all values in the metric histogram.
+    /// Sum of all values that the metric histogram counts.
     sum: f64,
     /// Upper bound and number of values of each histogram bin.
     bins: Vec<(f64, u64)>,

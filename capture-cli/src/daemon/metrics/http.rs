@@ -6,27 +6,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Largest accepted HTTP request of a metrics client in bytes.
+/// Maximum length of a metrics client's HTTP request in bytes.
 const LONGEST: usize = 8 << 10;
-/// Largest number of header lines in an HTTP request for metrics.
+/// Maximum number of header lines in an HTTP request for metrics.
 const HEADERS: usize = 64;
 /// Time-out for receiving an HTTP request for metrics, and for sending its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause of the metrics endpoint after an accept error that does not clear at once.
+/// Pause of the metrics endpoint after an error of accepting a connection that persists, such as a
+/// lack of descriptors.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
 /// HTTP content type of metrics in the OpenMetrics format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// HTTP content type of metrics in the older Prometheus text format.
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// HTTP content type of error texts.
+/// HTTP content type of the endpoint's error texts.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// HTTP request of a metrics client.
+/// Parsed HTTP request of a metrics client.
 #[derive(Debug, PartialEq, Eq)]
 enum MetricsRequest {
-    /// HTTP request for the metrics; with `head`, only for the response headers; with `older`, in
-    /// the older text format.
+    /// HTTP request for the metrics. With `head`, only the response headers are requested; with
+    /// `older`, the older text format.
     Metrics { head: bool, older: bool },
     /// HTTP request for another path than `/metrics`.
     Other,
@@ -68,7 +69,7 @@ pub fn refuse(mut stream: TcpStream) {
     let _ = reply(&mut stream, "503 Service Unavailable", PLAIN, text, false);
 }
 
-/// Reads the head of an HTTP request. Returns `None` if it is not a valid request.
+/// Reads the head of a metrics client's HTTP request. Returns `None` if it is not a valid request.
 fn read_request(stream: &mut TcpStream) -> io::Result<Option<MetricsRequest>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -96,7 +97,7 @@ fn read_request(stream: &mut TcpStream) -> io::Result<Option<MetricsRequest>> {
     Ok(None)
 }
 
-/// Parses the head of an HTTP request. Returns `None` while it is incomplete.
+/// Parses the head of a metrics client's HTTP request. Returns `None` while it is incomplete.
 fn parse(head: &[u8]) -> Result<Option<MetricsRequest>, httparse::Error> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -120,7 +121,7 @@ fn parse(head: &[u8]) -> Result<Option<MetricsRequest>, httparse::Error> {
     }))
 }
 
-/// Writes an HTTP response, and closes the connection for writing.
+/// Writes the HTTP response to a metrics client, and closes the connection for writing.
 fn reply(
     stream: &mut TcpStream,
     status: &str,

@@ -33,23 +33,23 @@ use std::{
 use wqcap_control::server::avoid_cpus;
 use wqcap_engine::config::Listen;
 
-/// Largest number of metrics requests in progress. Further clients get status 503.
+/// Maximum number of metrics requests in progress. Further clients get status 503.
 const AT_ONCE: usize = 8;
 
 /// Address on which the metrics endpoint listens. Its host is resolved before the process enters
 /// its sandbox, which allows no lookup.
 pub struct Endpoint {
-    /// Configuration key that sets the metrics address.
+    /// Configuration key that sets the address of the metrics endpoint.
     key: &'static str,
-    /// Metrics address as configured.
+    /// Address of the metrics endpoint as configured.
     listen: Listen,
-    /// Socket addresses that the configured host resolves to.
+    /// Socket addresses to which the configured host of the metrics endpoint resolves.
     addresses: Vec<SocketAddr>,
 }
 
 impl Endpoint {
-    /// Resolves the host of a metrics address. `key` is the configuration key that sets the
-    /// address.
+    /// Resolves the host of a metrics endpoint's address. `key` is the configuration key that sets
+    /// the address.
     pub fn resolve(key: &'static str, listen: &Listen) -> Result<Self, Failure> {
         let mut it = Self {
             key,
@@ -60,7 +60,7 @@ impl Endpoint {
         Ok(it)
     }
 
-    /// Returns the failure for a metrics address that cannot be used.
+    /// Returns the failure for a metrics address that cannot be resolved or listened on.
     fn refused(&self, e: &io::Error) -> Failure {
         Failure::refused(format!(
             "{} = \"{}\": cannot listen on this address: {e}",
@@ -71,9 +71,9 @@ impl Endpoint {
 
 /// Running metrics endpoint. Dropping it stops its thread.
 pub struct Metrics {
-    /// Address on which the metrics endpoint listens.
+    /// Socket address on which the metrics endpoint listens.
     pub address: SocketAddr,
-    /// Socket that stops the metrics thread when it is closed.
+    /// Socket whose closing stops the thread of the metrics endpoint.
     bell: Option<UnixStream>,
     /// Thread that accepts connections to the metrics endpoint.
     thread: Option<JoinHandle<()>>,

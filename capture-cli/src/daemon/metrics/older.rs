@@ -5,7 +5,8 @@
 
 use prometheus_client::{encoding::text, registry::Registry};
 
-/// Encodes metrics in the older Prometheus text format or in that of OpenMetrics.
+/// Encodes the metrics of `registry` in the older Prometheus text format, or in that of
+/// OpenMetrics.
 pub fn encoded(registry: &Registry, in_older: bool) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.

@@ -27,20 +27,21 @@ pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigne
 /// Seccomp action for system calls that are not allowed: the kernel executes and logs them.
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
-/// Sockets of the kernel that a capture of ordinary network interfaces creates.
+/// Kinds of kernel sockets that a capture of ordinary network interfaces creates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelSockets {
-    /// The capture is of RDMA devices only.
+    /// The capture receives from RDMA devices only, and creates no such sockets.
     #[default]
     None,
-    /// Packet sockets.
+    /// The capture creates packet sockets.
     Packet,
-    /// AF_XDP sockets with their program and maps, and packet sockets for promiscuous mode.
+    /// The capture creates AF_XDP sockets with their program and maps, and packet sockets for
+    /// promiscuous mode.
     PacketAndXdp,
 }
 
 impl KernelSockets {
-    /// Returns the sockets that captures by `backends` create.
+    /// Returns the kinds of kernel sockets that captures by all of `backends` create.
     pub fn of(backends: impl Iterator<Item = Backend>) -> Self {
         backends.fold(Self::None, |all, it| match it {
             Backend::AfXdp => Self::PacketAndXdp,
@@ -50,15 +51,16 @@ impl KernelSockets {
     }
 }
 
-/// Parts of a capture that need system calls of their own.
+/// Parts of a capture that need additional system calls in the sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureParts {
-    /// Wire of the software NIC on which the capture runs.
+    /// Simulated traffic source (wire) of the software NIC on which the capture runs; `None`: a
+    /// real device.
     pub wire: Option<String>,
-    /// Sockets of the kernel that the capture receives by, which a later start creates again.
+    /// Kernel sockets through which the capture receives, which a later start creates again.
     pub kernel: KernelSockets,
-    /// `true` if the capture encrypts its files. An encrypted file gets the modification time of the
-    /// plain one.
+    /// `true` if the capture encrypts its files, because an encrypted file gets the modification
+    /// time of the plain one.
     pub encrypts: bool,
 }
 
@@ -71,8 +73,8 @@ pub fn restrict_all(beyond: SeccompAction, parts: &CaptureParts) -> Result<(), E
         .try_for_each(|it| apply_filter_all_threads(it))
 }
 
-/// Builds the two seccomp filters of the sandbox. The kernel applies the stricter result of both,
-/// and of two errors that of the later filter.
+/// Builds the two seccomp filters of the sandbox. Of their results the kernel applies the stricter
+/// one, and of two errors that of the later filter.
 fn filters(beyond: SeccompAction, parts: &CaptureParts) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let absent = SeccompFilter::new(
@@ -85,7 +87,8 @@ fn filters(beyond: SeccompAction, parts: &CaptureParts) -> Result<Vec<BpfProgram
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
-/// System calls that fail with ENOSYS, because a filter cannot read their arguments.
+/// System calls that fail with ENOSYS in the sandbox, because a seccomp filter cannot read their
+/// arguments.
 const ABSENT: [i64; 2] = [libc::SYS_clone3, libc::SYS_openat2];
 
 /// Returns the seccomp rules of all allowed system calls.
@@ -179,8 +182,8 @@ fn rules(parts: &CaptureParts) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error>
     Ok(rules)
 }
 
-/// Returns the seccomp rules for sockets: UDP for ethtool statistics, and the netlink socket with
-/// which libibverbs lists devices.
+/// Returns the seccomp rules for creating sockets: UDP for ethtool statistics, and the netlink
+/// socket with which libibverbs lists devices.
 fn sockets() -> Result<Vec<SeccompRule>, Error> {
     let mut rules = vec![when(&[
         is(0, libc::AF_NETLINK)?,
@@ -233,9 +236,10 @@ const OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, SO_SNDTIMEO_NEW),
 ];
 
-/// `SO_RCVTIMEO_NEW` of asm-generic/socket.h, which rustix sets: the timeout has 64 bits.
+/// Socket option `SO_RCVTIMEO_NEW` of asm-generic/socket.h, which rustix sets: a receive timeout of
+/// 64 bits.
 const SO_RCVTIMEO_NEW: i32 = 66;
-/// `SO_SNDTIMEO_NEW` of asm-generic/socket.h.
+/// Socket option `SO_SNDTIMEO_NEW` of asm-generic/socket.h: a send timeout of 64 bits.
 const SO_SNDTIMEO_NEW: i32 = 67;
 
 /// System calls that create a file or folder, with the indexes of their arguments for flags, if they
@@ -252,11 +256,12 @@ const CREATING: &[(i64, Option<u8>, u8)] = &[
 /// Flags of `open` with which it creates a file: O_CREAT and `__O_TMPFILE`.
 const CREATES: i32 = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
-/// Bits of a mode that new files and folders never have: set-user-ID, set-group-ID, sticky.
+/// Mode bits that new files and folders of a sandboxed capture never have: set-user-ID,
+/// set-group-ID, sticky.
 const SPECIAL_MODES: i32 = 0o7000;
 
 /// Allowed commands of `fcntl`: copies and flags of a descriptor, and the size of a pipe. The
-/// commands that lock, and those that choose which process it signals, are not allowed.
+/// commands that lock files, and those that choose the process to be signalled, are not allowed.
 const FCNTLS: &[i32] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -268,7 +273,8 @@ const FCNTLS: &[i32] = &[
     libc::F_SETPIPE_SZ,
 ];
 
-/// `SOCK_TYPE_MASK` of linux/net.h. The bits above it are flags.
+/// Bits of a socket's type argument that hold the type (`SOCK_TYPE_MASK` of linux/net.h); the bits
+/// above are flags.
 const SOCK_TYPE_MASK: i32 = 0xf;
 
 /// Builds a seccomp rule that holds if all conditions hold.
@@ -348,7 +354,7 @@ const FILES: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// Allowed system calls for rings, buffers and the heap.
+/// Allowed system calls for the memory of rings, buffers and the heap.
 const MEMORY: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_get_mempolicy,
@@ -390,7 +396,7 @@ const THREADS: &[i64] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Allowed system calls for clocks, and for waiting on clocks and files.
+/// Allowed system calls for reading clocks, and for waiting for a time or for files.
 const WAITING: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
@@ -425,7 +431,7 @@ const SOCKETS: &[i64] = &[
     libc::SYS_shutdown,
 ];
 
-/// Allowed system calls that return identity and facts of the process and the machine.
+/// Allowed system calls that return the identity and properties of the process and the machine.
 const FACTS: &[i64] = &[
     libc::SYS_capget,
     libc::SYS_getegid,
@@ -443,7 +449,7 @@ const FACTS: &[i64] = &[
     libc::SYS_uname,
 ];
 
-/// Older system calls that are allowed; newer architectures do not have them.
+/// Allowed older system calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,
@@ -464,7 +470,7 @@ const OLD: &[i64] = &[
     libc::SYS_time,
     libc::SYS_unlink,
 ];
-/// Older system calls that are allowed: none, because this architecture does not have them.
+/// Allowed older system calls: none, because this architecture does not have them.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[i64] = &[];
 

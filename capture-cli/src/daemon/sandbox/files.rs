@@ -14,10 +14,12 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Newest version of landlock rights in use. Older kernels apply the subset that they support.
+/// Newest version of landlock rights that the sandbox uses. Older kernels apply the subset that
+/// they support.
 const RIGHTS: ABI = ABI::V6;
 
-/// Paths that the C library, libibverbs, libmlx5 and the engine's inspection of the machine read.
+/// Paths that a capture may read for the C library, libibverbs, libmlx5 and the engine's inspection
+/// of the machine.
 const READ: &[&str] = &[
     "/sys",
     "/proc",
@@ -35,7 +37,7 @@ const READ: &[&str] = &[
     "/etc/rdma",
     "/dev/urandom",
 ];
-/// Paths that are read to resolve a store's address and to verify its certificate.
+/// Paths that `wqcap ship` may read to resolve a store's address and to verify its certificate.
 #[cfg(feature = "ship")]
 const READ_TO_CONNECT: &[&str] = &[
     "/etc/gai.conf",
@@ -51,7 +53,7 @@ const READ_TO_CONNECT: &[&str] = &[
     "/usr/local/share/ca-certificates",
     "/usr/share/ca-certificates",
 ];
-/// Environment variables that name files of certificates and credentials for a store.
+/// Environment variables that name files of certificates and credentials for an object store.
 #[cfg(feature = "ship")]
 const NAMED_TO_CONNECT: &[&str] = &[
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
@@ -67,26 +69,27 @@ const NAMED_TO_CONNECT: &[&str] = &[
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero"];
 /// Folder of the device files of RDMA devices.
 const RDMA_DEVICES: &str = "/dev/infiniband";
-/// Empty file that keeps [`RDMA_DEVICES`] while it has no device files.
+/// Name of an empty file that keeps the folder [`RDMA_DEVICES`] while it has no device files.
 const KEEPER: &str = ".wqcap";
 
-/// Files and ports that one capture may use.
+/// Files and TCP ports that one sandboxed process may use.
 pub struct AllowedPaths {
-    /// Files that the capture may read, and folders with everything below them.
+    /// Files that the process may read, and folders that it may read with everything below them.
     read: Vec<PathBuf>,
-    /// Files that the capture may write, and folders in which files may be created, written and
-    /// removed.
+    /// Files that the process may write, and folders in which it may create, write and remove
+    /// files.
     write: Vec<PathBuf>,
-    /// Device files that the capture may use, and folders of such files.
+    /// Device files that the process may use, and folders of such files.
     devices: Vec<PathBuf>,
-    /// TCP ports on which the capture may listen.
+    /// TCP ports on which the process may listen.
     listen: Vec<u16>,
-    /// `true` if the sandbox allows TCP connections to any address.
+    /// `true` if the sandbox allows TCP connections to any address, as `wqcap ship` needs.
     connects: bool,
 }
 
 impl AllowedPaths {
-    /// Collects the paths that the configuration of a capture names. All of them must exist.
+    /// Collects the paths that the configuration of a capture names, for its sandbox. All of them
+    /// must exist.
     pub fn from_config(
         settings: &Config,
         plan: &Plan,
@@ -222,7 +225,7 @@ fn plain_devices() -> Vec<PathBuf> {
     DEVICES.iter().map(PathBuf::from).collect()
 }
 
-/// Returns the folder for a rule that still holds after a restart of the RDMA driver.
+/// Returns the folder for a landlock rule that still holds after a restart of the RDMA driver.
 ///
 /// A rule belongs to the folder and not to its name. The kernel removes its folder together with the
 /// last device file, and creates another one (`delete_path` of drivers/base/devtmpfs.c). A file that
@@ -242,12 +245,12 @@ fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// Returns the landlock rights to use device files.
+/// Returns the landlock rights to use device files: write and ioctl.
 fn using() -> BitFlags<AccessFs> {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
-/// Returns the folders that a capture writes to, each with the key that sets it.
+/// Returns the folders to which a capture writes, each with the configuration key that sets it.
 pub fn written_folders(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
     let output = &config.output;
     let to_files = output.format != Format::None && !output.is_stdout();
@@ -262,7 +265,8 @@ pub fn written_folders(config: &Config) -> impl Iterator<Item = (&'static str, &
 }
 
 /// Returns the landlock rights to write: all except to create devices and symbolic links, and to
-/// execute programs. Files that were opened in advance get their names in subfolders.
+/// execute programs. They include linking, because files opened in advance get their names in
+/// subfolders.
 fn writing() -> BitFlags<AccessFs> {
     reading()
         | AccessFs::WriteFile
@@ -275,8 +279,8 @@ fn writing() -> BitFlags<AccessFs> {
         | AccessFs::Refer
 }
 
-/// Returns the folder of a file as it is named, and the folder of the file that a link leads to.
-/// Either file may be replaced while it is in use.
+/// Returns the folder of a file as its path names it, and the folder of the file to which a link
+/// leads, because either file may be replaced while it is in use.
 fn places(file: &Path) -> Vec<PathBuf> {
     let mut places = vec![folder_of(file).to_owned()];
     if let Ok(path) = fs::canonicalize(file) {
@@ -285,7 +289,7 @@ fn places(file: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// Returns the folder that contains a file.
+/// Returns the path of the folder that contains a file.
 fn folder_of(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -293,8 +297,8 @@ fn folder_of(file: &Path) -> &Path {
     }
 }
 
-/// Returns the folder in which the software NIC's scratch folder is, which is removed at the end.
-/// The model sets it in the environment.
+/// Returns the folder that contains the software NIC's scratch folder, which is removed at the end.
+/// The software NIC sets it in the environment; `None`: it is not in use.
 pub fn model_base() -> Option<PathBuf> {
     let scratch = env::var_os("MLX5_MODEL_DIR").map(PathBuf::from)?;
     scratch.parent().map(Path::to_owned)

@@ -13,8 +13,8 @@ use std::{
 };
 use wqcap_engine::sink::{HookGate, HookProcess, OutputPlan, serve_hooks};
 
-/// Starts the helper process for the hook of a plan, if there is a hook: this program as
-/// `wqcap hooks --dir DIR --name TEMPLATE PROGRAM`.
+/// Starts the helper process that runs the hook `output.hook` of a plan, if the plan has one: this
+/// program as `wqcap hooks --dir DIR --name TEMPLATE PROGRAM`.
 pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
     let (Some(program), Some(dir)) = (&output.hook, &output.dir) else {
         return Ok(None);
@@ -31,7 +31,7 @@ pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
     HookProcess::start(command).map(Some).map_err(refused)
 }
 
-/// Joins the name of a command-line option and its value.
+/// Joins a command-line option's name and its value.
 fn option(name: &str, value: &OsStr) -> OsString {
     let mut option = OsString::from(name);
     option.push(value);

@@ -1,4 +1,4 @@
-//! Sandbox of a running capture (`[process]`): allows only its own files and the system calls that
+//! Sandbox of a running capture (`[process]`): allows only its files and the system calls that
 //! captures make.
 //!
 //! A capture starts in this order:
@@ -35,28 +35,28 @@ use wqcap_engine::{
 /// Reason why a part of the sandbox is missing, or why `process.user` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The kernel refuses the filters of system calls.
-    #[error("seccomp: {0}")]
+    /// The kernel refuses the seccomp filters of system calls.
+    #[error("seccomp: the kernel refuses the filters of system calls: {0}")]
     Seccomp(#[from] seccompiler::Error),
-    /// The kernel refuses the landlock domain.
-    #[error("landlock: {0}")]
+    /// The kernel refuses the landlock domain, which restricts file access.
+    #[error("landlock: the kernel refuses the rules for files: {0}")]
     Landlock(#[from] RulesetError),
-    /// The kernel has no landlock.
+    /// The kernel does not support landlock, which restricts file access.
     #[error("this kernel has no landlock, or its boot parameter lsm= leaves landlock out")]
     NoLandlock,
     /// The capabilities of the process cannot be changed.
     #[error(transparent)]
     Capabilities(#[from] CapsError),
-    /// A user cannot be looked up, or the process cannot become it.
+    /// The user of `process.user` cannot be looked up, or the process cannot become that user.
     #[error(transparent)]
     User(#[from] Errno),
-    /// The system has no user of the name.
+    /// The system has no user with the name of `process.user`.
     #[error("there is no such user")]
     NoUser,
 }
 
-/// Returns a command that runs this program as a helper process of the capture, outside its
-/// sandbox.
+/// Returns a command that starts this program as a helper process of the capture, outside the
+/// capture's sandbox.
 fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     // ^C at a terminal is for the capture, which then gives its helpers time to end.
@@ -67,8 +67,8 @@ fn own_command(subcommand: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Capabilities that root keeps in a helper process: hooks move, read, change the owner of and
-/// delete files, and may continue as another user. Capabilities for raw I/O, modules, mounts,
+/// Capabilities that root keeps in a helper process: hooks move, read and delete files, change
+/// their owners, and may continue as another user. Capabilities for raw I/O, modules, mounts,
 /// tracing and the network are dropped.
 const OF_FILES: [Capability; 8] = [
     Capability::CAP_CHOWN,
@@ -103,17 +103,19 @@ fn drop_capture_rights() -> Result<(), CapsError> {
     Ok(())
 }
 
-/// Sandbox of the capture. It restricts files already, and system calls after [`Sandbox::close`].
+/// Sandbox of a running capture. It restricts files already, and system calls after
+/// [`Sandbox::close`].
 pub struct Sandbox {
-    /// Configured value of `process.sandbox`.
+    /// Value of the configuration key `process.sandbox`.
     wanted: Wanted,
-    /// Parts of the sandboxed capture that need system calls of their own.
+    /// Parts of the sandboxed capture that need additional system calls.
     parts: CaptureParts,
 }
 
 impl Sandbox {
-    /// Restricts this thread, and the threads that it creates, to the files of the configuration.
-    /// `config` is the config file; `pipe` is a path of `--summary` that is written directly.
+    /// Restricts this thread, and the threads that it creates, to the files that the configuration
+    /// names. `config` is the config file; `pipe` is the path of a `--summary` that is not a
+    /// regular file.
     pub fn enter(
         settings: &Config,
         plan: &Plan,
@@ -140,8 +142,9 @@ impl Sandbox {
         Ok(it)
     }
 
-    /// Restricts this thread, and the threads that it creates, to the files that are shipped.
-    /// Connections may go anywhere, because the store resolves its own addresses.
+    /// Restricts this thread, and the threads that it creates, to the files that `wqcap ship`
+    /// needs. Connections to any address are allowed, because the object store's client resolves
+    /// addresses itself.
     #[cfg(feature = "ship")]
     pub fn enter_to_ship(
         settings: &Config,
@@ -160,8 +163,9 @@ impl Sandbox {
         it.check("landlock denies other files", own.restrict())
     }
 
-    /// Restricts this process to what `wqcap serve` needs: the user, and for this thread and the
-    /// threads that it creates the files and the port. Connections to other machines are refused.
+    /// Restricts this process to the rights that `wqcap serve` needs: switches its user, and
+    /// restricts this thread and the threads that it creates to the needed files and the port.
+    /// Connections to other machines are refused.
     #[cfg(feature = "serve")]
     pub fn enter_to_serve(
         settings: &Config,
@@ -188,7 +192,7 @@ impl Sandbox {
         it.check("landlock denies other files", own.restrict())
     }
 
-    /// Restricts all threads to the system calls of a capture.
+    /// Restricts all threads of the process to the system calls that a capture needs.
     pub fn close(&self) -> Result<(), Failure> {
         let beyond = match self.wanted {
             Wanted::Off => return Ok(()),
@@ -200,7 +204,8 @@ impl Sandbox {
         self.check(what, restricted.map_err(SandboxError::from))
     }
 
-    /// Logs that a part of the sandbox is missing, or fails if `process.sandbox` requires it.
+    /// Logs a missing part of the sandbox, or returns a failure if `process.sandbox` requires the
+    /// part.
     fn check(&self, what: &str, outcome: Result<(), SandboxError>) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {

@@ -25,14 +25,16 @@ use std::{
     time::Duration,
 };
 
-/// Byte after a complete summary in the pipe to `wqcap outside`. JSON never contains it.
+/// Byte that ends a complete summary in the pipe to the helper process `wqcap outside`. JSON never
+/// contains it.
 const WHOLE: u8 = 0;
 
-/// Longest time for which the helper process may take no bytes of the summary, and for which it may
-/// write the summary. A helper process that is stopped delays the end of a run by at most this time.
+/// Maximum time for which the helper process may take no bytes of the summary, and for which it may
+/// write the summary. A stopped helper process delays the end of a run by at most this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Helper process that finishes the capture's files outside its sandbox.
+/// Helper process that writes the summary and removes the control socket outside the capture's
+/// sandbox.
 pub struct Outside {
     /// Socket that carries the summary to the helper process and returns its errors.
     socket: UnixStream,
@@ -65,8 +67,8 @@ impl Outside {
         Ok(Self { socket })
     }
 
-    /// Sends `summary`, if there is one, to the helper process, and waits for a limited time until it
-    /// is written and the control socket is removed.
+    /// Sends `summary`, if it is given, to the helper process. Waits for a limited time until the
+    /// summary is written and the control socket is removed.
     pub fn finish(self, summary: Option<&impl Serialize>) -> Result<(), Failure> {
         let report = self.exchange(summary).map_err(|e| {
             let left = match summary {
@@ -99,8 +101,8 @@ impl Outside {
     }
 }
 
-/// Writes the summary that arrives from `orders` in pieces, and reads all of it. After an
-/// incomplete summary the summary file stays as it is, because the capture has died.
+/// Writes the summary that arrives from `orders` in pieces to the file `path`. An incomplete
+/// summary, which means that the capture has died, leaves the file as it was.
 fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> {
     let mut is_half = false;
     let copy = |out: &mut dyn Write| {
@@ -130,8 +132,8 @@ fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> 
     if is_half { Ok(()) } else { written }
 }
 
-/// Waits for the summary or the end of the capture, then writes and removes files (`wqcap
-/// outside`).
+/// Runs the helper process `wqcap outside`: waits for the summary or the end of the capture, then
+/// writes the summary and removes the control socket.
 pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
     let failed = |e: &dyn Display| Failure::failed(format!("wqcap outside: {e}"));
     drop_capture_rights().map_err(|e| failed(&e))?;

@@ -17,8 +17,8 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Switches to `process.user`. Does nothing if the key is empty or the process already runs as that
-/// user.
+/// Switches the process to the user of `process.user`. Does nothing if the key is empty or the
+/// process already runs as that user.
 pub fn switch_user(config: &Config) -> Result<(), Problem> {
     let name = &config.process.user;
     if name.is_empty() {
@@ -39,7 +39,7 @@ pub fn switch_user(config: &Config) -> Result<(), Problem> {
         .map_err(|e| refused(format!("the process cannot become this user: {e}")))
 }
 
-/// Reduces the capabilities of a root that stays root to those that [`switch_user`] keeps. Adds
+/// Reduces the capabilities of a process that stays root to those that [`switch_user`] keeps. Adds
 /// CAP_DAC_OVERRIDE if root cannot use a folder or file of the configuration without it.
 pub fn drop_root_capabilities(
     config: &Config,
@@ -93,8 +93,8 @@ pub fn drop_root_capabilities(
     Ok(())
 }
 
-/// Reduces the rights of `wqcap serve`: root becomes `process.user` without any capability, or keeps
-/// only those to read the capture's files and to add pins.
+/// Reduces the rights of `wqcap serve`: root becomes `process.user` without any capability, or
+/// keeps only the capabilities to read the capture's files and to add pins.
 #[cfg(feature = "serve")]
 pub fn become_reader(config: &Config, port: u16) -> Result<(), SandboxError> {
     if !Uid::effective().is_root() {
@@ -117,16 +117,16 @@ pub fn become_reader(config: &Config, port: u16) -> Result<(), SandboxError> {
     Ok(keep(&kept)?)
 }
 
-/// User and group to which the process switches.
+/// User and group to which the process switches for `process.user`.
 struct Identity {
     uid: Uid,
     gid: Gid,
-    /// Name of the user, for the supplementary groups, or `None` for a number without a user.
+    /// Name of the user, for the supplementary groups; `None`: the number has no user.
     name: Option<CString>,
 }
 
 impl Identity {
-    /// Looks up a user of this system by name or number.
+    /// Looks up a user of this system by the name or number in `process.user`.
     fn lookup(name: &str) -> Result<Self, SandboxError> {
         let number = name.parse().ok().map(Uid::from_raw);
         let found = match number {
@@ -162,8 +162,8 @@ impl Identity {
     }
 }
 
-/// Drops all capabilities except `kept` from the bounding set, so that executed programs cannot
-/// gain them.
+/// Drops all capabilities except `kept` from the process's bounding set, so that executed programs
+/// cannot gain them.
 pub fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
     for it in caps::read(None, CapSet::Bounding)? {
         if !kept.contains(&it) {

@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum length in bytes of an answer that the client accepts.
+/// Maximum length in bytes of a control service's answer that the client accepts.
 const LONGEST_ANSWER: usize = 16 << 20;
 
-/// Connection to the control service that transports complete messages.
+/// Connection of a client to the control service, which transports complete messages.
 pub trait Transport {
     /// Sends a message to the control service.
     ///
     /// # Errors
-    /// The message cannot be sent.
+    /// The message cannot be sent to the control service.
     fn send(&mut self, text: &[u8]) -> io::Result<()>;
 
     /// Waits for the next message of the control service, until `deadline`.
@@ -30,7 +30,7 @@ pub trait Transport {
     fn receive(&mut self, deadline: Instant) -> io::Result<Vec<u8>>;
 }
 
-/// Error of a request to the control service that has no result.
+/// Reason why a request to the control service has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -42,14 +42,14 @@ pub enum ClientError {
     Lost(#[from] io::Error),
 }
 
-/// Client of the control service.
+/// Client of the control service, over any transport.
 pub struct Client {
     transport: Box<dyn Transport>,
     next: u64,
 }
 
 impl Client {
-    /// Creates a client of the control service on this connection.
+    /// Creates a client of the control service on the connection `transport`.
     #[must_use]
     pub fn new(transport: impl Transport + 'static) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Waits at most `timeout` for the next answer of a subscription.
+    /// Waits at most `timeout` for the next statistics of a subscription.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -18,16 +18,16 @@ use wqcap_verbs::{
     MessageSlot, Pd, QpResources, Srq, VerbsError, status_text,
 };
 
-/// Number of receive WRs that the client posts: an answer of up to this many fragments arrives
+/// Number of receive WRs that the RDMA client posts: an answer of up to this many fragments arrives
 /// without a pause.
 const RECEIVES: u32 = 64;
-/// Maximum number of outstanding sends of the client.
+/// Maximum number of outstanding sends of the RDMA client.
 const SENDS: u32 = 16;
-/// Maximum time for which a send of the client waits for an earlier one to complete.
+/// Maximum time for which a send of the RDMA client waits for an earlier one to complete.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// RDMA connection of a client to the control service. The order of the fields is the order of
-/// teardown.
+/// RDMA connection of a client to the control service. The order of the fields is the order in
+/// which they are dropped.
 pub struct RcTransport {
     connection: Connection,
     service: SocketAddr,
@@ -37,7 +37,7 @@ pub struct RcTransport {
     channel: CmChannel,
     messages: MessageMemory,
     free: Vec<MessageSlot>,
-    /// `wr_id`s of the client's outstanding sends.
+    /// `wr_id`s of the RDMA client's outstanding sends.
     outstanding: Vec<u64>,
     reassembler: Reassembler,
     inbox: VecDeque<Vec<u8>>,
@@ -47,11 +47,11 @@ pub struct RcTransport {
 }
 
 impl RcTransport {
-    /// Connects to the control service over RDMA and authenticates; the service also authenticates
-    /// itself.
+    /// Connects to the control service over RDMA, and authenticates both the client and the
+    /// service.
     ///
     /// # Errors
-    /// No process serves this address, or one side does not have the other's key.
+    /// No process serves this address, or client and service have different keys.
     pub fn connect(to: SocketAddr, keys: &Keys, timeout: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + timeout;
         let mut transport = Self::connect_unauthenticated(to, deadline)?;
@@ -128,8 +128,8 @@ impl RcTransport {
         accept_challenge(serde_json::from_slice(&text)?)
     }
 
-    /// Answers the service's `challenge` with a proof for `access`, and verifies the service's
-    /// proof.
+    /// Answers the service's `challenge` with a proof of the key for `access`, and verifies the
+    /// service's proof.
     ///
     /// # Errors
     /// The keys differ: the service closes the connection, or its proof is not valid.
@@ -159,11 +159,11 @@ impl RcTransport {
         }
     }
 
-    /// Returns the transcript that [`RcTransport::authenticate`] proves, and the handshake message
-    /// with the proof.
+    /// Returns the transcript over which [`RcTransport::authenticate`] computes its proof, and the
+    /// handshake message with the proof.
     ///
     /// # Errors
-    /// The key file has no key for this access.
+    /// The key file has no key for this access level.
     pub fn transcript(
         &self,
         keys: &Keys,
@@ -200,10 +200,10 @@ impl RcTransport {
         self.fragment_len
     }
 
-    /// Sends `fragment` as one message fragment, without adding a header.
+    /// Sends the bytes `fragment` as one message fragment, without adding a header.
     ///
     /// # Errors
-    /// The connection is lost.
+    /// The RDMA connection to the service is lost.
     pub fn send_fragment(&mut self, fragment: &[u8]) -> io::Result<()> {
         let deadline = Instant::now() + SEND_TIMEOUT;
         while self.free.is_empty() {
@@ -224,7 +224,8 @@ impl RcTransport {
         }
     }
 
-    /// Waits for completions or connection events, and handles them.
+    /// Waits for completions or connection events of the client's RDMA connection, and handles
+    /// them.
     fn progress(&mut self, deadline: Instant) -> io::Result<()> {
         self.cq.take_events();
         self.cq.arm().map_err(failed)?;
@@ -313,7 +314,7 @@ impl Drop for RcTransport {
     }
 }
 
-/// Returns the challenge in a handshake message, if it has this version of the handshake.
+/// Returns the challenge in a handshake message, if it has the handshake version of this program.
 fn accept_challenge(message: Handshake) -> io::Result<Challenge> {
     match message {
         Handshake::Challenge(it) if it.version == HANDSHAKE_VERSION => Ok(it),
@@ -334,7 +335,7 @@ fn failed(e: VerbsError) -> io::Error {
     io::Error::new(kind, e)
 }
 
-/// Waits until one of the file descriptors `fds` is ready.
+/// Waits until one of the file descriptors `fds` is ready, or until `deadline`.
 fn wait(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let timeout = deadline.saturating_duration_since(Instant::now());
     if timeout.is_zero() {
@@ -348,7 +349,8 @@ fn wait(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Waits for the connection event that `wanted` selects, while a connection is being established.
+/// Waits for the connection event that `wanted` selects, while the client's RDMA connection is
+/// being established.
 fn await_event(
     channel: &CmChannel,
     deadline: Instant,

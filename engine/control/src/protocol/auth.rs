@@ -25,34 +25,35 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Length of an authentication nonce in bytes.
+/// Length in bytes of a nonce, the random number of an authentication.
 const NONCE: usize = 32;
-/// Minimum length in bytes of a key in a key file.
+/// Minimum length in bytes of an authentication key in a key file.
 const SHORTEST: usize = 16;
-/// Maximum length in bytes of a key file.
+/// Maximum length in bytes of a file of authentication keys.
 const LONGEST: usize = 64 << 10;
 
-/// Side of the connection that signs: the proof of one side is not valid for the other.
+/// Side of an RDMA connection that proves its key: the proof of one side is not valid for the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Side that connects, the client.
+    /// The client, which connects to the service.
     Client,
-    /// Side that accepts the connection, the service.
+    /// The service, which accepts the connection.
     Service,
 }
 
-/// Transcript of the handshake, which both sides sign.
+/// Transcript of the RDMA handshake, over which both sides compute their proofs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript {
     /// Challenge of the service: its identity and its nonce.
     pub challenge: Challenge,
-    /// Nonce of the client, in hex.
+    /// Nonce of the client: 32 random bytes, in hex.
     pub answer: String,
-    /// Access level that the client requests.
+    /// Access level that the client requests from the service.
     pub access: AccessLevel,
-    /// QP number of the service.
+    /// QP number of the service's side of the connection.
     pub service_qp: u32,
-    /// QP number of the client.
+    /// QP number of the client's side of the connection.
     pub client_qp: u32,
     /// Address of the service, to which the client connects.
     pub service: SocketAddr,
@@ -67,7 +68,7 @@ pub struct Keys {
     read_write: Option<Arc<Secret>>,
 }
 
-/// Error from reading a key file.
+/// Error from reading a file of authentication keys.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}", path.display(), self.problem())]
 pub struct KeyFileError {
@@ -76,7 +77,7 @@ pub struct KeyFileError {
 }
 
 impl KeyFileError {
-    /// Returns what is wrong with the key file, without the file's path.
+    /// Returns the reason why the key file cannot be used, without the file's path.
     #[must_use]
     pub fn problem(&self) -> String {
         let text = self.source.to_string();
@@ -93,10 +94,11 @@ struct KeyFile {
 }
 
 impl Keys {
-    /// Reads a key file: TOML with `read_only` and `read_write`, each in hex and at least 16 bytes.
+    /// Reads a file of authentication keys: TOML with `read_only` and `read_write`, each in hex and
+    /// at least 16 bytes long.
     ///
     /// # Errors
-    /// The file cannot be read, is accessible to every user, or is not a key file.
+    /// The key file cannot be read, is accessible to every user, or is malformed.
     pub fn read(path: &Path) -> Result<Self, KeyFileError> {
         let failed = |source| KeyFileError {
             path: path.into(),
@@ -154,7 +156,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Returns the highest access level that these keys give.
+    /// Returns the highest access level that these authentication keys give.
     #[must_use]
     pub fn access(&self) -> AccessLevel {
         match self.read_write {
@@ -163,15 +165,15 @@ impl Keys {
         }
     }
 
-    /// Returns the proof of `role` for the handshake transcript, in hex; `None` without a key for
-    /// the transcript's access.
+    /// Returns the proof of the side `role` for the handshake transcript, in hex; `None`: no key is
+    /// for the transcript's access level.
     #[must_use]
     pub fn prove(&self, role: Role, transcript: &Transcript) -> Option<String> {
         Some(hex(&self.mac(role, transcript)?.finalize().into_bytes()))
     }
 
-    /// Returns `true` if `proof` is the proof of `role` for the handshake transcript. Compares in
-    /// constant time.
+    /// Returns `true` if `proof` is the proof of the side `role` for the handshake transcript.
+    /// Compares in constant time.
     #[must_use]
     pub fn verify(&self, role: Role, transcript: &Transcript, proof: &str) -> bool {
         match (self.mac(role, transcript), unhex(proof)) {
@@ -212,7 +214,7 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// Returns a fresh nonce: random bytes, in hex.
+/// Returns a new nonce for an authentication: 32 random bytes, in hex.
 ///
 /// # Errors
 /// The system provides no random bytes.

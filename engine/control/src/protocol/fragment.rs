@@ -4,12 +4,12 @@
 //! fragment of a message, otherwise 0. Bytes 2..4: the fragment's number, from 0. Bytes 4..8: the
 //! message's number, so that fragments of two messages are never joined.
 
-/// First byte of every message fragment.
+/// First byte of every fragment of a control message.
 pub const FORMAT: u8 = 0x57;
-/// Length in bytes of a message fragment's header.
+/// Length in bytes of the header of a message fragment.
 pub const HEADER: usize = 8;
 
-/// Returns the length in bytes of the longest message fragment on a path with this `ibv_mtu`: one
+/// Returns the maximum length in bytes of a message fragment on a path with this `ibv_mtu`: one
 /// packet, at most the largest path MTU of InfiniBand and RoCE.
 #[must_use]
 pub fn longest(mtu: u32) -> u32 {
@@ -41,7 +41,7 @@ pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8
     }
 }
 
-/// Error of the reassembly of a message from its fragments.
+/// Error of the reassembly of a control message from its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FragmentError {
@@ -56,8 +56,8 @@ pub enum FragmentError {
     TooLarge(usize),
 }
 
-/// Reassembles the messages of one peer from their fragments. Never holds more bytes than the
-/// limit.
+/// Reassembler of the control messages of one peer from their fragments. It never holds more bytes
+/// than its limit.
 #[derive(Debug)]
 pub struct Reassembler {
     limit: usize,
@@ -67,7 +67,7 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// Creates a reassembler of messages of at most `limit` bytes.
+    /// Creates a reassembler of control messages of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Reassembler {
         self.fragments > 0
     }
 
-    /// Takes a message fragment; returns the message after its last fragment.
+    /// Takes a message fragment. Returns the message after its last fragment, before that `None`.
     ///
     /// # Errors
     /// The fragment does not follow the previous ones, or the message is too long. The fragments

@@ -112,15 +112,17 @@ pub enum Command {
     Shutdown,
 }
 
-/// Returns the default for the time that a mark covers before and after: a minute in milliseconds.
+/// Returns the default of the time that a mark covers before and after its moment: a minute in
+/// milliseconds.
 fn minute() -> u64 {
     60_000
 }
 
-/// Kind of a command, which determines how the control service handles it.
+/// Kind of a control command, which determines how the service handles the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
-    /// Command that the service answers from the published state of the capture.
+    /// Command that the service answers from the published state of the capture, without the
+    /// capture's owner.
     Query(Query),
     /// Command that subscribes the client to statistics.
     Subscription {
@@ -132,7 +134,7 @@ pub enum CommandKind {
     Change,
 }
 
-/// Command that only reads the state of the capture or of the service.
+/// Control command that only reads the state of the capture or of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
     /// Query of the command [`Command::Status`].
@@ -146,7 +148,7 @@ pub enum Query {
 }
 
 impl Command {
-    /// Returns how the control service treats the command. Every command is listed, so that a new
+    /// Returns how the control service handles the command. Every command is listed, so that a new
     /// command does not compile without a decision here.
     #[must_use]
     pub fn kind(&self) -> CommandKind {

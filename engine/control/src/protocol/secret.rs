@@ -4,7 +4,7 @@ use std::io;
 use wqcap_verbs::memory::Region;
 use zeroize::Zeroize;
 
-/// Bytes of an authentication key, on pages that hold nothing else.
+/// Bytes of an authentication key, on memory pages that hold nothing else.
 pub(super) struct Secret(Region);
 
 impl Secret {
@@ -12,7 +12,7 @@ impl Secret {
     ///
     /// # Errors
     /// The memory is not available, or cannot be excluded from core dumps. If it cannot be locked,
-    /// a warning is logged.
+    /// only a warning is logged.
     pub(super) fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<Self> {
         let mut parts = Region::allocate_many(1, len).map_err(io::Error::other)?;
         let mut region = parts.pop().ok_or(io::ErrorKind::OutOfMemory)?;

@@ -8,34 +8,36 @@ use serde_json::Value;
 
 /// Capture that the control service controls, or a stand-in for one.
 pub trait Backend: Send + Sync {
-    /// Returns the state of the capture.
+    /// Returns the present state of the capture.
     fn status(&self) -> CaptureStatus;
     /// Returns the current counters of the capture and of the NIC.
     fn stats(&self) -> Stats;
-    /// Returns the RDMA devices of the machine.
+    /// Returns the RDMA devices of the machine as JSON.
     ///
     /// # Errors
     /// The devices cannot be listed.
     fn devices(&self) -> Result<Value, Refusal>;
-    /// Returns the plan of the capture as it is in force now.
+    /// Returns the plan of the capture that is in force now, as JSON.
     ///
     /// # Errors
-    /// No plan exists.
+    /// The capture has no plan.
     fn plan(&self) -> Result<Value, Refusal>;
-    /// Carries out a change of the capture, now or later. Returns at once.
+    /// Carries out a change of the capture, or passes it to the capture's owner. Returns at once;
+    /// the outcome is sent to `reply`.
     fn change(&self, command: &Command, reply: ChangeReply);
 }
 
-/// Who requests a change: work that takes long for one kind does not delay the other.
+/// Kind of the sender that requests a change: changes of one kind that take long do not delay those
+/// of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requester {
-    /// The owner of the capture process, root, or a signal.
+    /// The change is requested by the owner of the capture process, by root, or by a signal.
     Owner,
-    /// A member of a group, or a client with a key.
+    /// The change is requested by a member of a configured group, or by an RDMA client with a key.
     Other,
 }
 
-/// Reply to a change: sends its outcome to the client that requested it, from any thread. If it is
+/// Reply to a requested change, through which any thread sends the outcome to the client. If it is
 /// dropped unsent, it reports that the capture has ended.
 pub struct ChangeReply {
     requester: Requester,
@@ -45,7 +47,8 @@ pub struct ChangeReply {
 type Receiver = Box<dyn FnOnce(Result<Changed, Refusal>) + Send>;
 
 impl ChangeReply {
-    /// Creates a reply to a change of `requester` that calls `receiver` with the outcome.
+    /// Creates a reply to a change that `requester` requests. The reply calls `receiver` with the
+    /// outcome.
     pub fn new(
         requester: Requester,
         receiver: impl FnOnce(Result<Changed, Refusal>) + Send + 'static,
@@ -56,7 +59,7 @@ impl ChangeReply {
         }
     }
 
-    /// Returns who requested the change.
+    /// Returns the kind of the sender that requested the change.
     #[must_use]
     pub fn requester(&self) -> Requester {
         self.requester

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Error of a configuration key with a value that cannot be used.
+/// Error of a configuration key of `[control]` whose value cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{key} = {value}: {problem}")]
 pub struct ConfigProblem {
@@ -12,31 +12,32 @@ pub struct ConfigProblem {
 }
 
 impl ConfigProblem {
-    /// Returns the name of the configuration key, for example `control.group`.
+    /// Returns the name of the configuration key with the unusable value, for example
+    /// `control.group`.
     #[must_use]
     pub fn key(&self) -> &'static str {
         self.key
     }
 
-    /// Returns the value of the configuration key, as written.
+    /// Returns the unusable value of the configuration key, as written in the configuration.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// Returns the reason for which the configuration value cannot be used, and the remedy.
+    /// Returns the reason why the configuration value cannot be used, and the remedy.
     #[must_use]
     pub fn problem(&self) -> &str {
         &self.problem
     }
 }
 
-/// Error of the start of the control service: names the configuration key, the value, and the
+/// Error at the start of the control service, which names the configuration key, its value, and the
 /// remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A configuration key has a value that cannot be used.
+    /// A configuration key of `[control]` has a value that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigProblem),
     /// The Unix socket of the control service cannot be created.
@@ -44,28 +45,28 @@ pub enum StartError {
     Socket {
         /// Path of the Unix socket.
         path: String,
-        /// Error of the system for the Unix socket.
+        /// Error of the system when it created the Unix socket.
         source: io::Error,
     },
-    /// A verb for `control.rdma` failed.
+    /// An RDMA verb that `control.rdma` needs failed.
     #[error("control.rdma: {source}{}", hint(source))]
     Rdma {
-        /// Error of the verb that failed for `control.rdma`.
+        /// Error of the RDMA verb that failed.
         #[from]
         source: wqcap_verbs::VerbsError,
     },
     /// A thread or a file descriptor of the control service cannot be created.
     #[error("{what}: {source}")]
     System {
-        /// Description of the operation that failed.
+        /// Description of the operation that failed at the start of the service.
         what: String,
         /// Error of the system for the failed operation.
         source: io::Error,
     },
 }
 
-/// Returns the remedy for a verb's error that names the configuration key of its limit; empty if
-/// there is none.
+/// Returns the remedy for an RDMA verb's error, which names the configuration key of the exceeded
+/// limit; empty: no remedy is known.
 fn hint(error: &wqcap_verbs::VerbsError) -> &'static str {
     match error {
         wqcap_verbs::VerbsError::Verb {

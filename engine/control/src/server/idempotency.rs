@@ -5,16 +5,16 @@ use super::backend::ChangeReply;
 use crate::protocol::{Changed, Command, Refusal, RefusalCode};
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of completed changes whose outcomes are remembered by their idempotency keys.
+/// Maximum number of completed changes whose outcomes the service keeps by their idempotency keys.
 const CAPACITY: usize = 256;
 /// Maximum length of an idempotency key in bytes.
 pub const LONGEST_KEY: usize = 64;
 
-/// Idempotency keys of recent changes, with their outcomes.
+/// Cache of the outcomes of recent changes, by the idempotency keys of their requests.
 #[derive(Default)]
 pub struct IdempotencyCache {
     entries: HashMap<String, RequestEntry>,
-    /// Idempotency keys of completed changes, oldest first.
+    /// Idempotency keys of completed changes, oldest first, which is the order of removal.
     done: VecDeque<String>,
 }
 
@@ -23,27 +23,28 @@ struct RequestEntry {
     progress: RequestProgress,
 }
 
-/// Result of registering a change with its idempotency key.
+/// Result of registering the idempotency key of a requested change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// The change is the first with this idempotency key.
+    /// The requested change is the first with this idempotency key.
     New,
-    /// The change repeats an earlier one with the same idempotency key.
+    /// The request repeats an earlier one with the same idempotency key.
     Repeat,
-    /// The idempotency key was used for another change.
+    /// The idempotency key was used for another change, so that the request is refused.
     Refused(Refusal),
 }
 
 enum RequestProgress {
-    /// Change that is being carried out; these replies wait for its outcome.
+    /// Change that is being carried out; the replies of its request and of repeats wait for the
+    /// outcome.
     Pending(Vec<ChangeReply>),
     Done(Changed),
 }
 
 impl IdempotencyCache {
-    /// Registers a change with its idempotency key. If it is new, the caller carries it out and
-    /// calls [`IdempotencyCache::finish`]. Otherwise `reply` is sent, now or when the outcome is
-    /// known.
+    /// Registers a requested change with its idempotency key. If the key is new, the caller carries
+    /// the change out and calls [`IdempotencyCache::finish`]. Otherwise `reply` is sent, at once or
+    /// when the outcome of the first request is available.
     ///
     /// The number of waiting replies is limited by the changes that clients may have pending.
     pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Registration {
@@ -72,8 +73,8 @@ impl IdempotencyCache {
         Registration::Repeat
     }
 
-    /// Records the outcome of a change and returns the replies that wait for it. A refusal changed
-    /// nothing and is not remembered: the change may be tried again.
+    /// Records the outcome of a change, and returns the replies of requests that wait for it. A
+    /// refusal changed nothing and is not kept, so that the change may be tried again.
     pub fn finish(&mut self, key: &str, outcome: &Result<Changed, Refusal>) -> Vec<ChangeReply> {
         let Some(RequestEntry {
             command,

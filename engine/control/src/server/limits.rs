@@ -3,40 +3,43 @@
 
 use std::time::{Duration, Instant};
 
-/// Limits of one client of the control service; equal on every transport.
+/// Limits of one client of the control service, which are equal on every transport.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Maximum length of a client's request in bytes.
+    /// Maximum length in bytes of one request of a client.
     pub request: usize,
-    /// Sustained requests per second of a client. A client above the rate is not read from until
-    /// another request is allowed.
+    /// Number of requests per second that a client may send permanently. A client above the rate is
+    /// not read from until another request is allowed.
     pub rate: u32,
-    /// Number of requests that a client may send at once before the rate applies.
+    /// Number of requests that a client may send at once before `rate` applies.
     pub burst: u32,
-    /// Maximum number of a client's changes whose outcome is pending.
+    /// Maximum number of changes that one client has requested and whose outcome is pending.
     pub pending: u32,
-    /// Number of a client's malformed requests that are answered before the client is disconnected.
+    /// Number of malformed requests of a client that are answered before the client is
+    /// disconnected.
     pub malformed: u32,
-    /// Maximum time for a request to arrive completely, and for a client to accept data sent to it.
+    /// Maximum time for a client's request to arrive completely, and for a client to accept data
+    /// sent to it.
     pub stall: Duration,
-    /// Maximum time for a client to authenticate.
+    /// Maximum time for a client's handshake, in which it authenticates.
     pub handshake: Duration,
-    /// Bytes of answers queued for the client above which no more of its requests are read and no
-    /// statistics are pushed.
+    /// Number of bytes of answers queued for a client above which no more of its requests are read
+    /// and no statistics are pushed to it.
     pub backlog: usize,
-    /// Maximum number of connected clients.
+    /// Maximum number of clients that are connected over one transport.
     pub clients: usize,
-    /// Maximum number of connected clients that have not proved a key, over RDMA, where no kernel
-    /// identifies them.
+    /// Maximum number of connected RDMA clients that have not proved a key. The kernel does not
+    /// identify clients over RDMA.
     pub unproved: usize,
     /// Maximum number of connected clients of one user, except of the owner and root.
     pub per_user: usize,
-    /// Maximum number of connected clients that may only read.
+    /// Maximum number of connected clients that have read-only access.
     pub read_only: usize,
-    /// Number of places among `clients` that only the owner and root may take.
+    /// Number of places among `clients` that only the owner of the capture process and root may
+    /// take.
     pub reserved: usize,
-    /// Time without a request and without a subscription after which a client of neither the owner
-    /// nor root is disconnected.
+    /// Time without a request and without a subscription after which a client is disconnected,
+    /// unless it belongs to the owner or root.
     pub idle: Duration,
 }
 
@@ -61,8 +64,8 @@ impl Default for ClientLimits {
     }
 }
 
-/// Token bucket of a client: each request takes a token, and tokens are refilled at a constant
-/// rate.
+/// Token bucket that limits a client's rate of requests: each request takes a token, and tokens are
+/// refilled at a constant rate.
 #[derive(Debug)]
 pub struct TokenBucket {
     tokens: f64,
@@ -72,7 +75,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a full token bucket with a client's rate and burst.
+    /// Creates a full token bucket with the rate and the burst of `limits`.
     #[must_use]
     pub fn new(limits: &ClientLimits, now: Instant) -> Self {
         let burst = f64::from(limits.burst);
@@ -84,7 +87,7 @@ impl TokenBucket {
         }
     }
 
-    /// Takes a token for one request if one is available.
+    /// Takes a token for one request. Returns `false` if no token is available.
     pub fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         if self.tokens < 1.0 {
@@ -94,7 +97,7 @@ impl TokenBucket {
         true
     }
 
-    /// Returns the time until a token for the next request is available.
+    /// Returns the time until the bucket has a token for the next request.
     pub fn wait(&mut self, now: Instant) -> Duration {
         self.fill(now);
         Duration::from_secs_f64(((1.0 - self.tokens) / self.rate).max(0.0))

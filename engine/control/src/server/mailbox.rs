@@ -12,10 +12,10 @@ use std::{
     },
 };
 
-/// Number of a client of the control service; a server never reuses a number.
+/// Number that identifies a client of the control service; a server never reuses a number.
 pub type ClientId = u64;
 
-/// Mailbox of answers that a server's thread is to send to its clients.
+/// Mailbox of answers from other threads, which a server's thread sends to its clients.
 #[derive(Debug)]
 pub struct Mailbox {
     answers: Mutex<Vec<(ClientId, String)>>,
@@ -27,7 +27,7 @@ impl Mailbox {
     /// Creates an empty mailbox of answers.
     ///
     /// # Errors
-    /// No descriptor is available.
+    /// No file descriptor is available for the mailbox.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             answers: Mutex::default(),
@@ -36,8 +36,8 @@ impl Mailbox {
         })
     }
 
-    /// Adds an answer for a client to the mailbox. The number of queued answers is limited by the
-    /// changes that clients may have pending.
+    /// Adds an answer for a client to the mailbox, and wakes the server's thread. The number of
+    /// queued answers is limited by the changes that clients may have pending.
     pub fn push(&self, client: ClientId, text: String) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push((client, text));
@@ -45,7 +45,7 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Takes all queued answers out of the mailbox.
+    /// Takes all queued answers to clients out of the mailbox.
     pub fn take(&self) -> Vec<(ClientId, String)> {
         let mut count = [0; 8];
         // An error means that no event was pending.
@@ -53,13 +53,13 @@ impl Mailbox {
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Requests the server's thread to end.
+    /// Requests the end of the server's thread, and wakes it.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Returns `true` if the server's thread is to end.
+    /// Returns `true` if the end of the server's thread was requested.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
@@ -71,8 +71,8 @@ impl Mailbox {
 }
 
 impl AsFd for Mailbox {
-    /// Returns the file descriptor, which is readable if there is an answer or the server's thread
-    /// is to end.
+    /// Returns a file descriptor that is readable if the mailbox has an answer, or if the server's
+    /// thread is to end.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use thread::ServerThread;
 use unix::SocketFile;
 
-/// Returns every part of the `[control]` configuration that this machine cannot serve: a path,
-/// groups, keys. Creates nothing.
+/// Returns every problem of the `[control]` configuration on this machine: paths, groups and keys
+/// that cannot be used. Creates nothing.
 pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     let mut found = unix::check(config);
     found.extend(rc::keys(config).err());
@@ -51,7 +51,8 @@ impl ControlServer {
     /// The threads avoid the CPUs in `busy`, which the capture uses.
     ///
     /// # Errors
-    /// A socket, an RDMA object or a thread cannot be created; the error names the key.
+    /// A socket, an RDMA object or a thread cannot be created; the error names the configuration
+    /// key.
     pub fn start_on(
         socket: ControlSocket,
         config: &ControlConfig,
@@ -70,7 +71,7 @@ impl ControlServer {
         })
     }
 
-    /// Returns a function that reads the state of the control service, for metrics and similar
+    /// Returns a function that reads the state of the control service, for metrics and other
     /// readers.
     pub fn status_reader(&self) -> impl Fn() -> ControlStatus + Send + Sync + use<> {
         let service = Arc::clone(&self.service);

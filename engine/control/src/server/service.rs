@@ -15,21 +15,21 @@ use crate::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Control service over all its transports.
+/// Control service with the state that its transports share.
 pub struct ControlService {
     backend: Arc<dyn Backend>,
-    /// Limits of each client of the service.
+    /// Limits of each client of the control service.
     pub limits: ClientLimits,
     keys: Mutex<IdempotencyCache>,
-    /// Counters of the Unix socket transport, set when it is served.
+    /// Counters of the Unix socket transport; set once the transport is served.
     pub unix: OnceLock<Arc<TransportCounters>>,
-    /// Counters of the RDMA transport, and the state of its SRQ as last published by its thread;
-    /// set when RDMA is served.
+    /// Counters of the RDMA transport, and the last published state of its shared receive queue
+    /// (SRQ); set once the transport is served.
     pub rdma: OnceLock<(Arc<TransportCounters>, Arc<Mutex<SrqStatus>>)>,
 }
 
 impl ControlService {
-    /// Creates a control service for the capture `backend`.
+    /// Creates a control service for the capture that `backend` represents.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: ClientLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -41,7 +41,7 @@ impl ControlService {
         })
     }
 
-    /// Answers a command that only reads.
+    /// Answers a command that only reads the state of the capture or of the service.
     pub(super) fn query(&self, query: Query) -> Result<AnswerBody, Refusal> {
         match query {
             Query::Devices => self.backend.devices().map(AnswerBody::Devices),
@@ -54,8 +54,8 @@ impl ControlService {
         }
     }
 
-    /// Passes a change to the capture, unless a change with the same idempotency key came before.
-    /// The audit trail records the outcome once, when it is known.
+    /// Passes a requested change to the capture, unless an earlier request had the same idempotency
+    /// key. The audit trail records the outcome once, when it is available.
     pub(super) fn change(
         self: &Arc<Self>,
         who: &Peer,
@@ -112,7 +112,7 @@ impl ControlService {
 pub struct TransportCounters(Mutex<TransportStatus>);
 
 impl TransportCounters {
-    /// Updates the counters of the transport with `change`.
+    /// Updates the counters of the transport by calling `change`.
     pub fn update(&self, change: impl FnOnce(&mut TransportStatus)) {
         change(&mut self.lock());
     }

@@ -23,24 +23,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Allowed interval in milliseconds between two pushes of statistics.
+/// Range of allowed intervals in milliseconds between two pushes of statistics to a client.
 const INTERVALS: std::ops::RangeInclusive<u32> = 100..=3_600_000;
 
-/// State shared by the client sessions of one transport.
+/// State that the client sessions of one transport share.
 #[derive(Clone)]
 pub struct SessionContext {
-    /// Control service that answers the requests.
+    /// Control service that answers the clients' requests.
     pub service: Arc<ControlService>,
-    /// Mailbox for answers to this transport's clients from other threads.
+    /// Mailbox into which other threads put answers for this transport's clients.
     pub mailbox: Arc<Mailbox>,
-    /// Counters of the session's transport.
+    /// Counters of the transport over which the clients are connected.
     pub counters: Arc<TransportCounters>,
 }
 
-/// Session of a client that may send requests.
+/// Session of an authenticated client of the control service, which may send requests.
 pub struct ClientSession {
     client: ClientId,
-    /// Name of the client in the audit trail.
+    /// Name by which the audit trail refers to the client.
     pub who: Peer,
     access: AccessLevel,
     requester: Requester,
@@ -57,19 +57,19 @@ struct Subscription {
     next: Instant,
 }
 
-/// Action that the transport takes after a client's message.
+/// Action of the transport after the session has handled a client's message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SessionAction {
-    /// Send this answer to the client.
+    /// The transport sends this answer to the client.
     Send(String),
-    /// Send no answer now; it will come through the mailbox.
+    /// The transport sends no answer now; the answer will come through the mailbox.
     Wait,
-    /// Send this answer to the client, then disconnect it.
+    /// The transport sends this answer to the client, then disconnects the client.
     Disconnect(String),
 }
 
 impl ClientSession {
-    /// Creates a session of `client`, whose name in the audit trail is `who`.
+    /// Creates a session of the client `client`, whose name in the audit trail is `who`.
     #[must_use]
     pub fn new(
         client: ClientId,
@@ -91,13 +91,14 @@ impl ClientSession {
         }
     }
 
-    /// Returns `true` if the client may send a request now; otherwise its messages wait in the
+    /// Returns `true` if the client may send a request now. Otherwise its messages wait in the
     /// transport.
     pub fn is_ready(&mut self, now: Instant) -> bool {
         self.pending < self.context.service.limits.pending && self.bucket.wait(now).is_zero()
     }
 
-    /// Returns the time until the client's rate allows another request or statistics are due.
+    /// Returns the time until the client's rate allows another request, or until statistics for it
+    /// are due; `None`: neither is awaited.
     pub fn wait(&mut self, now: Instant) -> Option<Duration> {
         let rate = Some(self.bucket.wait(now)).filter(|wait| !wait.is_zero());
         let push = self
@@ -107,7 +108,7 @@ impl ClientSession {
         [rate, push].into_iter().flatten().min()
     }
 
-    /// Handles one message of the client.
+    /// Handles one message of the client, and returns the transport's next action.
     pub fn handle(&mut self, text: &[u8], now: Instant) -> SessionAction {
         self.bucket.take(now);
         self.context.counters.update(|it| it.requests += 1);
@@ -131,13 +132,14 @@ impl ClientSession {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Returns the access rights of the client.
+    /// Returns the client's access to the control service: read-only or read-write.
     #[must_use]
     pub fn access(&self) -> AccessLevel {
         self.access
     }
 
-    /// Returns `true` if the client waits for something: the answer to a change, or statistics.
+    /// Returns `true` if the client waits for the answer to a change, or for statistics of a
+    /// subscription.
     #[must_use]
     pub fn expects_answers(&self) -> bool {
         self.has_pending() || self.subscription.is_some()
@@ -149,8 +151,8 @@ impl ClientSession {
         self.pending > 0
     }
 
-    /// Returns the statistics to push to the client now, if they are due. A client that does not
-    /// keep up misses some.
+    /// Returns the statistics to push to the subscribed client, if they are due. A client that does
+    /// not keep up misses some.
     pub fn due_statistics(&mut self, now: Instant, keeps_up: bool) -> Option<String> {
         let it = self.subscription.as_mut().filter(|it| it.next <= now)?;
         it.next += it.interval;
@@ -180,7 +182,7 @@ impl ClientSession {
         SessionAction::Send(Answer::new(id, result).text())
     }
 
-    /// Passes a change that the client requests to the service, or refuses it.
+    /// Passes a change that the client requests to the control service, or refuses it.
     fn change(&mut self, id: u64, command: &Command, once: Option<&str>) -> SessionAction {
         if self.access < AccessLevel::ReadWrite {
             let refusal = Refusal::new(
@@ -256,7 +258,8 @@ fn wrong_version(version: u64) -> String {
     format!("protocol version {version} is not supported; this service supports version {VERSION}")
 }
 
-/// Returns the number and the version of a message that is not a valid request.
+/// Returns the request number and the protocol version of a message that is not a valid request; 0
+/// and `None` if they are missing.
 fn id_and_version(text: &[u8]) -> (u64, Option<u64>) {
     let value: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
     let number = |name: &str| value.get(name).and_then(serde_json::Value::as_u64);

@@ -4,14 +4,15 @@ use super::{StartError, mailbox::Mailbox};
 use rustix::event::{PollFd, Timespec, poll};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-/// Thread of a control server, and the mailbox that wakes it. Dropping it ends the thread.
+/// Thread of one transport of the control service, with the mailbox that wakes it. Dropping it ends
+/// the thread.
 pub struct ServerThread {
     mailbox: Arc<Mailbox>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl ServerThread {
-    /// Starts a server's thread that calls `run`, which must return soon after `Mailbox::end`.
+    /// Starts a transport's thread that calls `run`, which must return soon after `Mailbox::end`.
     ///
     /// # Errors
     /// The system cannot start the thread.

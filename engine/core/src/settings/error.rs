@@ -12,9 +12,9 @@ pub enum SettingError {
         "{text:?}: the unit {unit:?} is not known; the units are B, KiB, MiB, GiB, TiB (also K, M, G, T) and KB, MB, GB, TB"
     )]
     UnknownUnit {
-        /// Number and unit as given.
+        /// Configured number with its unit, as given.
         text: String,
-        /// Unit that is not known.
+        /// Unit of the number, which is not known.
         unit: String,
     },
     /// Number of bytes above the largest integer of TOML.

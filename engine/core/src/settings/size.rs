@@ -30,8 +30,8 @@ const UNITS: [(&str, u64); 13] = [
 const PLAIN_BELOW: u64 = 64 << 10;
 
 impl Size {
-    /// Returns the number of bytes as `u32`, clamped. Keys that use it are limited to much smaller
-    /// values.
+    /// Returns the configured number of bytes as `u32`, at most `u32::MAX`. Configuration keys that
+    /// use this function are limited to much smaller values.
     #[must_use]
     pub fn to_u32(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)

@@ -47,9 +47,9 @@ words! {
         /// Receive frames that arrive and frames that the host sends.
         #[default]
         Both,
-        /// Receive frames that arrive on the interface.
+        /// Receive frames that arrive on the interface, but none that the host sends.
         In,
-        /// Receive frames that the host sends.
+        /// Receive frames that the host sends, but none that arrive.
         Out,
     }
     /// Access to the memory of a queue's ring (CQ and WQ).
@@ -145,7 +145,7 @@ words! {
         /// End the capture in order when the port goes down.
         Stop,
     }
-    /// Receive loops of several ports.
+    /// Way in which receive loops poll the queues of several ports.
     Loops {
         /// Poll the queues of all ports with the same index in one receive loop, if the ports can be
         /// paired.
@@ -156,7 +156,7 @@ words! {
     }
     /// Unit of sampling, a frame or a flow: of N units, one is kept.
     SampleBy {
-        /// Sample single frames.
+        /// Sample single frames, whatever their flow.
         #[default]
         Frame,
         /// Sample whole flows: all frames of a flow are kept, or none.

@@ -5,16 +5,16 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Number of frames that all receive loops together may still capture (`--count`).
 #[derive(Debug)]
 pub struct Budget {
-    /// Total number of frames to capture.
+    /// Total number of frames to capture (`--count`).
     total: u64,
-    /// Frames of the budget that loops have not claimed.
+    /// Number of frames of the `--count` budget that no receive loop has claimed.
     left: AtomicU64,
-    /// Frames of the budget that were captured.
+    /// Number of frames of the `--count` budget that were captured.
     used: AtomicU64,
 }
 
 impl Budget {
-    /// Creates a budget of `total` frames to capture.
+    /// Creates a `--count` budget of `total` frames to capture.
     #[must_use]
     pub fn new(total: u64) -> Self {
         Self {
@@ -24,8 +24,8 @@ impl Budget {
         }
     }
 
-    /// Claims up to `want` frames of the budget before a poll, and returns the number granted. At
-    /// most the total is thus taken off the rings.
+    /// Claims up to `want` frames of the `--count` budget before a poll, and returns the number of
+    /// frames granted. All loops together thus take at most the budget's total off their rings.
     pub fn claim(&self, want: usize) -> usize {
         let mut granted = 0;
         let _ = self
@@ -37,7 +37,8 @@ impl Budget {
         granted
     }
 
-    /// Returns to the budget the granted frames that a poll did not capture.
+    /// Counts the frames that a poll captured, and returns its other granted frames to the
+    /// `--count` budget.
     pub fn settle(&self, granted: usize, captured: u64) {
         if granted as u64 > captured {
             self.left
@@ -46,7 +47,7 @@ impl Budget {
         self.used.fetch_add(captured, Ordering::AcqRel);
     }
 
-    /// Returns `true` if all frames of the budget have been captured.
+    /// Returns `true` if all frames of the `--count` budget have been captured.
     #[must_use]
     pub fn is_used_up(&self) -> bool {
         self.used.load(Ordering::Acquire) >= self.total

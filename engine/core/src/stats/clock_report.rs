@@ -22,11 +22,11 @@ pub struct ClockReport {
     /// Readings that found a jump are excluded. The value is 0 for real-time stamps, whose clock
     /// cannot be read.
     pub worst_error_ns: u64,
-    /// Maximum uncertainty of a counted clock reading, in nanoseconds.
+    /// Maximum uncertainty of a counted reading of the NIC's clock, in nanoseconds.
     pub uncertainty_ns: u64,
-    /// Number of counted clock readings, one per second.
+    /// Number of readings of the NIC's clock that these statistics count, one per second.
     pub looks: u64,
-    /// Number of seconds without a usable clock reading.
+    /// Number of seconds without a usable reading of the NIC's clock.
     pub missed: u64,
     /// Number of jumps of the NIC's clock.
     pub jumps: u64,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Declares the ledger lines once, for one queue and for the total.
+/// Declares the lines of the ledger (frames by outcome) once, for one queue and for the total.
 macro_rules! lines {
     ($($(#[$doc:meta])* $line:ident,)+) => {
         /// Ledger of one queue, in frames. `received` is the sum of all other ledger lines.
@@ -75,7 +75,7 @@ fn is_zero(port: &u16) -> bool {
     *port == 0
 }
 
-/// Ledger line: its name, and a function that returns its value.
+/// Ledger line: its name, and a function that returns its number of frames in a queue's ledger.
 pub type LedgerLine = (&'static str, fn(&QueueLedger) -> u64);
 
 /// Ledger lines whose sum is `received`, with their names in the summary, in tables and in errors.
@@ -105,9 +105,9 @@ pub struct Unbalanced {
     pub queue: u16,
     /// Number of frames that the NIC delivered to the queue.
     pub received: u64,
-    /// Sum of all ledger lines except `received`.
+    /// Sum of all ledger lines of the queue except `received`.
     pub sum: u64,
-    /// Names and values of the ledger lines, as text.
+    /// Names and values of the queue's ledger lines, as text.
     pub lines: String,
 }
 

@@ -27,29 +27,30 @@ use std::{
     time::Instant,
 };
 
-/// Upper bounds, in frames, of the classes in which [`RingState::found`] counts polls. The last
-/// bound is the default batch of a loop.
+/// Upper bounds, in frames, of the classes in which [`RingState::found`] counts polls of a
+/// completion queue. The last bound is the default batch size of a receive loop.
 pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// State of a queue's ring and its receive loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RingState {
-    /// WRs that are posted to the NIC; the others are in the pipeline.
+    /// Number of receive WRs that are posted to the NIC; the slots of the others are in the
+    /// pipeline.
     pub posted: u64,
     /// Number of iterations of the receive loop, including idle ones. A loop whose count does not
     /// change for seconds is stuck.
     pub beats: u64,
-    /// Number of recoveries of the WQ from an error.
+    /// Number of times that the queue's WQ was recovered from an error.
     pub recoveries: u64,
     /// Number of polls of the CQ that found frames, by the number of frames: class `i` ends at
     /// `FOUND[i]`.
     pub found: [u64; FOUND.len()],
 }
 
-/// Published counters of one queue, stored once per batch. Every thread may read them.
+/// Published counters of one receive queue, stored once per batch. Every thread may read them.
 ///
-/// At most three threads store here, each on separate cache lines: the loop, the thread that
-/// decides on frames (the loop or a parser), and the writer.
+/// At most three threads store here, each on separate cache lines: the receive loop, the thread
+/// that decides on frames (the loop or a parser), and the file writer.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     /// Counters that the receive loop stores.
@@ -68,40 +69,40 @@ struct Aligned<T>(T);
 /// Counters of one queue that its receive loop stores.
 #[derive(Debug, Default)]
 struct LoopCounters {
-    /// Frames that the receive loop received.
+    /// Number of frames that the receive loop received.
     received: AtomicU64,
-    /// Frames dropped because a parser's channel was full.
+    /// Number of frames dropped because a parser's channel was full.
     dropped_pipeline: AtomicU64,
-    /// Receives that completed in error.
+    /// Number of receives that completed in error.
     errors: AtomicU64,
-    /// Recoveries of the WQ from an error.
+    /// Number of times that the queue's WQ was recovered from an error.
     recoveries: AtomicU64,
-    /// Iterations of the receive loop.
+    /// Number of iterations of the receive loop.
     beats: AtomicU64,
-    /// Time before the poll that last found the queue empty, a value that is locked several times
-    /// per second.
+    /// Time just before the poll that last found the receive queue empty; `None` before the first
+    /// such poll. The lock is taken several times per second.
     idle_at: Mutex<Option<Instant>>,
-    /// WRs that are posted to the NIC.
+    /// Number of receive WRs that are posted to the NIC.
     posted: AtomicU64,
-    /// Polls of the CQ by the number of frames that they found.
+    /// Numbers of polls of the CQ, by the number of frames that a poll found.
     found: [AtomicU64; FOUND.len()],
 }
 
-/// Defines the form of [`VerdictCounts`] that threads share, with these fields.
+/// Defines `EndCounters`, the form of [`VerdictCounts`] that threads share, with these fields.
 macro_rules! end_counters {
     ($($field:ident)+) => {
-        /// Frames by verdict, as other threads read them.
+        /// Numbers of frames by their consumer's verdict, in a form that other threads can read.
         #[derive(Debug, Default)]
         struct EndCounters { $($field: AtomicU64,)+ }
 
         impl EndCounters {
-            /// Stores all counts of frames by verdict.
+            /// Stores all numbers of frames by verdict.
             #[inline]
             fn store(&self, ends: &VerdictCounts) {
                 $(self.$field.store(ends.$field, Ordering::Relaxed);)+
             }
 
-            /// Loads all counts of frames by verdict.
+            /// Loads all numbers of frames by verdict.
             fn load(&self) -> VerdictCounts {
                 VerdictCounts { $($field: self.$field.load(Ordering::Relaxed),)+ }
             }
@@ -111,29 +112,29 @@ macro_rules! end_counters {
 
 end_counters! { captured filtered sampled_out deduplicated cut_off dropped_storage bytes }
 
-/// Counters of frames that a loop or parser has already counted as captured.
+/// Counters of the later outcomes of frames that a loop or parser has already counted as captured.
 #[derive(Debug, Default)]
 struct WriterCounters {
-    /// Captured frames that could not be written.
+    /// Counter of captured frames that could not be written.
     lost: SharedVolume,
-    /// Captured frames that came too late for the merge in time order.
+    /// Counter of captured frames that came too late for the merge in time order.
     late: SharedVolume,
-    /// Captured frames that repeat another queue's frame.
+    /// Counter of captured frames that repeat another queue's frame.
     repeated: SharedVolume,
-    /// Captured frames that were sampled out after the merge in time order.
+    /// Counter of captured frames that were sampled out after the merge in time order.
     sampled_out: SharedVolume,
-    /// Captured frames that were cut off after the merge in time order.
+    /// Counter of captured frames that were cut off after the merge in time order.
     cut_off: SharedVolume,
-    /// Captured frames in finished files.
+    /// Counter of captured frames that are in finished capture files.
     kept: SharedVolume,
 }
 
-/// Counter of frames and their bytes that threads share.
+/// Counter of frames and of their bytes that several threads share.
 #[derive(Debug, Default)]
 struct SharedVolume {
     /// Number of counted frames.
     frames: AtomicU64,
-    /// Bytes of the counted frames.
+    /// Number of bytes of the counted frames.
     bytes: AtomicU64,
 }
 
@@ -144,21 +145,21 @@ impl SharedVolume {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the counted frames and their bytes.
+    /// Returns the number of counted frames and the number of their bytes.
     fn load(&self) -> (u64, u64) {
         let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
         (load(&self.frames), load(&self.bytes))
     }
 }
 
-/// Frames that a receive loop has received so far.
+/// Numbers of frames that a receive loop has received so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceivedCounts {
-    /// Received frames, including those that were dropped or completed in error.
+    /// Number of received frames, including those that were dropped or completed in error.
     pub frames: u64,
-    /// Frames dropped because a parser's channel was full.
+    /// Number of frames dropped because a parser's channel was full.
     pub dropped_pipeline: u64,
-    /// Receives that completed in error.
+    /// Number of receives that completed in error.
     pub errors: u64,
 }
 
@@ -179,7 +180,7 @@ impl QueueCounters {
         c.errors.store(received.errors, Ordering::Relaxed);
     }
 
-    /// Publishes the counts of frames by verdict.
+    /// Publishes the numbers of frames by their consumer's verdict.
     #[inline]
     pub fn publish_ends(&self, ends: &VerdictCounts) {
         self.ended.0.store(ends);

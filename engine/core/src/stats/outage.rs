@@ -15,18 +15,18 @@ use std::{
 /// Maximum number of outages that are stored individually. A port that flaps for days must not fill
 /// the memory.
 const REMEMBERED: usize = 100;
-/// Maximum lag of a frame's stamp behind its time of reception, in nanoseconds. The NIC's clock is
-/// known only as precisely as a busy host can read it.
+/// Maximum time, in nanoseconds, by which a frame's stamp is earlier than its reception. The NIC's
+/// clock is known only as precisely as a busy host can read it.
 const CLOCKS_NS: u64 = 50_000_000;
 
-/// Cause of an outage.
+/// Cause of an outage, in which a capture receives no frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
     /// Loss or complete failure of the RDMA device.
     DeviceLost,
-    /// Port of the device that is down.
+    /// Loss of the link: the device's port is down.
     PortDown,
 }
 
@@ -42,11 +42,11 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Returns the earliest stamp of a frame that came after the start of the outage.
+    /// Returns the earliest time stamp of a frame that came after the start of the outage.
     ///
-    /// Queues continue after an outage of the port, which may be short, and no later file may
-    /// follow to report it. So the inaccuracy of stamps is allowed for. After the loss of a device,
-    /// queues are new.
+    /// After an outage of the port, which may be short, queues continue, and perhaps no later
+    /// capture file reports the outage. So the result allows for the inaccuracy of stamps. After
+    /// the loss of a device, queues are new.
     fn first_after_ns(&self) -> u64 {
         match self.cause {
             Cause::DeviceLost => self.from_ns,
@@ -76,7 +76,7 @@ pub struct Outages {
     count: u64,
     /// Total duration of the outages that are over, in nanoseconds.
     over_ns: u64,
-    /// Last outages, at most [`REMEMBERED`], oldest first.
+    /// Last outages of the run, at most [`REMEMBERED`], oldest first.
     last: VecDeque<Outage>,
 }
 
@@ -104,7 +104,7 @@ impl Outages {
         self.last.iter()
     }
 
-    /// Returns the outages that are not over.
+    /// Returns the outages of the run that are not over.
     pub fn lasting(&self) -> impl Iterator<Item = &Outage> {
         self.last.iter().filter(|it| it.to_ns.is_none())
     }
@@ -185,19 +185,19 @@ impl OutageLog {
         self.lock().end(cause, ns)
     }
 
-    /// Locks the outages of the log.
+    /// Locks the log and returns its outages.
     fn lock(&self) -> MutexGuard<'_, Outages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reporter of outages: each outage is reported once, in the first file whose frames come after its
-/// start.
+/// Reporter of outages: each outage is reported once, in the first capture file whose frames come
+/// after its start.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReporter {
     /// Log of the outages to report.
     log: OutageLog,
-    /// Number of outages that were reported.
+    /// Number of outages that were reported in capture files.
     reported: u64,
 }
 
@@ -210,7 +210,7 @@ impl OutageReporter {
         Self { log, reported }
     }
 
-    /// Returns the earliest stamp of a frame that may have come after the start of the next
+    /// Returns the earliest time stamp of a frame that may have come after the start of the next
     /// unreported outage, or `u64::MAX` if all outages are reported.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
@@ -219,11 +219,11 @@ impl OutageReporter {
         next.map_or(u64::MAX, Outage::first_after_ns)
     }
 
-    /// Returns a text on the unreported outages that may have started before a frame with the stamp
-    /// `ns` came, latest first.
+    /// Returns a text on the unreported outages that may have started before the reception of a
+    /// frame with the stamp `ns`, latest first.
     ///
-    /// The text is empty if there are none. A frame from before an outage may be read after it,
-    /// because it waited on a ring.
+    /// The text is empty if there are no such outages. A frame from before an outage may be read
+    /// after it, because it waited on a ring.
     pub fn unreported(&mut self, ns: u64) -> String {
         let outages = self.log.get();
         let new: Vec<_> = outages.since(self.reported).collect();

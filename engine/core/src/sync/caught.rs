@@ -21,7 +21,7 @@ pub fn caught<T>(work: impl FnOnce() -> T + UnwindSafe) -> Option<T> {
     outcome.ok()
 }
 
-/// Returns `true` if a panic of this thread is an error that the caller of [`caught`] reports.
+/// Returns `true` if this thread runs inside [`caught`], whose caller reports a panic as an error.
 #[must_use]
 pub fn is_caught() -> bool {
     DEPTH.get() > 0

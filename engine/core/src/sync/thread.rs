@@ -29,13 +29,13 @@ pub fn spawn<T: Send + 'static>(
 pub struct BoundedThread<T> {
     /// Join handle of the thread whose work the end of a run waits for.
     thread: JoinHandle<T>,
-    /// Stop flag, on which the thread skips its remaining work.
+    /// Stop flag of the thread: once it is set, the thread skips its remaining work.
     hurry: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> BoundedThread<T> {
-    /// Starts the thread with `run`, which should stop and skip its remaining work once the flag is
-    /// set.
+    /// Starts a thread that runs `run`, which should skip its remaining work once the flag passed
+    /// to it is set.
     ///
     /// # Errors
     /// The system cannot create another thread.

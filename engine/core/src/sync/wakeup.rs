@@ -48,7 +48,8 @@ impl Wakeup {
         (self.0.as_ref()).is_some_and(|fd| io::read(fd, &mut count).is_ok())
     }
 
-    /// Waits until `fd` is readable or the thread is woken. Returns `false` on a timeout or a signal.
+    /// Waits until `fd` is readable or the capture's owner is woken. Returns `false` on a timeout
+    /// or a signal.
     pub fn wait_readable(&self, fd: BorrowedFd<'_>, timeout: Duration) -> bool {
         let poll = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         match &self.0 {
@@ -94,7 +95,7 @@ fn wait_for(fds: &mut [PollFd<'_>], timeout: Duration) -> bool {
 pub struct Alarm {
     /// `true` after the capture's alarm was raised.
     raised: AtomicBool,
-    /// Wake-up of the capture's owner.
+    /// Wake-up of the capture's owner when the alarm is raised.
     owner: Wakeup,
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 /// Smallest change of the system clock that counts as a step, in nanoseconds. A leap second is
 /// smaller, and so is the delay between two readings on a busy machine.
 const LEAST_STEP_NS: i128 = 2_000_000_000;
-/// Time between two clock readings below which they are used without a further attempt.
+/// Maximum time for a reading of both clocks that needs no further attempt.
 const CLOSE: Duration = Duration::from_millis(10);
 /// Maximum number of attempts to read the system clock and the boot time close together.
 const ATTEMPTS: usize = 8;

@@ -19,11 +19,11 @@ use zeroize::Zeroizing;
 
 /// Range of IP addresses with a special meaning for the anonymization.
 struct AddressRange {
-    /// First address of the range, aligned to the highest bit.
+    /// First IP address of the range, aligned to the highest bit of the number.
     first: u128,
-    /// Prefix length of the address range in bits.
+    /// Prefix length of the IP address range in bits.
     len: u32,
-    /// Set if the anonymization does not replace the addresses in the range at all.
+    /// `true` if the anonymization does not replace the addresses in the range at all.
     kept: bool,
 }
 
@@ -39,12 +39,13 @@ const fn kept(first: u128, len: u32) -> AddressRange {
     AddressRange { first, len, kept }
 }
 
-/// Returns an IPv4 address, aligned to the highest bit.
+/// Returns an IPv4 address as a number, aligned to the highest bit.
 const fn v4(a: u8, b: u8, c: u8, d: u8) -> u128 {
     (Ipv4Addr::new(a, b, c, d).to_bits() as u128) << 96
 }
 
-/// Special ranges of IPv4 addresses. A range inside another one follows it in the list.
+/// Special ranges of IPv4 addresses, which the anonymization keeps apart. A range inside another
+/// one follows it in the list.
 const V4: [AddressRange; 6] = [
     // Unspecified.
     kept(v4(0, 0, 0, 0), 32),
@@ -60,7 +61,8 @@ const V4: [AddressRange; 6] = [
     kept(v4(255, 255, 255, 255), 32),
 ];
 
-/// Special ranges of IPv6 addresses. A range inside another one follows it in the list.
+/// Special ranges of IPv6 addresses, which the anonymization keeps apart. A range inside another
+/// one follows it in the list.
 const V6: [AddressRange; 7] = [
     // Unspecified, loopback: RFC 4291.
     kept(Ipv6Addr::UNSPECIFIED.to_bits(), 128),
@@ -103,16 +105,16 @@ fn free_bits(address: u128, ranges: &[AddressRange]) -> u128 {
     free
 }
 
-/// Address cipher Crypto-PAn as published, without special ranges.
+/// Cipher of IP addresses, Crypto-PAn, as published: without special ranges.
 struct CryptoPan {
-    /// Block cipher of Crypto-PAn.
+    /// Block cipher (AES-128) of Crypto-PAn.
     aes: Aes128Enc,
     /// Secret padding of the Crypto-PAn cipher input.
     pad: Zeroizing<u128>,
 }
 
 impl CryptoPan {
-    /// Derives block cipher and padding of Crypto-PAn from the secret key.
+    /// Derives the block cipher and the padding of Crypto-PAn from the secret key.
     fn new(key: &SecretKey) -> Self {
         let (cipher, pad) = key.halves();
         let aes = Aes128Enc::new(cipher.into());
@@ -206,8 +208,8 @@ mod tests {
         Ipv6Addr::from_bits(address.to_bits() ^ pan.flips::<128>(address.to_bits()))
     }
 
-    /// Vectors from `sample_trace_raw.dat` and `sample_trace_sanitized.dat` of the authors'
-    /// distribution.
+    /// The address cipher maps the addresses of `sample_trace_raw.dat` to those of
+    /// `sample_trace_sanitized.dat`, from the authors' distribution.
     #[test]
     fn the_published_vectors_hold() {
         let pan = CryptoPan::new(&SecretKey::new(&SAMPLE));
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(replaced.collect::<HashSet<_>>().len(), all.len());
     }
 
-    /// Generates pairs of addresses with a common prefix; the first may share a prefix with a
+    /// Generates pairs of IP addresses with a common prefix; the first may share a prefix with a
     /// range.
     fn pairs(ranges: &'static [AddressRange]) -> impl Strategy<Value = (u128, u128)> {
         let near = (any::<u128>(), 0..=ranges.len(), 0..=128u32).prop_map(|(any, range, len)| {

@@ -33,7 +33,7 @@ impl Sum {
         self.folded() == 0xffff
     }
 
-    /// Returns the total of two ones' complement sums.
+    /// Returns the sum of two ones' complement sums.
     pub(super) fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }
@@ -60,9 +60,9 @@ fn is_same(one: u16, other: u16) -> bool {
 /// Checksum sums of a pseudo-header with the original and with the replaced addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PseudoHeader {
-    /// Sum of the pseudo-header with the original addresses.
+    /// Ones' complement sum of the pseudo-header with the original addresses.
     pub(super) before: Sum,
-    /// Sum of the pseudo-header with the replaced addresses.
+    /// Ones' complement sum of the pseudo-header with the replaced addresses.
     pub(super) after: Sum,
 }
 
@@ -71,20 +71,21 @@ pub(super) struct PseudoHeader {
 pub(super) struct Checksum {
     /// Offset of the checksum field in the frame.
     pub(super) field: usize,
-    /// Start in the frame of the bytes that the checksum covers.
+    /// Offset in the frame of the first byte that the checksum covers.
     pub(super) start: usize,
-    /// End in the frame of the bytes that the checksum covers.
+    /// End (exclusive) in the frame of the bytes that the checksum covers.
     pub(super) end: usize,
-    /// Set if all bytes that the checksum covers are in the frame.
+    /// `true` if all bytes that the checksum covers are in the frame.
     pub(super) whole: bool,
     /// Sums of the pseudo-header, if the checksum covers one.
     pub(super) pseudo: Option<PseudoHeader>,
-    /// Set if the checksum value 0 means that the checksum is absent (UDP).
+    /// `true` if the checksum value 0 means that the checksum is absent (UDP).
     pub(super) optional: bool,
 }
 
 impl Checksum {
     /// Updates the checksum in the frame `new`, in which all covered bytes have been replaced.
+    /// `old` is the original frame.
     pub(super) fn update(&self, old: &[u8], new: &mut [u8]) {
         let field = self.field..self.field + 2;
         let (Some([a, b]), Some(_)) = (old.get(field.clone()), new.get(field.clone())) else {
@@ -121,8 +122,8 @@ impl Checksum {
     }
 }
 
-/// Returns a checksum that differs from the correct one, for frames whose checksum was wrong
-/// before.
+/// Returns a checksum that differs from the correct one, `right`, for frames whose checksum was
+/// wrong before the anonymization.
 fn wrong_checksum(right: u16) -> u16 {
     match right ^ 1 {
         0 => 3,
@@ -135,8 +136,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the updated checksum. The first 4 bytes are the pseudo-header; the checksum field is
-    /// at 6..8 of the bytes after it.
+    /// Returns the checksum that the anonymization writes. The first 4 bytes are the pseudo-header;
+    /// the checksum field is at 6..8 of the bytes after it.
     fn updated(old: &[u8], new: &[u8], whole: bool, optional: bool) -> u16 {
         let pseudo = PseudoHeader {
             before: Sum::of_bytes(&old[..4]),
@@ -155,7 +156,7 @@ mod tests {
         u16::from_be_bytes([out[10], out[11]])
     }
 
-    /// Returns the correct checksum, computed independently.
+    /// Returns the correct checksum of `bytes`, computed independently.
     fn right(bytes: &[u8]) -> u16 {
         let mut bytes = bytes.to_vec();
         bytes[10..12].fill(0);

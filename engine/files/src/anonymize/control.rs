@@ -1,5 +1,5 @@
-//! Walk over messages that contain addresses: ARP, ICMP, and ICMPv6 with neighbour discovery and
-//! multicast listener reports.
+//! Anonymizer's walk over messages that contain addresses: ARP, ICMP, and ICMPv6 with neighbour
+//! discovery and multicast listener reports.
 //!
 //! Of an unknown message type, only the first four bytes are kept: type, code and checksum.
 
@@ -44,7 +44,7 @@ mod icmpv6 {
 }
 
 impl Walk<'_> {
-    /// Anonymizes an ARP packet.
+    /// Anonymizes the ARP packet at offset `at` of the frame.
     pub(super) fn arp(&mut self, at: usize) -> NextHeader {
         let arp = Arp::new(self.bytes_from(at)).ok()?;
         // Recognised are Ethernet or IEEE 802 with IPv4 and matching address lengths.
@@ -59,7 +59,8 @@ impl Walk<'_> {
         self.onward(at + arp.header_len(), Next::Payload)
     }
 
-    /// Limits the part of an ICMP message's body that is kept, if the slice has a limit.
+    /// Limits the number of bytes that are kept of the body of an ICMP message, if the slice (the
+    /// part of a frame to keep) has a limit.
     fn limit_body(&mut self, at: usize) {
         let body = match self.slice {
             Slice::Whole => return,
@@ -76,7 +77,7 @@ impl Walk<'_> {
         self.onward(at, Next::Ethertype(ethertype))
     }
 
-    /// Anonymizes an ICMP message.
+    /// Anonymizes the ICMP message at offset `at` of the frame.
     pub(super) fn icmp(&mut self, at: usize) -> NextHeader {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
@@ -112,7 +113,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Anonymizes an ICMPv6 message.
+    /// Anonymizes the ICMPv6 message at offset `at` of the frame.
     pub(super) fn icmpv6(&mut self, at: usize) -> NextHeader {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
@@ -149,7 +150,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Replaces `count` IPv6 addresses from offset `at`, as far as they are present.
+    /// Replaces `count` IPv6 addresses from offset `at` of the frame on, as far as they are in the
+    /// frame.
     fn addresses(&mut self, at: usize, count: u16) -> Option<()> {
         self.keep_all(at)?;
         for i in 0..usize::from(count) {
@@ -159,14 +161,15 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Anonymizes a message of neighbour discovery: `addresses` IPv6 addresses, then options.
+    /// Anonymizes a message of neighbour discovery (ICMPv6): `addresses` IPv6 addresses, then
+    /// options.
     fn neighbours(&mut self, at: usize, addresses: u16) -> NextHeader {
         self.addresses(at, addresses)?;
         let redirected = self.neighbour_options(at + usize::from(addresses) * 16)?;
         self.quoted(redirected, ethertype::IPV6)
     }
 
-    /// Anonymizes the records of a multicast listener report: RFC 3810 section 5.2.
+    /// Anonymizes the records of a multicast listener report (ICMPv6): RFC 3810 section 5.2.
     fn listener_records(&mut self, mut at: usize) -> NextHeader {
         self.keep_all(at)?;
         // A record has type, length of auxiliary data in words, number of sources; then the group

@@ -15,7 +15,7 @@ use aes::{
 };
 use zeroize::Zeroizing;
 
-/// Label whose encryption is the key for MAC addresses.
+/// Label whose encryption with the anonymization key is the key for MAC addresses.
 const LABEL: [u8; 16] = *b"wqcap: MAC addr.";
 /// Number of bits in each half of a MAC address's 46 replaced bits.
 const HALF: u32 = 23;
@@ -47,7 +47,7 @@ impl MacCipher {
         Self(Aes128Enc::new((&*own).into()))
     }
 
-    /// Returns the address that replaces a MAC address in anonymized frames. If the IP group of a
+    /// Returns the MAC address that replaces `mac` in anonymized frames. If the IP group of a
     /// multicast frame is known, use [`group_of`] instead, which is exact.
     pub(super) fn replaced(&self, mac: [u8; 6], addresses: &AddressCipher) -> [u8; 6] {
         match mac {
@@ -99,8 +99,8 @@ impl MacCipher {
         mac
     }
 
-    /// Round function of the Feistel network: the first 23 bits of an AES block of round, preserved
-    /// bits and half.
+    /// Round function of the Feistel network: returns the first 23 bits of the AES encryption of
+    /// round, preserved bits and half.
     fn function(&self, round: u8, sort: u8, half: u64) -> u64 {
         let mut block = Block::<Aes128Enc>::default();
         (block[0], block[1]) = (round, sort);
@@ -111,18 +111,19 @@ impl MacCipher {
     }
 }
 
-/// Returns `true` for MAC addresses that are not replaced: all zeros, which ARP uses for an unknown
-/// address, broadcast, and group addresses defined by a standard.
+/// Returns `true` for MAC addresses that the anonymization does not replace: all zeros, which ARP
+/// uses for an unknown address, broadcast, and group addresses defined by a standard.
 fn is_kept(mac: [u8; 6]) -> bool {
     mac == [0; 6] || mac == [0xff; 6] || PROTOCOLS.iter().any(|it| mac.starts_with(it))
 }
 
-/// Returns `true` for the group MAC address of an IP multicast group.
+/// Returns `true` for a MAC address that stands for an IP multicast group.
 fn is_of_ip_group(mac: [u8; 6]) -> bool {
     mac.starts_with(&IPV4_GROUPS) || mac.starts_with(&IPV6_GROUPS)
 }
 
-/// Returns the MAC address of IP multicast group `is` if `mac` is that of IP multicast group `was`.
+/// Returns the MAC address of the IP multicast group `is` if `mac` is that of the IP multicast
+/// group `was`.
 pub(super) fn group_of(mac: [u8; 6], was: &[u8], is: &[u8]) -> Option<[u8; 6]> {
     let mac_of = |group: &[u8]| match *group {
         [a, b, c, d] if a >> 4 == 0xe => Some([0x01, 0x00, 0x5e, b & 0x7f, c, d]),

@@ -36,7 +36,7 @@ use serde::Serialize;
 use walk::Walk;
 use wqcap_frame::Slice;
 
-/// Parameters of an anonymization: key and slice.
+/// Parameters of an anonymization: secret key, and part of each frame to keep.
 #[derive(Clone, Debug)]
 pub struct AnonymizeParams {
     /// Secret key of the anonymization. With equal keys, an address always has the same
@@ -53,7 +53,7 @@ pub struct AnonymizeParams {
 pub struct AnonymizeCounts {
     /// Number of frames from which the anonymizer removed bytes.
     pub frames_cut: u64,
-    /// Number of bytes that the anonymizer removed.
+    /// Number of bytes that the anonymizer removed from frames.
     pub bytes_cut: u64,
     /// Number of header options that the anonymizer overwrote because they may contain addresses.
     pub options_overwritten: u64,
@@ -92,18 +92,18 @@ struct Ciphers {
 pub struct Anonymizer {
     /// Ciphers that replace addresses, made from the secret key.
     ciphers: Ciphers,
-    /// Part of a frame that the anonymizer keeps.
+    /// Part of each frame that the anonymizer keeps.
     slice: Slice,
     /// Buffer of the anonymized frame.
     frame: Vec<u8>,
     /// Checksums to update in the current frame, outermost first.
     checksums: Vec<Checksum>,
-    /// Counts of the anonymizer's changes so far.
+    /// Counts of the anonymizer's changes to all frames so far.
     done: AnonymizeCounts,
 }
 
 impl Anonymizer {
-    /// Creates an anonymizer with a secret key and a slice.
+    /// Creates an anonymizer with a secret key and the part of each frame to keep.
     #[must_use]
     pub fn new(query: &AnonymizeParams) -> Self {
         let ciphers = Ciphers {
@@ -147,7 +147,7 @@ impl Anonymizer {
         &self.frame
     }
 
-    /// Returns the counts of the anonymizer's changes so far.
+    /// Returns the counts of the anonymizer's changes to all frames so far.
     #[must_use]
     pub fn done(&self) -> AnonymizeCounts {
         self.done

@@ -1,4 +1,4 @@
-//! Walk over IPv4 and IPv6 headers, IPv6 extension headers, and the headers above IP.
+//! Anonymizer's walk over IPv4 and IPv6 headers, IPv6 extension headers, and the headers above IP.
 
 use super::{
     checksum::{Checksum, PseudoHeader, Sum},
@@ -21,7 +21,7 @@ enum Routing {
 }
 
 impl Walk<'_> {
-    /// Anonymizes an IPv4 header.
+    /// Anonymizes the IPv4 header at offset `at` of the frame.
     pub(super) fn ipv4(&mut self, at: usize) -> NextHeader {
         let ip = Ipv4::new(self.bytes_from(at)).ok()?;
         let (start, end, fault) = ip.extent().ok()?;
@@ -61,7 +61,7 @@ impl Walk<'_> {
         self.onward(at + start, next)
     }
 
-    /// Anonymizes an IPv6 header.
+    /// Anonymizes the IPv6 header at offset `at` of the frame.
     pub(super) fn ipv6(&mut self, at: usize) -> NextHeader {
         let ip = Ipv6::new(self.bytes_from(at)).ok()?;
         let (end, fault) = ip.extent();
@@ -85,7 +85,8 @@ impl Walk<'_> {
         self.onward(at + Ipv6::LEN, Next::AboveIpv6(ip.next_header()))
     }
 
-    /// Anonymizes the header after IP, which may be an IPv6 extension header.
+    /// Anonymizes the header after IP at offset `at`, which is of protocol `number`, and may be an
+    /// IPv6 extension header.
     pub(super) fn above_ip(&mut self, at: usize, number: u8) -> NextHeader {
         let is_v6 = self.packet.is_v6;
         match number {
@@ -116,8 +117,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Marks an IPv6 extension header that ends at `to` as recognised, and continues with protocol
-    /// `number`.
+    /// Marks a header between IP and transport that ends at offset `to` as recognised, and
+    /// continues with protocol `number`.
     fn next_above_ip(&mut self, to: usize, number: u8) -> NextHeader {
         self.keep_all(to)?;
         self.behind_l3 = Some(to);
@@ -129,7 +130,7 @@ impl Walk<'_> {
         Some((to, next))
     }
 
-    /// Anonymizes an authentication header (AH).
+    /// Anonymizes the authentication header (AH) at offset `at` of the frame.
     fn authentication(&mut self, at: usize) -> NextHeader {
         let ah = Ah::new(self.bytes_from(at)).ok()?;
         let end = at + ah.header_len();
@@ -138,7 +139,7 @@ impl Walk<'_> {
         self.next_above_ip(end, ah.next_header())
     }
 
-    /// Anonymizes an IPv6 hop-by-hop or destination options header.
+    /// Anonymizes the IPv6 hop-by-hop or destination options header at offset `at` of the frame.
     fn extension(&mut self, at: usize) -> NextHeader {
         let extension = ExtensionHeader::new(self.bytes_from(at)).ok()?;
         let end = at + extension.header_len();
@@ -150,7 +151,7 @@ impl Walk<'_> {
         self.next_above_ip(end, extension.next_header())
     }
 
-    /// Anonymizes an IPv6 routing header.
+    /// Anonymizes the IPv6 routing header at offset `at` of the frame.
     fn routing(&mut self, at: usize) -> NextHeader {
         const HEADER: usize = 8;
         const ADDRESS: usize = 16;
@@ -182,7 +183,7 @@ impl Walk<'_> {
         self.next_above_ip(end, extension.next_header())
     }
 
-    /// Anonymizes an IPv6 fragment header.
+    /// Anonymizes the IPv6 fragment header at offset `at` of the frame.
     fn fragment(&mut self, at: usize) -> NextHeader {
         let fragment = Ipv6Fragment::new(self.bytes_from(at)).ok()?;
         let end = at + Ipv6Fragment::LEN;
@@ -191,9 +192,9 @@ impl Walk<'_> {
         onward.filter(|_| fragment.offset() == 0)
     }
 
-    /// Adds a checksum to update, over the bytes from `start` to the end of the packet. `field` is
-    /// its offset from `start`, `pseudo` the protocol number in the pseudo-header, and `optional`
-    /// is set if 0 means no checksum.
+    /// Adds a checksum to those that are updated after the walk, over the bytes from `start` to the
+    /// end of the packet. `field` is its offset from `start`, `pseudo` is the protocol number in
+    /// the pseudo-header, and `optional` is `true` if 0 means no checksum.
     pub(super) fn checksum(
         &mut self,
         start: usize,
@@ -228,7 +229,7 @@ impl Walk<'_> {
         });
     }
 
-    /// Anonymizes a TCP header.
+    /// Anonymizes the TCP header at offset `at` of the frame.
     fn tcp(&mut self, at: usize) -> NextHeader {
         self.checksum(at, 16, Some(protocol::TCP), false);
         self.keep_available(at + Tcp::LEN);
@@ -238,7 +239,7 @@ impl Walk<'_> {
         self.payload(at + len)
     }
 
-    /// Anonymizes a UDP header.
+    /// Anonymizes the UDP header at offset `at` of the frame.
     fn udp(&mut self, at: usize) -> NextHeader {
         self.keep_available(at + Udp::LEN);
         let udp = Udp::new(self.bytes_from(at)).ok()?;
@@ -257,7 +258,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Anonymizes a GRE header.
+    /// Anonymizes the GRE header at offset `at` of the frame.
     fn gre(&mut self, at: usize) -> NextHeader {
         let gre = Gre::new(self.bytes_from(at)).ok()?;
         if gre.flags() & 0x8000 != 0 {

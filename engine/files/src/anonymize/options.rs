@@ -1,6 +1,6 @@
-//! Options of IP, TCP and neighbour discovery. Options that are known to contain no address are
-//! kept. All others are overwritten with padding options of the same length, so that later bytes
-//! keep their offsets.
+//! Anonymization of the options of IP, TCP and neighbour discovery. Options that are known to
+//! contain no address are kept. All others are overwritten with padding options of the same length,
+//! so that later bytes keep their offsets.
 
 use super::walk::Walk;
 
@@ -18,8 +18,8 @@ mod ipv4 {
 mod tcp {
     pub(super) const END: u8 = 0;
     pub(super) const NO_OPERATION: u8 = 1;
-    /// Kind and length of TCP options that are kept: maximum segment size, window scale, SACK
-    /// permitted, SACK, timestamps.
+    /// Kind and length of the TCP options that the anonymization keeps: maximum segment size,
+    /// window scale, SACK permitted, SACK, timestamps.
     pub(super) const KNOWN: [(u8, usize); 8] = [
         (2, 4),
         (3, 3),
@@ -36,8 +36,8 @@ mod tcp {
 mod ipv6 {
     pub(super) const PAD_1: u8 = 0;
     pub(super) const PAD_N: u8 = 1;
-    /// Type and data length of IPv6 options that are kept: tunnel encapsulation limit (RFC 2473),
-    /// router alert (RFC 2711), jumbo payload (RFC 2675).
+    /// Type and data length of the IPv6 options that the anonymization keeps: tunnel encapsulation
+    /// limit (RFC 2473), router alert (RFC 2711), jumbo payload (RFC 2675).
     pub(super) const KNOWN: [(u8, usize); 3] = [(4, 1), (5, 2), (0xc2, 4)];
     /// Type of the IPv6 option home address: RFC 6275 section 6.3.
     pub(super) const HOME_ADDRESS: u8 = 0xc9;
@@ -92,8 +92,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Anonymizes IPv4 options. Returns the last address of a source route that is not yet
-    /// complete.
+    /// Anonymizes the IPv4 options from offset `at` to `end`. Returns the last address of a source
+    /// route that is not yet complete.
     pub(super) fn ipv4_options(&mut self, at: usize, end: usize) -> Option<[u8; 4]> {
         let mut destination = None;
         self.options(at, end, [ipv4::END, ipv4::NO_OPERATION], |kind, option| {
@@ -108,14 +108,15 @@ impl Walk<'_> {
         destination
     }
 
-    /// Anonymizes TCP options.
+    /// Anonymizes the TCP options from offset `at` to `end` of the frame.
     pub(super) fn tcp_options(&mut self, at: usize, end: usize) {
         self.options(at, end, [tcp::END, tcp::NO_OPERATION], |kind, option| {
             tcp::KNOWN.contains(&(kind, option.len()))
         });
     }
 
-    /// Anonymizes the options of an IPv6 extension header. Returns the home address, if present.
+    /// Anonymizes the options of an IPv6 extension header, from offset `at` to `end`. Returns the
+    /// home address, if present.
     pub(super) fn ipv6_options(&mut self, mut at: usize, end: usize) -> Option<[u8; 16]> {
         let mut home = None;
         while let Some([kind]) = self.bytes(at).filter(|_| at < end) {
@@ -142,8 +143,8 @@ impl Walk<'_> {
         home
     }
 
-    /// Anonymizes the options of neighbour discovery, up to the last complete one. Returns the
-    /// offset of a redirected packet, if present.
+    /// Anonymizes the options of neighbour discovery from offset `at` on, up to the last complete
+    /// one. Returns the offset of a redirected packet, if present.
     pub(super) fn neighbour_options(&mut self, mut at: usize) -> Option<usize> {
         while let Some([kind, words]) = self.bytes(at) {
             let end = at + usize::from(words) * 8;

@@ -1,5 +1,5 @@
-//! Walk over the headers of a frame, and the headers around IP: Ethernet, VLAN, MPLS, PPPoE,
-//! tunnels.
+//! Anonymizer's walk over the headers of a frame, and the headers around IP: Ethernet, VLAN, MPLS,
+//! PPPoE, tunnels.
 //!
 //! A header is kept as a whole or not at all, except for the start of transport headers, which
 //! contains no address. The walk ends after the last recognised header. A port or a label may
@@ -27,11 +27,11 @@ const PDU_SESSION_CONTAINER: u8 = 0x85;
 /// Properties of the current IP packet that its payload's headers need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IpPacket {
-    /// Set if the current IP packet is IPv6.
+    /// `true` if the current IP packet is IPv6.
     pub(super) is_v6: bool,
-    /// Set if the whole payload of the IP packet is in the frame.
+    /// `true` if the whole payload of the IP packet is in the frame.
     pub(super) is_whole: bool,
-    /// End of the IP packet or of its payload, by the length fields.
+    /// End in the frame of the IP packet or of its payload, by its length fields.
     pub(super) declared_end: usize,
     /// Checksum sums of the source address in the pseudo-header, before and after replacement.
     pub(super) src: (Sum, Sum),
@@ -43,31 +43,32 @@ pub(super) struct IpPacket {
 pub(super) struct Walk<'f> {
     /// Ciphers that replace IP and MAC addresses.
     pub(super) ciphers: &'f Ciphers,
-    /// Part of the frame that the anonymizer keeps.
+    /// Part of the frame that the anonymizer keeps, given as the last layer or a number of payload
+    /// bytes.
     pub(super) slice: Slice,
-    /// Original frame of the anonymizer's walk.
+    /// Original frame, which the anonymizer's walk parses.
     pub(super) old: &'f [u8],
     /// Anonymized frame, with the length of the original frame.
     pub(super) new: &'f mut [u8],
-    /// Checksums in the frame to update, outermost first.
+    /// Checksums in the frame that are updated after the walk, outermost first.
     pub(super) checksums: &'f mut Vec<Checksum>,
-    /// Set if the whole frame was captured.
+    /// `true` if the whole frame was captured, not only its beginning.
     pub(super) is_whole: bool,
-    /// End in the frame of the current packet.
+    /// Offset in the frame of the end of the current packet.
     pub(super) end: usize,
-    /// End of the frame's part that the anonymizer recognises.
+    /// Offset in the frame of the end of the part that the anonymizer recognises.
     kept_end: usize,
-    /// End in the frame of the innermost IP header.
+    /// Offset in the frame of the end of the innermost IP header.
     pub(super) behind_l3: Option<usize>,
     /// Offset in the frame after which the anonymizer keeps no byte, even if recognised.
     pub(super) limit: usize,
-    /// Properties of the current IP packet.
+    /// Properties of the current IP packet in the walk over headers.
     pub(super) packet: IpPacket,
-    /// Offset in the frame of the last Ethernet header.
+    /// Offset in the frame of the Ethernet header that precedes the current header.
     ethernet: Option<usize>,
     /// Number of header options of the frame that were overwritten.
     pub(super) options_overwritten: u64,
-    /// Set if payload bytes of the frame are kept.
+    /// `true` if payload bytes of the frame are kept unchanged.
     pub(super) has_payload: bool,
 }
 
@@ -100,7 +101,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Walks over all headers of the frame and anonymizes them. Returns the offset at which the
-    /// frame is cut.
+    /// anonymized frame is cut.
     pub(super) fn run(&mut self) -> usize {
         let mut onward = Some((0, Next::Ethernet));
         for _ in 0..MAX_HEADERS {
@@ -113,7 +114,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Anonymizes the header of type `next` at offset `at`.
+    /// Anonymizes the header of type `next` at offset `at` of the frame.
     fn header(&mut self, at: usize, next: Next) -> NextHeader {
         match next {
             Next::Ethernet => self.ethernet(at),
@@ -138,7 +139,8 @@ impl<'f> Walk<'f> {
         self.old.get(at..self.end).unwrap_or_default()
     }
 
-    /// Returns the `N` original bytes at offset `at`; `None` if the packet ends before.
+    /// Returns the `N` original bytes at offset `at` of the frame; `None` if the packet ends before
+    /// their end.
     pub(super) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.bytes_from(at).first_chunk().copied()
     }
@@ -160,7 +162,7 @@ impl<'f> Walk<'f> {
         Some((to, next))
     }
 
-    /// Writes bytes to the anonymized frame.
+    /// Writes `bytes` to offset `at` of the anonymized frame.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         if let Some(to) = self.new.get_mut(at..at + bytes.len()) {
             to.copy_from_slice(bytes);
@@ -217,7 +219,8 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Keeps as many payload bytes as the slice requests unchanged.
+    /// Keeps as many payload bytes from offset `at` on unchanged as the slice (the part of a frame
+    /// to keep) requests.
     pub(super) fn payload(&mut self, at: usize) -> NextHeader {
         if let Slice::Payload(most) = self.slice {
             let before = self.kept_end;
@@ -227,7 +230,7 @@ impl<'f> Walk<'f> {
         None
     }
 
-    /// Anonymizes an Ethernet header.
+    /// Anonymizes the Ethernet header at offset `at` of the frame.
     fn ethernet(&mut self, at: usize) -> NextHeader {
         let ethernet = Ethernet::new(self.bytes_from(at)).ok()?;
         self.replace_mac(at)?;
@@ -236,7 +239,7 @@ impl<'f> Walk<'f> {
         self.onward(at + Ethernet::LEN, Next::Ethertype(ethernet.ethertype()))
     }
 
-    /// Anonymizes the header that an ethertype announces.
+    /// Anonymizes the header at offset `at` that `ethertype` announces.
     fn by_ethertype(&mut self, at: usize, ethertype: u16) -> NextHeader {
         match ethertype {
             ethertype::IPV4 => self.ipv4(at),
@@ -256,7 +259,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Anonymizes an MPLS label stack entry.
+    /// Anonymizes the MPLS label stack entry at offset `at` of the frame.
     fn mpls(&mut self, at: usize) -> NextHeader {
         let mpls = Mpls::new(self.bytes_from(at)).ok()?;
         let behind = at + Mpls::LEN;
@@ -297,7 +300,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Anonymizes a PPPoE header.
+    /// Anonymizes the PPPoE header at offset `at` of the frame.
     fn pppoe(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let pppoe = Pppoe::new(rest).ok()?;
@@ -309,7 +312,7 @@ impl<'f> Walk<'f> {
         self.onward(at + Pppoe::LEN, pppoe.next())
     }
 
-    /// Anonymizes an ERSPAN header.
+    /// Anonymizes the ERSPAN header at offset `at` of the frame; `kind` is its type.
     fn erspan(&mut self, at: usize, kind: u8) -> NextHeader {
         const WITHOUT_PLATFORM: usize = 12;
         let rest = self.bytes_from(at);
@@ -322,7 +325,7 @@ impl<'f> Walk<'f> {
         self.onward(at + len, next)
     }
 
-    /// Anonymizes a VXLAN header.
+    /// Anonymizes the VXLAN header at offset `at` of the frame.
     fn vxlan(&mut self, at: usize, extended: bool) -> NextHeader {
         let rest = self.bytes_from(at);
         let vxlan = Vxlan::new(rest).ok()?;
@@ -336,7 +339,8 @@ impl<'f> Walk<'f> {
         self.onward(at + Vxlan::LEN, vxlan.next(extended))
     }
 
-    /// Anonymizes a Geneve header; the data of its options are overwritten.
+    /// Anonymizes the Geneve header at offset `at` of the frame; the data of its options are
+    /// overwritten.
     fn geneve(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let geneve = Geneve::new(rest).ok()?;
@@ -361,7 +365,8 @@ impl<'f> Walk<'f> {
         self.onward(end, geneve.next())
     }
 
-    /// Anonymizes a GTP-U header; unknown extension headers are overwritten.
+    /// Anonymizes the GTP-U header at offset `at` of the frame; unknown extension headers are
+    /// overwritten.
     fn gtp(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let gtp = Gtp::new(rest).ok()?;

@@ -54,23 +54,24 @@ pub struct ExtractQuery {
     /// Files to search; `None`: all finished capture files of the folder, and missing indexes are
     /// built.
     pub files: Option<SearchedFiles>,
-    /// Selection of frames by time, filter and flow.
+    /// Selection of frames by time, filter and flow, with the form of the output.
     pub frames: FrameQuery,
 }
 
 /// Files of a capture folder that a query searches. Their indexes are read and never built.
 #[derive(Clone, Debug, Default)]
 pub struct SearchedFiles {
-    /// Paths and lengths in bytes of finished files.
+    /// Paths and lengths in bytes of the finished capture files to search.
     pub finished: Vec<(PathBuf, u64)>,
     /// Paths, without `.part`, and present lengths in bytes of files that a capture still writes.
     pub open: Vec<(PathBuf, u64)>,
 }
 
-/// Selection of frames in capture files, and how they are written.
+/// Selection of frames in capture files, and form of the output.
 #[derive(Clone, Debug)]
 pub struct FrameQuery {
-    /// Time range of the frames to select: start inclusive, end exclusive; nanoseconds since 1970.
+    /// Time range of the frames to select, in nanoseconds since 1970: start inclusive, end
+    /// exclusive.
     pub times: Range<u64>,
     /// Packet filter that selected frames match.
     pub filter: Filter,
@@ -80,9 +81,10 @@ pub struct FrameQuery {
     /// Pairs of a time range, as `times`, and a filter; a selected frame also matches one of the
     /// pairs. Empty: `times` and `filter` suffice.
     pub alternatives: Vec<(Range<u64>, Filter)>,
-    /// Terms that every selected frame meets, for the indexes. `None`: those of `filter`.
+    /// Necessary conditions that every selected frame meets, which the indexes test. `None`: the
+    /// conditions that follow from `filter`.
     pub terms: Option<FlowTerms>,
-    /// Limits of the extraction's output.
+    /// Limits on the number of frames and bytes of the extraction's output.
     pub limits: OutputLimits,
     /// Anonymization of the frames found and of the files' metadata. `None`: frames are copied
     /// unchanged.
@@ -113,11 +115,11 @@ impl FrameQuery {
 pub struct FramesWritten {
     /// Path of the extraction's output; `-` is standard output.
     pub out: String,
-    /// Format of the output file: `pcap` or `pcapng`.
+    /// Format of the extraction's output: `pcap` or `pcapng`.
     pub format: &'static str,
     /// Number of frames that the query found.
     pub frames: u64,
-    /// Length of the output file in bytes.
+    /// Length of the extraction's output in bytes.
     pub bytes: u64,
     /// Timestamp of the first frame found, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
@@ -127,7 +129,7 @@ pub struct FramesWritten {
     pub anonymized: Option<AnonymizeCounts>,
     /// Notes on the extraction for the user.
     pub notes: Vec<String>,
-    /// Losses due to torn or damaged capture files, a line each.
+    /// Losses of frames due to torn or damaged capture files, one line each.
     pub losses: Vec<String>,
 }
 
@@ -138,10 +140,10 @@ pub struct Extracted {
     /// Counts of the frames found, and the output that was written.
     #[serde(flatten)]
     pub written: FramesWritten,
-    /// Number of finished capture files in the folder, and of those that were read.
+    /// Number of finished capture files that were read, and their total number in the folder.
     pub files: ReadCount,
-    /// Bytes of the finished capture files, and bytes that were read to find the frames, each
-    /// counted once.
+    /// Number of bytes that were read of the finished capture files, each counted once, and the
+    /// total length of these files.
     pub file_bytes: ReadCount,
     /// Use of capture file indexes in this extraction.
     pub index: IndexUse,
@@ -152,9 +154,9 @@ pub struct Extracted {
 /// Number of files or bytes read, out of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadCount {
-    /// Number of files or bytes read.
+    /// Number of files or bytes that the extraction read.
     pub read: u64,
-    /// Total number of files or bytes.
+    /// Total number of files or bytes that the extraction could read.
     pub total: u64,
 }
 
@@ -171,7 +173,7 @@ struct FrameSelection<'q> {
 struct LinkFilter {
     link_type: u32,
     filter: Result<Filter, FilterError>,
-    /// Number of frames that were left out because the filter is not defined for them.
+    /// Number of frames that were left out because the filter is not defined for their link type.
     left_out: u64,
 }
 
@@ -246,7 +248,7 @@ impl RecordSelection for FrameSelection<'_> {
         })
     }
 
-    /// Returns a line for each link type with frames that the filter cannot judge.
+    /// Returns a message for each link type with frames that the filter cannot judge.
     fn losses(&self) -> Vec<String> {
         let lost = self.filters.iter().filter_map(|it| {
             let e = it.filter.as_ref().err()?;
@@ -260,7 +262,7 @@ impl RecordSelection for FrameSelection<'_> {
     }
 }
 
-/// Returns the folder of a query: `path`, or the folder of the capture file `path`.
+/// Returns the folder that a query searches: `path`, or the folder of the capture file `path`.
 #[must_use]
 pub fn folder_of(path: &Path) -> &Path {
     let parent = path.parent().filter(|_| path.is_file());
@@ -344,8 +346,8 @@ fn extract_to(
     })
 }
 
-/// Extracts frames from ranges of capture files that may hold matching frames. `notes` are notes on
-/// the files that are known already.
+/// Extracts frames from ranges of capture files that may hold matching frames. `notes` are notes
+/// for the user that are known already.
 ///
 /// # Errors
 /// The files cannot be combined into one, the output cannot be written, or `watch` stopped the
@@ -361,7 +363,8 @@ pub fn extract_ranges(
     write_frames(plan, query, None, watch)
 }
 
-/// Writes the frames of a plan that match the query, to `writer` or to the output of the query.
+/// Writes the frames of a merge plan that match the query, to `writer` or to the output of the
+/// query.
 fn write_frames(
     mut plan: MergePlan,
     query: &FrameQuery,
@@ -410,7 +413,7 @@ fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
     )))
 }
 
-/// Selection of all records of a capture file, anonymized.
+/// Record selection of an anonymization: all records of a capture file, with anonymized bytes.
 struct Anonymous(Anonymizer);
 
 impl RecordSelection for Anonymous {

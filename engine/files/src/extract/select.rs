@@ -1,4 +1,5 @@
-//! Selection of the parts of files that may hold the frames wanted.
+//! Selection of the parts of capture files that may hold the frames that an extraction searches
+//! for.
 
 use super::{
     SearchedFiles,
@@ -17,41 +18,42 @@ use std::{fs, ops::Range, path::Path};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct IndexUse {
-    /// Number of capture files whose index was used.
+    /// Number of capture files whose index was used in the extraction.
     pub files: u64,
     /// Number of capture files whose index was used after it had been missing or stale and was
     /// built.
     pub made: u64,
-    /// Number of bytes read from indexes.
+    /// Number of bytes that the extraction read from indexes.
     pub bytes_read: u64,
-    /// Bytes of the capture files that indexes were built for; each of these files was read once.
+    /// Length in bytes of the capture files that indexes were built for; each of these files was
+    /// read once.
     pub bytes_to_make: u64,
-    /// Set when an index can narrow the packet filter's search.
+    /// `true` if an index can narrow the packet filter's search.
     pub helps_filter: bool,
 }
 
-/// Query of a capture folder: times and flow terms.
+/// Query of a capture folder: times, and conditions on flows.
 pub(super) struct SelectionQuery<'a> {
     pub(super) dir: &'a Path,
     pub(super) indexes: Option<IndexFolder<'a>>,
     /// Key that opens the folder's sealed files.
     pub(super) key: Option<&'a SecretKey>,
-    /// Output of the extraction, which is not an input.
+    /// Path of the extraction's output, which is not an input.
     pub(super) out: Option<&'a Path>,
-    /// Files to search; `None`: all finished files of the folder.
+    /// Capture files to search; `None`: all finished files of the folder.
     pub(super) files: Option<&'a SearchedFiles>,
     pub(super) times: &'a Range<u64>,
     pub(super) terms: FlowTerms,
 }
 
 impl SelectionQuery<'_> {
-    /// Returns `true` if the query asks for frames of all times.
+    /// Returns `true` if the query selects frames of all times.
     fn is_always(&self) -> bool {
         *self.times == (0..u64::MAX)
     }
 }
 
-/// Parts of a folder's capture files that an extraction reads.
+/// Parts of a folder's capture files that an extraction reads, with what was lost.
 #[derive(Debug, Default)]
 pub(super) struct FileSelection {
     pub(super) files: Vec<FileRanges>,
@@ -60,7 +62,7 @@ pub(super) struct FileSelection {
     pub(super) finished_bytes: u64,
     pub(super) index: IndexUse,
     pub(super) notes: Vec<String>,
-    /// Losses of capture files that are not read to their end.
+    /// Losses of frames in capture files that cannot be read to their end, one line each.
     pub(super) losses: Vec<String>,
 }
 
@@ -70,9 +72,9 @@ struct FoundFile {
     len: u64,
     index: Option<IndexSelection>,
     begins: Beginning,
-    /// Set when the file cannot be read, and the loss has been reported.
+    /// `true` if the file cannot be read, and the loss has been reported.
     is_lost: bool,
-    /// Set when the first records of this file and of the next one exclude it. Its index is not
+    /// `true` if the first records of this file and of the next one exclude it. Its index is not
     /// loaded.
     is_excluded: bool,
 }
@@ -128,7 +130,8 @@ pub(super) fn select(
 }
 
 impl FileSelection {
-    /// Lists the finished capture files of a folder in name order. Fails if there are none.
+    /// Lists the finished capture files of a folder in the order of their names. Fails if there are
+    /// none.
     fn list(
         &mut self,
         wanted: &SelectionQuery<'_>,
@@ -167,9 +170,10 @@ impl FileSelection {
         Ok(found)
     }
 
-    /// Returns for each listed file if it may have frames of the times, by the first records. An index
-    /// is much longer than a first record, and a store may have thousands. Without a list, every index
-    /// is loaded, so that losses of all files are reported.
+    /// Returns for each capture file `true` if it may have frames of the query's times, by the
+    /// first records of the files. An index is much longer than a first record, and a store may
+    /// have thousands. If the query has no list of files, every index is loaded, so that losses of
+    /// all files are reported.
     fn within_times(&self, found: &[FoundFile], wanted: &SelectionQuery<'_>) -> Vec<bool> {
         if wanted.files.is_none() || wanted.is_always() {
             return vec![true; found.len()];
@@ -206,8 +210,8 @@ impl FileSelection {
         }
     }
 
-    /// Builds the index of a capture file. `None`: the file is read as a whole, because it has no
-    /// index or cannot be read to its end.
+    /// Builds the index of a capture file. Returns `None` if it cannot be built: the file is then
+    /// read as a whole.
     fn build_index(
         &mut self,
         indexes: IndexFolder<'_>,
@@ -237,7 +241,7 @@ impl FileSelection {
         }
     }
 
-    /// Selects the byte ranges to be read of a capture file.
+    /// Adds the byte ranges of a capture file that an extraction reads to the selection.
     fn take(&mut self, found: &FoundFile) {
         let mut file = found.file.clone();
         if let Some(index) = &found.index
@@ -256,7 +260,8 @@ impl FileSelection {
     }
 }
 
-/// Returns the files of a list, with their lengths. Open files are read up to their present length.
+/// Returns the listed files that a query searches, with their lengths. Open files are read up to
+/// their present length.
 fn searched(
     files: &SearchedFiles,
     wanted: &SelectionQuery<'_>,
@@ -280,8 +285,8 @@ fn searched(
     finished.chain(open).collect()
 }
 
-/// Returns the part before the first record of the first capture file that still exists. It is
-/// enough for an output without frames.
+/// Returns the part before the first record of the first capture file that still exists. That part
+/// is enough for an output without frames.
 fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
     let mut problem = None;
     for FoundFile { file, .. } in files.iter().filter(|it| !it.is_lost) {

@@ -21,21 +21,22 @@ use std::{
     path::Path,
 };
 
-/// Tolerance in nanoseconds by which a capture file's stamps may lie before its first one, and
-/// after the first one of the next file: a clock that follows another one may step back a little.
+/// Tolerance in nanoseconds by which time stamps in a capture file may lie before its first one,
+/// and after the first one of the next file: a clock that follows another one may step back a
+/// little.
 const SLACK_NS: u64 = 1_000_000_000;
-/// Maximum number of bytes in front of the records of a capture file.
+/// Maximum number of bytes that are read in front of the first record of a capture file.
 const MOST_HEAD: u64 = 64 << 10;
-/// First records are read up to the first one that begins this number of bytes after the first, and
-/// at least two: a single timestamp may be wrong. They fit into the window of a reader that peeks, so
-/// that most files are read once.
+/// Number of bytes of a capture file within which its "first records" begin, which are at least
+/// two: a single timestamp may be wrong. They fit into the window of a reader that peeks, so that
+/// most files are read once.
 const FIRST_RECORDS: u64 = 1 << 10;
 
 /// Timestamps of a capture file's first records, and a chain key shared by consecutive files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beginning {
-    /// Earliest and latest timestamp of the first records; `None`: the file has no record, or cannot
-    /// be read up to it.
+    /// Earliest and latest timestamp of the file's first records, in nanoseconds since 1970;
+    /// `None`: the file has no record, or cannot be read up to it.
     first_ns: Option<(u64, u64)>,
     /// Chain key that the files of one queue of one capture share; `None`: the following file is
     /// unknown.
@@ -91,14 +92,15 @@ fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
     Ok(Some(hasher.finish()))
 }
 
-/// Returns the path of a capture file without its digits.
+/// Returns the path of a capture file without its digits, which is equal for files of one capture.
 fn shape(path: &Path) -> Vec<u8> {
     let mut path = path.as_os_str().as_encoded_bytes().to_vec();
     path.retain(|byte| !byte.is_ascii_digit());
     path
 }
 
-/// Returns for each capture file the first and the last time of frames that it may hold.
+/// Returns for each capture file the earliest and the latest time of frames that it may hold, in
+/// nanoseconds since 1970.
 pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
     for it in files {
@@ -127,12 +129,14 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     files.iter().map(reach).collect()
 }
 
-/// Returns `true` if `ns` is in `times`, whose end is exclusive, except that `u64::MAX` is no end.
+/// Returns `true` if the time `ns` is in `times`, whose end is exclusive, except that `u64::MAX` is
+/// no end.
 pub(crate) fn is_in(times: &Range<u64>, ns: u64) -> bool {
     times.start <= ns && (ns < times.end || times.end == u64::MAX)
 }
 
-/// Returns `true` if a capture file with the time span `reach` may hold frames of `times`.
+/// Returns `true` if a capture file with frames of the time span `reach` may hold frames of
+/// `times`.
 pub(crate) fn may_hold(reach: &RangeInclusive<u64>, times: &Range<u64>) -> bool {
     is_in(&(0..times.end), *reach.start()) && *reach.end() >= times.start
 }

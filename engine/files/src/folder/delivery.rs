@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Version of the delivery journal's layout.
+/// Version of the layout of the delivery journal, in which `wqcap ship` records sent files.
 pub const VERSION: u32 = 1;
-/// File name of the delivery journal's totals.
+/// File name of the delivery journal's totals, the sums of deleted files.
 pub const SUMS: &str = "ledger.json";
 /// Suffix of a delivery record's file name, after the complete name of the file to be shipped.
 pub const RECORD: &str = ".json";
@@ -32,18 +32,18 @@ pub const RECORD: &str = ".json";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentKind {
-    /// The file contains flow records.
+    /// Content of a file of flow records.
     Flows,
-    /// The file contains DNS messages.
+    /// Content of a file of DNS messages.
     Dns,
-    /// The file contains DHCP messages.
+    /// Content of a file of DHCP messages.
     Dhcp,
-    /// The file contains captured frames.
+    /// Content of a capture file: captured frames.
     Packets,
 }
 
 impl ContentKind {
-    /// All kinds of file content, in the order of shipping.
+    /// All kinds of file content, in the order in which they are shipped.
     pub const ALL: [Self; 4] = [Self::Flows, Self::Dns, Self::Dhcp, Self::Packets];
 
     /// Returns the name of the folder for this kind of content, in a delivery journal and in an
@@ -72,9 +72,9 @@ pub type FileId = (ContentKind, String);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum DeliveryState {
-    /// No bytes of the file are in the object store.
+    /// State of a file that has no bytes in the object store yet.
     Seen,
-    /// A multipart upload of the file has begun.
+    /// State of a file whose multipart upload has begun.
     Started {
         /// Identifier of the multipart upload in the object store.
         upload: String,
@@ -83,37 +83,39 @@ pub enum DeliveryState {
         /// ETag of each part of the multipart upload that the object store has received.
         parts: Vec<Option<String>>,
     },
-    /// The file's object is complete, according to the object store.
+    /// State of a file whose object is complete, according to the object store.
     Sent {
-        /// ETag or generation of the file's object.
+        /// ETag or generation of the file's object in the object store.
         etag: Option<String>,
     },
-    /// The file's object was checked in the object store and equals what was sent.
+    /// State of a file whose object was checked in the object store and equals what was sent.
     Verified,
-    /// The file's object is listed in the object store and can be found.
+    /// State of a file whose object is listed in the object store and can be found by queries.
     Shipped,
 }
 
-/// Delivery record of a file in the journal.
+/// Delivery record of a file in the journal of `wqcap ship`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryRecord {
-    /// Version of the delivery journal's layout.
+    /// Version of the delivery journal's layout, in which the record is written.
     pub version: u32,
-    /// Kind of the shipped file's content.
+    /// Kind of the shipped file's content, such as packets or flow records.
     pub kind: ContentKind,
     /// Name of the shipped file in its folder.
     pub file: String,
     /// Length and modification time of the shipped file when it was found.
     pub stamp: FileStamp,
-    /// Start time of the shipped file, or time of its last write, in nanoseconds since 1970.
+    /// Start time of the shipped capture file, or time of the file's last write, in nanoseconds
+    /// since 1970.
     pub ns: u64,
-    /// Key of the file's object in the object store.
+    /// Key (path) of the file's object in the object store.
     pub key: String,
-    /// Key of the object with the capture file's table of blocks. Parquet tables have none.
+    /// Key of the object with the capture file's table of blocks (Parquet, for queries). Other
+    /// files have none.
     pub blocks_key: Option<String>,
-    /// Number of frames in the shipped file; 0 for a Parquet table.
+    /// Number of frames in the shipped capture file; 0 for other files.
     pub frames: u64,
-    /// Set when the capture file's content is uploaded; otherwise only its table of blocks is
+    /// `true` if the capture file's content is uploaded; otherwise only its table of blocks is
     /// published.
     pub selected: bool,
     /// Length and modification time of the anonymized copy that is sent instead of the file.
@@ -130,7 +132,8 @@ impl DeliveryRecord {
         (self.kind, self.file.clone())
     }
 
-    /// Returns length and modification time of what is sent: the file, or its anonymized copy.
+    /// Returns length and modification time of the file that is sent: the original, or its
+    /// anonymized copy.
     #[must_use]
     pub fn sent(&self) -> FileStamp {
         self.copy.unwrap_or(self.stamp)
@@ -150,7 +153,7 @@ pub enum DecodeError {
         "the checksum of the file is wrong, so that its content has changed since it was written"
     )]
     Checksum,
-    /// The journal file is not JSON, or lacks values.
+    /// The journal file is not JSON, or lacks values that a record must have.
     #[error("the file is not a record of this journal ({0})")]
     Json(#[from] serde_json::Error),
 }

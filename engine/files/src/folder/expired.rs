@@ -26,12 +26,12 @@ use std::{
 
 /// Name of the folder with the lists of expired files, inside the folder of capture files.
 const FOLDER: &str = ".wqcap-expired";
-/// Extension of the file name of a list of expired files, after its number.
+/// Extension of the name of a list file of expired files, after the list's number.
 const LIST: &str = "jsonl";
-/// Length in bytes of a list of expired files from which on a new list is begun; it holds some
-/// thousand files.
+/// Length in bytes of a list of expired files at which a new list begins; it holds some thousand
+/// files.
 const LONG: u64 = 1 << 20;
-/// Maximum number of bytes that are read of a list of expired files.
+/// Maximum number of bytes that are read from one list of expired files.
 const MOST_LIST: u64 = 2 * LONG;
 
 /// Expired file: a capture file that was deleted before it was shipped.
@@ -45,10 +45,11 @@ pub struct ExpiredFile {
     pub frames: Option<u64>,
 }
 
-/// Position of a reader in the lists of expired files of a capture folder.
+/// Position of a reader in the lists of expired files (deleted before they were shipped) of a
+/// capture folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPosition {
-    /// Number of the list of expired files.
+    /// Number of the list of expired files that is read.
     pub list: u64,
     /// Byte offset of the next line in the list of expired files.
     pub bytes: u64,
@@ -59,7 +60,7 @@ pub struct ListPosition {
 pub struct ExpiredList {
     dir: PathBuf,
     number: u64,
-    /// Last line of the list of expired files.
+    /// Last line of the list of expired files; `None`: the list is empty.
     last: Option<ExpiredFile>,
 }
 
@@ -99,7 +100,7 @@ impl ExpiredList {
     }
 
     /// Writes the line of an expired file and deletes the file. On a full disk the file is deleted
-    /// first, and its line is written then.
+    /// before its line is written.
     ///
     /// # Errors
     /// The file cannot be deleted, with the error of [`fs::remove_file`]; or it is deleted, and its
@@ -153,8 +154,8 @@ impl ExpiredList {
     }
 }
 
-/// Reads the lists of expired files from a position on: each file, and the position after it. A
-/// folder without lists yields nothing.
+/// Reads the lists of expired files (deleted before they were shipped) from a position on: each
+/// file, and the position after it. A folder without lists yields nothing.
 ///
 /// # Errors
 /// A list cannot be read.

@@ -1,4 +1,4 @@
-//! List of the files that a run has finished: in memory while the list is short, then on disk. A
+//! List of the files that a run has finished, in memory while the list is short, then on disk. A
 //! run of a year with one file per second has 31 million files.
 //!
 //! ```text
@@ -24,13 +24,13 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes of file names in memory before they are written to disk.
+/// Bytes of file names in memory at which they are written to disk.
 const RUN: usize = 1 << 20;
-/// Bytes of file names in memory while writes to disk fail; further names are lost.
+/// Maximum bytes of file names in memory while writes to disk fail; further names are lost.
 const MOST_BUFFERED: usize = 32 << 20;
 /// Bytes of one sorted run of file names that are read at once.
 const PIECE: usize = 4096;
-/// Length of a file list at which deleted files are first searched for.
+/// Number of files in a file list at which deleted files are first searched for.
 const MANY: u64 = 1 << 16;
 
 /// Paths of finished capture files below one directory.
@@ -39,17 +39,18 @@ pub struct FileList {
     dir: PathBuf,
     /// File names that are not on disk yet, each terminated by NUL.
     buffer: Vec<u8>,
-    /// Length of the name buffer at which it is written to disk.
+    /// Length in bytes of the name buffer at which it is written to disk.
     full_at: usize,
     /// Sorted runs of file names on disk.
     runs: Vec<NameRun>,
-    /// File that this list writes runs of names to, and its length; `None` before the first run.
+    /// Disk file that the list writes runs of names to, and its length; `None` before the first
+    /// run.
     spool: Option<(Arc<File>, u64)>,
     /// Number of files in the list, including deleted ones.
     len: u64,
-    /// Length of the file list at which deleted files are next removed from it; `None`: never.
+    /// Number of files in the list at which deleted files are next removed from it; `None`: never.
     swept_at: Option<u64>,
-    /// Set when iteration over the list skips files that no longer exist.
+    /// `true` if iteration over the list skips files that no longer exist.
     only_existing: bool,
     /// Number of files missing from the list because names could not be written to disk.
     lost: u64,
@@ -84,7 +85,7 @@ impl FileList {
         }
     }
 
-    /// Adds the file at `path` to the list.
+    /// Adds the finished file at `path` to the list.
     pub fn push(&mut self, path: &Path) {
         self.add(path);
         if self.swept_at.is_some_and(|at| self.len >= at) {
@@ -118,7 +119,7 @@ impl FileList {
         }
     }
 
-    /// Number of files in the list, including deleted ones.
+    /// Returns the number of files in the list, including deleted ones.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
@@ -130,7 +131,8 @@ impl FileList {
         self.len == 0
     }
 
-    /// Number of files missing from the list because names could not be written to disk.
+    /// Returns the number of files missing from the list because names could not be written to
+    /// disk.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
@@ -189,7 +191,7 @@ impl FileList {
         merged
     }
 
-    /// Sorts the buffer of file names and appends it to the file on disk.
+    /// Sorts the buffer of file names and appends it to the disk file of the list.
     fn spill(&mut self) -> io::Result<()> {
         let (file, start) = match self.spool.take() {
             Some(spool) => spool,
@@ -211,7 +213,7 @@ impl FileList {
         Ok(())
     }
 
-    /// Replaces the file list with one of the files that still exist, stored in another file.
+    /// Replaces the file list with one of the files that still exist, stored in another disk file.
     fn sweep(&mut self) {
         let mut left = Self::new(&self.dir);
         for path in self.merged().filter(|path| is_there(path)) {
@@ -250,7 +252,7 @@ fn sorted(buffer: &[u8]) -> Vec<u8> {
     sorted
 }
 
-/// Sorted sequence of file names, read from disk in pieces of [`PIECE`] bytes.
+/// Reader of one sorted sequence of file names, from disk in pieces of [`PIECE`] bytes.
 struct NameSource {
     /// Part of the run of file names that has not been read from disk yet.
     run: Option<NameRun>,

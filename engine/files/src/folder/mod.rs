@@ -27,14 +27,15 @@ use wqcap_pcap::name::natural_order;
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CaptureFolder {
-    /// Finished capture files and their lengths in bytes.
+    /// Paths of finished capture files, with their lengths in bytes.
     pub finished: Vec<(PathBuf, u64)>,
     /// Regular files with other names, which may be captures of other programs, and their lengths in
     /// bytes. Hidden files are left out. Only [`CaptureFolder::search`] lists them.
     pub others: Vec<(PathBuf, u64)>,
-    /// Capture files that are open, or were left open by a crash: all names that end in `.part`.
+    /// Paths of capture files that are open, or were left open by a crash: all names that end in
+    /// `.part`.
     pub unfinished: Vec<PathBuf>,
-    /// Subfolders of the capture folder that cannot be read, with the error.
+    /// Subfolders of the capture folder that cannot be read, with the error of each.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
@@ -74,7 +75,7 @@ impl FileStamp {
         }
     }
 
-    /// Returns the time of the file's last write; 1970 if it is earlier.
+    /// Returns the time of the file's last write as a `SystemTime`; 1970 if it is earlier.
     #[must_use]
     pub fn modified(&self) -> SystemTime {
         let seconds = u64::try_from(self.modified_s).unwrap_or_default();
@@ -83,13 +84,13 @@ impl FileStamp {
     }
 }
 
-/// Entries of a folder and its subfolders.
+/// Paths of the entries of a folder and its subfolders.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct FolderTree {
     /// Paths of all entries of the folder, including subfolders.
     pub paths: Vec<PathBuf>,
-    /// Subfolders of the folder that cannot be read, with the error.
+    /// Subfolders of the folder that cannot be read, with the error of each.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
@@ -193,8 +194,8 @@ impl CaptureFolder {
         Ok(it)
     }
 
-    /// Lists the unfinished files of a folder, and as finished ones the regular files for which
-    /// `is_wanted` returns `true`.
+    /// Lists the files of a folder: as unfinished those that end in `.part`, and as finished the
+    /// other regular files for which `is_wanted` returns `true`.
     fn list_named(
         dir: &Path,
         levels: usize,
@@ -229,8 +230,8 @@ impl CaptureFolder {
         Ok(it)
     }
 
-    /// Returns notes for the user on files and folders that are left out because only finished
-    /// capture files are read.
+    /// Returns notes for the user on files and folders that a listing leaves out because only
+    /// finished capture files are read.
     #[must_use]
     pub fn notes(&self, dir: &Path) -> Vec<String> {
         let n = self.unfinished.len();
@@ -243,23 +244,23 @@ impl CaptureFolder {
         unfinished.into_iter().chain(self.unread_notes()).collect()
     }
 
-    /// Returns a note for each of the first hundred subfolders and files that cannot be read and have no
-    /// capture files, and one for the others.
+    /// Returns a note for each of the first hundred subfolders and files that cannot be read and
+    /// have no capture files, and one note for the rest.
     pub fn unread_notes(&self) -> impl Iterator<Item = String> {
         self.unread_lines(false)
     }
 
-    /// Returns a line for each of the first hundred subfolders that may have capture files and cannot
-    /// be read, and one for the others.
+    /// Returns a message for each of the first hundred subfolders that may have capture files and
+    /// cannot be read, and one for the rest.
     pub fn losses(&self) -> impl Iterator<Item = String> {
         self.unread_lines(true)
     }
 
-    /// Returns lines on subfolders and files that cannot be read. `is_loss` selects those that may
-    /// have capture files: not the folder of fsck, which is root's, and no path that is too long for a
-    /// capture.
+    /// Returns messages on subfolders and files that cannot be read. `is_loss` selects those that
+    /// may have capture files: not the folder of fsck, which is root's, and no path that is too
+    /// long for a capture.
     fn unread_lines(&self, is_loss: bool) -> impl Iterator<Item = String> {
-        /// Maximum number of lines.
+        /// Maximum number of messages on unreadable subfolders and files.
         const MOST: usize = 100;
         let may_have_captures = |path: &Path, e: &io::Error| {
             e.kind() != io::ErrorKind::InvalidFilename && !path.ends_with("lost+found")

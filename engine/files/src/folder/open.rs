@@ -20,16 +20,18 @@ use std::{
     path::Path,
 };
 
-/// Maximum length in bytes of a small JSON file: a delivery record, a read position, a status. A
-/// file name has at most 255 bytes.
+/// Maximum length in bytes of a small JSON file, such as a delivery record or a status. A file name
+/// in it has at most 255 bytes.
 pub const MOST_RECORD: u64 = 64 << 10;
-/// Maximum length in bytes of the table of blocks that a delivery journal keeps for a capture file.
+/// Maximum length in bytes of the table of blocks (Parquet) that a delivery journal keeps for a
+/// capture file.
 pub const MOST_TABLE: u64 = 256 << 20;
 /// Maximum length in bytes of the index of a capture file.
 pub const MOST_INDEX: u64 = 256 << 20;
-/// Maximum length in bytes of a text that the user names: a configuration, a filter, a certificate.
+/// Maximum length in bytes of a text file that the user names: a configuration, a filter, a
+/// certificate.
 pub const MOST_TEXT: u64 = 16 << 20;
-/// Maximum length in bytes of a list that the user names: ranges of frames, a TLS key log.
+/// Maximum length in bytes of a list file that the user names: ranges of frames, a TLS key log.
 pub const MOST_LIST: u64 = 256 << 20;
 
 /// Opens a regular file for reading; a link, pipe or device is an error.
@@ -40,7 +42,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     with(path, OFlags::RDONLY)
 }
 
-/// Opens a regular file for reading and writing.
+/// Opens a regular file for reading and writing; a link, pipe or device is an error.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -48,7 +50,8 @@ pub fn open_for_update(path: &Path) -> io::Result<File> {
     with(path, OFlags::RDWR)
 }
 
-/// Opens a regular file for writing at its end, and creates it if it is missing.
+/// Opens a regular file for writing at its end, and creates it if it is missing; a link is an
+/// error.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -56,7 +59,8 @@ pub fn open_for_append(path: &Path) -> io::Result<File> {
     with(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
 }
 
-/// Opens a regular file for writing and truncates it to 0 bytes; creates it if it is missing.
+/// Opens a regular file for writing and truncates it to 0 bytes; creates it if it is missing. A
+/// link is an error.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -120,7 +124,7 @@ pub fn read_named(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads `source` to its end into `bytes`, if it has at most `most` bytes.
+/// Reads `source` to its end into `bytes`; fails if it has more than `most` bytes.
 fn read_within(source: impl Read, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
     let read = source.take(most.saturating_add(1)).read_to_end(bytes)?;
     match read as u64 > most {

@@ -1,4 +1,4 @@
-//! Paths in JSON, where text is UTF-8 and names of files need not be.
+//! Paths in JSON, where text is UTF-8 while file names may have other bytes.
 
 use serde::Serializer;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
     serializer.collect_str(&path.display())
 }
 
-/// Serializes a path as [`serialize`] does, and no path as null.
+/// Serializes a path as text, like [`serialize`], and a missing path as null.
 ///
 /// # Errors
 /// Those of the serializer.

@@ -1,4 +1,4 @@
-//! Construction of an index in one pass over a finished file.
+//! Construction of the index of a capture file in one pass over the finished file.
 
 use super::{
     flow::IndexFlow,
@@ -19,15 +19,15 @@ use crate::{
 };
 use std::{collections::HashMap, path::Path};
 
-/// Approximate length of an index block in bytes.
+/// Approximate length in bytes of the part of a capture file that one index block describes.
 const BLOCK_LEN: u64 = 1 << 20;
-/// Maximum number of flows in the index of a capture file. Index blocks with further flows are read
-/// for every query.
+/// Maximum number of flows in the index of a capture file. Blocks of the file with further flows
+/// are read for every query.
 const MOST_FLOWS: usize = 1 << 16;
 
 /// Builds the index of a capture file, which `key` opens if it is sealed. `may_continue` is called
-/// at each index block. `None`: `may_continue` returned `false`, or the file changed in the
-/// meantime.
+/// at each index block. Returns `None` if `may_continue` returned `false`, or the file changed in
+/// the meantime.
 ///
 /// # Errors
 /// The file cannot be read to its end: it then gets no index.
@@ -127,7 +127,7 @@ fn lost_before(packet: &Packet<'_>) -> u64 {
     })
 }
 
-/// Adds two counts of lost frames, either of which may be unknown.
+/// Returns the sum of two counts of lost frames. Each count may be unknown.
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     let both = a.zip(b).map(|(a, b)| a.saturating_add(b));
     both.or(a).or(b)
@@ -157,22 +157,22 @@ pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
 /// record.
 #[derive(Default)]
 struct CompressedFrames {
-    /// Start of the compressed frame in the capture file.
+    /// Offset in the capture file at which the compressed frame starts.
     file: u64,
-    /// Start of the compressed frame in the capture file's content.
+    /// Offset in the capture file's uncompressed content at which the compressed frame starts.
     content: u64,
-    /// End of the first compressed frame in the capture file; 0: not yet seen.
+    /// Offset in the capture file at which the first compressed frame ends; 0: not yet seen.
     head: u64,
-    /// End of the last record in the capture file's content.
+    /// Offset in the capture file's uncompressed content at which the last record ends.
     record_end: u64,
-    /// Set when a record spans two compressed frames, or a compressed frame does not begin with a
+    /// `true` if a record spans two compressed frames, or a compressed frame does not begin with a
     /// record.
     torn: bool,
 }
 
 impl CompressedFrames {
-    /// Moves to the next record, at `offset` to `end` of the content. Returns `true` if a
-    /// compressed frame begins with it.
+    /// Moves to the next record, from `offset` to `end` of the uncompressed content. Returns `true`
+    /// if a compressed frame begins with it.
     fn pass(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
         let begins = self.advance_to(source, offset);
         self.torn |= begins && self.content != offset;
@@ -196,7 +196,7 @@ impl CompressedFrames {
         moved
     }
 
-    /// Ends the compressed file at `len` bytes, after the last record.
+    /// Ends the last compressed frame at `len` bytes of the capture file, after the last record.
     fn end(&mut self, source: &mut Decompressor<Content>, len: u64) {
         self.advance_to(source, u64::MAX);
         self.file = len;
@@ -209,20 +209,20 @@ struct IndexBuilder {
     /// index blocks begin and end at records.
     compressed: Option<CompressedFrames>,
     open: Option<IndexBlock>,
-    /// Start of the open index block in a compressed file's content.
+    /// Offset in a compressed file's uncompressed content at which the open index block starts.
     content: u64,
     ethernet: EthernetFrames,
-    /// Number of each flow in the index.
+    /// Number of each flow in the index of the capture file.
     numbers: HashMap<IndexFlow, u32>,
     /// Number of the index block that each flow was last seen in, plus one.
     seen_in: Vec<usize>,
-    /// Number of closed index blocks.
+    /// Number of finished index blocks.
     closed: usize,
 }
 
 impl IndexBuilder {
-    /// Returns `true` if the next record, at `offset` to `end` of the content, begins another index
-    /// block.
+    /// Returns `true` if the next record, from `offset` to `end` of the uncompressed content,
+    /// begins another index block.
     fn is_block_full(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
         match &mut self.compressed {
             None => self

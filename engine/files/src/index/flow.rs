@@ -1,9 +1,4 @@
-//! Flow of a frame as a pcap-filter expression sees it.
-//!
-//! A full header parser finds more than an expression does: it follows extension headers and
-//! tunnels. An index must not exclude frames that an expression accepts. This module therefore
-//! reads exactly the bytes that libpcap's code reads (gencode.c: `gen_host`, `gen_port`,
-//! `gen_proto`), after any VLAN tags.
+//! Flow of a frame for the index, with the fields that a pcap-filter expression sees.
 
 use crate::format::ByteOrder::Big;
 use serde::{Deserialize, Serialize};
@@ -15,9 +10,9 @@ pub(super) const ARP: u16 = 0x0806;
 pub(super) const RARP: u16 = 0x8035;
 /// Ethertypes that the `vlan` primitive accepts as VLAN tags.
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// Numbers of the IP protocols with ports.
+/// Numbers of the IP protocols with ports: TCP, UDP and SCTP.
 pub(super) const PORTED: [u8; 3] = [6, 17, 132];
-/// IPv6 extension header that libpcap skips: the fragment header.
+/// Number of the only IPv6 extension header that libpcap skips: the fragment header.
 const FRAGMENT: u8 = 44;
 /// Length of an Ethernet header, in bytes.
 const ETHERNET: usize = 14;
@@ -31,14 +26,15 @@ pub struct IndexFlow {
     pub ethertype: u16,
     /// IP protocol number of the flow.
     pub protocol: u8,
-    /// Endpoint of the flow with the lower address and port; an IPv4 address is a 32-bit number.
+    /// Address and port of the flow's end with the lower address and port; an IPv4 address is a
+    /// 32-bit number.
     pub low: (u128, u16),
-    /// Endpoint of the flow with the higher address and port.
+    /// Address and port of the flow's end with the higher address and port.
     pub high: (u128, u16),
 }
 
 impl IndexFlow {
-    /// Returns the flow of a frame, which may be cut.
+    /// Returns the flow of a frame, which may be cut, for the index.
     #[must_use]
     pub fn new(frame: &[u8]) -> Self {
         let mut at = 0;
@@ -61,7 +57,7 @@ impl IndexFlow {
         }
     }
 
-    /// Creates the flow between two endpoints, each an address as a number and a port.
+    /// Creates the flow between the ends `a` and `b`, each an address as a number and a port.
     #[must_use]
     pub fn between(ethertype: u16, protocol: u8, a: (u128, u16), b: (u128, u16)) -> Self {
         Self {
@@ -72,7 +68,7 @@ impl IndexFlow {
         }
     }
 
-    /// Returns `true` if an endpoint of the flow has this address.
+    /// Returns `true` if one end of the flow has this IP address.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let (number, fits) = match address {
             IpAddr::V4(a) => (
@@ -84,7 +80,7 @@ impl IndexFlow {
         fits && (self.low.0 == number || self.high.0 == number)
     }
 
-    /// Returns `true` if an endpoint of the flow has this port.
+    /// Returns `true` if one end of the flow has this port.
     pub(super) fn has_port(&self, port: u16) -> bool {
         PORTED.contains(&self.protocol) && (self.low.1 == port || self.high.1 == port)
     }

@@ -1,6 +1,6 @@
-//! Flow keys: properties of a flow, and conditions of an expression, as 64-bit numbers. The set of
-//! the keys of a part's flows suffices to decide whether the part may hold a matching frame; the
-//! flows are not needed.
+//! Index keys: properties of a flow, and conditions of a filter expression, as 64-bit numbers. The
+//! set of the keys of a part's flows suffices to decide whether the part may hold a matching frame;
+//! the flows are not needed.
 //!
 //! A flow has one key each for its ethertype, its protocol, each host, each port, each host with
 //! each port, both hosts, and both hosts with both ports. A condition on a host and a port is
@@ -14,7 +14,8 @@ use super::{
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Index key of a flow property: XXH3 (64 bits) of the bytes that `docs/fleet.md` defines.
+/// Index key of a flow property, such as a host with a port: XXH3 (64 bits) of the bytes that
+/// `docs/fleet.md` defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IndexKey(pub u64);
 
@@ -51,15 +52,15 @@ impl IndexKey {
     }
 }
 
-/// Returns the distinct hosts or ports in ascending order.
+/// Returns the hosts or ports of `all` in ascending order, each once.
 fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     all.sort_unstable();
     all.dedup();
     all
 }
 
-/// Appends the index keys of combinations: each host with each port; two hosts; two hosts with two
-/// ports. Both lists are in ascending order.
+/// Appends the index keys of combinations of hosts and ports: each host with each port; two hosts;
+/// two hosts with two ports. Both lists are in ascending order.
 fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<IndexKey>) {
     for host in hosts {
         keys.extend(ports.iter().map(|it| IndexKey::ends(&[*host], &[*it])));
@@ -102,8 +103,9 @@ impl IndexFlow {
 }
 
 impl FlowTerms {
-    /// Returns the index keys that every flow allowed by these terms has. Only the most specific
-    /// keys are returned: a host with a port replaces the keys of the host and of the port.
+    /// Returns the index keys that every flow has which these conditions of a filter allow. Only
+    /// the most specific keys are returned: a host with a port replaces the keys of the host and of
+    /// the port.
     #[must_use]
     pub fn keys(&self) -> Vec<IndexKey> {
         let (mut hosts, mut ports, mut keys) = (Vec::new(), Vec::new(), Vec::new());

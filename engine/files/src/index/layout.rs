@@ -1,4 +1,4 @@
-//! Content of an index, and of the items of its file.
+//! Content of the index of a capture file, and of the items of an index file.
 
 use super::{flow::IndexFlow, packed, terms::FlowTerms};
 use crate::{extract::times::is_in, folder::FileStamp, read::FileEnd};
@@ -7,28 +7,28 @@ use std::ops::Range;
 
 /// Version of the index layout. Indexes of another version are ignored.
 pub(super) const VERSION: u32 = 6;
-/// Prefix of the record comment that holds an operator's mark.
+/// Prefix of the comment of a record that holds an operator's mark.
 pub const MARK: &str = "mark ";
-/// Maximum number of operator's marks in an index.
+/// Maximum number of operator's marks in the index of a capture file.
 pub(super) const MOST_MARKS: usize = 1024;
-/// Maximum number of parts in the summary of an index.
+/// Maximum number of parts of a capture file in the summary of its index.
 const MOST_PARTS: usize = 64;
 
-/// Mark that an operator set in a capture.
+/// Mark that an operator set in a running capture, as the index lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IndexMark {
-    /// Timestamp of the record with the mark, in nanoseconds since 1970.
+    /// Timestamp of the record whose comment is the mark, in nanoseconds since 1970.
     pub ns: u64,
-    /// ID and text of the mark.
+    /// ID and text of the operator's mark.
     pub text: String,
 }
 
-/// Index of a capture file.
+/// Index of a capture file: the times and flows of each part of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CaptureIndex {
-    /// Version of the index layout.
+    /// Version of the layout of the index.
     pub(super) version: u32,
     /// Length and modification time of the capture file that the index was built from.
     pub(super) stamp: FileStamp,
@@ -37,7 +37,7 @@ pub struct CaptureIndex {
     pub head: u64,
     /// Number of frames in the capture file.
     pub frames: u64,
-    /// Set when parts of the capture file can be read separately: it has one section, and all
+    /// `true` if parts of the capture file can be read separately: it has one section, and all
     /// interfaces are described at its beginning. In a compressed file no record reaches over two
     /// compressed frames.
     pub apart: bool,
@@ -47,7 +47,7 @@ pub struct CaptureIndex {
     pub flows: Vec<IndexFlow>,
     /// Blocks of the index: parts of the capture file, in file order.
     pub blocks: Vec<IndexBlock>,
-    /// Operator's marks in the capture file, in file order.
+    /// Marks that an operator set in the capture, in the order of the file.
     pub marks: Vec<IndexMark>,
 }
 
@@ -64,15 +64,16 @@ pub struct IndexBlock {
     pub first_ns: u64,
     /// Latest timestamp in the index block, in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Number of records in the index block.
+    /// Number of records (frames) in the index block.
     pub frames: u64,
-    /// Number of frames that the capture lost before frames of this index block, by the records'
-    /// option epb_dropcount. `None`: the format has no such counts.
+    /// Number of frames that the capture lost before frames of this index block, from the option
+    /// epb_dropcount of the records. `None`: the format has no such counts.
     pub lost: Option<u64>,
     /// Numbers of the index block's flows, ascending: positions in [`CaptureIndex::flows`].
     #[serde(with = "packed")]
     pub flows: Vec<u32>,
-    /// Set when the index block has flows beyond the index's limit.
+    /// `true` if the index block has flows that are not in the list, because it has its maximum
+    /// length.
     pub others: bool,
 }
 
@@ -81,56 +82,57 @@ pub struct IndexBlock {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IndexSummary {
-    /// Version of the index layout.
+    /// Version of the layout of the index.
     pub(super) version: u32,
     /// Length and modification time of the capture file that the index was built from.
     pub(super) stamp: FileStamp,
-    /// As [`CaptureIndex::head`].
+    /// Number of bytes before the capture file's first record, as [`CaptureIndex::head`].
     pub head: u64,
-    /// As [`CaptureIndex::frames`].
+    /// Number of frames in the capture file, as [`CaptureIndex::frames`].
     pub frames: u64,
-    /// As [`CaptureIndex::apart`].
+    /// `true` if parts of the capture file can be read separately, as [`CaptureIndex::apart`].
     pub apart: bool,
-    /// As [`CaptureIndex::end`].
+    /// End of the capture file (clean, padded or torn), as [`CaptureIndex::end`].
     pub end: FileEnd,
-    /// Set when an index block has flows beyond the index's limit.
+    /// `true` if an index block has flows that are not in the index, because it has its maximum
+    /// length.
     pub others: bool,
-    /// Parts of the capture file, in file order: at most 64.
+    /// Times and counts of the parts of the capture file, in file order: at most 64 parts.
     pub parts: Vec<IndexPart>,
     /// Operator's marks in the capture file, in file order: at most 1024.
     pub marks: Vec<IndexMark>,
 }
 
-/// Times and counts of a part of a capture file.
+/// Times and counts of a part of a capture file, in the summary of its index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexPart {
-    /// Earliest timestamp of the part, in nanoseconds since 1970.
+    /// Earliest timestamp in the part of the capture file, in nanoseconds since 1970.
     pub first_ns: u64,
-    /// Latest timestamp of the part, in nanoseconds since 1970.
+    /// Latest timestamp in the part of the capture file, in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Number of frames.
+    /// Number of frames in this part of the capture file.
     pub frames: u64,
-    /// Number of bytes in the capture file.
+    /// Length in bytes of the part of the capture file.
     pub bytes: u64,
     /// Number of frames that the capture lost before frames of the part; 0 if the format has no such
     /// counts.
     pub lost: u64,
 }
 
-/// Parts of a capture file that its index selects.
+/// Parts of a capture file that its index selects for a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexSelection {
     /// Byte ranges of the capture file to be read, as [`CaptureIndex::select`] returns them.
     pub ranges: Vec<Range<u64>>,
-    /// As [`CaptureIndex::apart`].
+    /// `true` if parts of the capture file can be read separately, as [`CaptureIndex::apart`].
     pub apart: bool,
-    /// As [`CaptureIndex::end`].
+    /// End of the capture file (clean, padded or torn), as [`CaptureIndex::end`].
     pub end: FileEnd,
 }
 
 impl IndexSummary {
-    /// Sums up an index.
+    /// Creates the summary of the index of a capture file.
     pub(super) fn of(index: &CaptureIndex) -> Self {
         let blocks = &index.blocks;
         let together = blocks.len().div_ceil(MOST_PARTS).max(1);
@@ -154,7 +156,7 @@ impl IndexSummary {
         }
     }
 
-    /// Joins the three items of an index file: this summary, the flows and the blocks.
+    /// Creates an index from the three items of its file: this summary, the flows and the blocks.
     pub(super) fn with(self, flows: Vec<IndexFlow>, blocks: Vec<IndexBlock>) -> CaptureIndex {
         CaptureIndex {
             version: self.version,
@@ -178,7 +180,7 @@ impl IndexSummary {
 
 impl CaptureIndex {
     /// Decodes an index from the contents of its file's three items in a row, without their
-    /// checksums. `None`: the bytes are not an index.
+    /// checksums. Returns `None` if the bytes are not an index.
     #[must_use]
     pub fn decode(mut items: &[u8]) -> Option<Self> {
         let summary: IndexSummary = ciborium::from_reader(&mut items).ok()?;
@@ -187,17 +189,18 @@ impl CaptureIndex {
         Some(summary.with(flows, ciborium::from_reader(&mut items).ok()?))
     }
 
-    /// Returns the parts of the capture file that may hold frames of `times` (end exclusive) that
-    /// match `terms`: byte ranges in ascending order, with adjacent parts joined. The first range
-    /// is the beginning that all parts need ([`CaptureIndex::head`]). If no part matches, the
-    /// result is empty.
+    /// Returns the parts of the capture file that may hold frames of `times` (end exclusive) and of
+    /// flows that `terms` allow: byte ranges in ascending order, with adjacent parts joined. The
+    /// first range is the beginning that all parts need ([`CaptureIndex::head`]). If no part
+    /// matches, the result is empty.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
         let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allows(flow)).collect();
         select(&self.blocks, self.head, times, &wanted)
     }
 
-    /// Returns [`CaptureIndex::select`] with the facts that reading the parts needs.
+    /// Returns the parts of the capture file that [`CaptureIndex::select`] returns, with the facts
+    /// that are needed to read them.
     pub(crate) fn selection(&self, times: &Range<u64>, terms: &FlowTerms) -> IndexSelection {
         IndexSelection {
             ranges: self.select(times, terms),
@@ -207,8 +210,8 @@ impl CaptureIndex {
     }
 }
 
-/// Returns the parts of a capture file that may hold frames of `times` of the flows `wanted`: see
-/// [`CaptureIndex::select`].
+/// Returns the parts of a capture file that may hold frames of `times` of the flows whose entries
+/// in `wanted` are `true`: see [`CaptureIndex::select`].
 pub(super) fn select(
     blocks: &[IndexBlock],
     head: u64,

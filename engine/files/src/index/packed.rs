@@ -11,13 +11,13 @@ use serde::{
 };
 use std::{fmt, marker::PhantomData};
 
-/// Item of a packed list.
+/// Item of a packed list, such as a number or a flow, encoded with a fixed length.
 pub(super) trait Packed: Sized {
     /// Length of a packed item in bytes.
     const LEN: usize;
-    /// Appends the packed item.
+    /// Appends the packed form of the item to `bytes`.
     fn pack(&self, bytes: &mut Vec<u8>);
-    /// Reads an item from [`Packed::LEN`] bytes.
+    /// Decodes an item from its packed form of [`Packed::LEN`] bytes.
     fn unpack(bytes: &[u8]) -> Self;
 }
 
@@ -56,25 +56,26 @@ impl Packed for IndexFlow {
     }
 }
 
-/// Packs a list into a byte string.
+/// Encodes the items of a list as one byte string.
 pub(super) fn pack<T: Packed>(items: &[T]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(items.len() * T::LEN);
     items.iter().for_each(|it| it.pack(&mut bytes));
     bytes
 }
 
-/// Reads a list from a byte string. `None`: the byte string ends within an item.
+/// Decodes a list of items from a byte string. Returns `None` if the byte string ends within an
+/// item.
 pub(super) fn unpack<T: Packed>(bytes: &[u8]) -> Option<Vec<T>> {
     let is_whole = bytes.len().is_multiple_of(T::LEN);
     is_whole.then(|| bytes.chunks_exact(T::LEN).map(T::unpack).collect())
 }
 
-/// Serializes a list as a byte string.
+/// Serializes a list of packed items as a byte string.
 pub(super) fn serialize<T: Packed, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bytes(&pack(items))
 }
 
-/// Deserializes a list from a byte string.
+/// Deserializes a list of packed items from a byte string.
 pub(super) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {

@@ -1,4 +1,4 @@
-//! Storage of indexes in their folder.
+//! Storage of the indexes of capture files in a folder.
 
 use super::{
     build::build,
@@ -37,7 +37,7 @@ struct ChecksummedItem {
     index: Value,
 }
 
-/// Index file of a present capture file, behind its summary.
+/// Rest of an index file after its summary has been read.
 type Rest = BufReader<io::Take<File>>;
 
 /// Folder of the indexes of a capture folder. An index has the same relative path as its capture
@@ -61,8 +61,8 @@ impl IndexFolder<'_> {
         path.into()
     }
 
-    /// Loads the index of a capture file. `None`: the index is missing, damaged, or does not match the
-    /// present file.
+    /// Loads the index of a capture file. Returns `None` if the index is missing, damaged, or does
+    /// not match the present file.
     #[must_use]
     pub fn load(&self, file: &Path) -> Option<CaptureIndex> {
         let (summary, mut rest) = self.open(file)?;
@@ -70,15 +70,16 @@ impl IndexFolder<'_> {
         Some(summary.with(flows, next_blocks(&mut rest)?))
     }
 
-    /// Loads what the index states of a capture file without its flows. `None`: as
-    /// [`IndexFolder::load`].
+    /// Loads the summary of a capture file's index, which has no flows. Returns `None` in the cases
+    /// of [`IndexFolder::load`].
     #[must_use]
     pub fn load_summary(&self, file: &Path) -> Option<IndexSummary> {
         self.open(file).map(|(summary, _)| summary)
     }
 
     /// Selects parts of a capture file as [`CaptureIndex::select`] does, and returns them with the
-    /// number of bytes read of the index: no more than it needs. `None`: as [`IndexFolder::load`].
+    /// number of bytes read of the index: no more than it needs. Returns `None` in the cases of
+    /// [`IndexFolder::load`].
     #[must_use]
     pub fn select(
         &self,
@@ -112,9 +113,9 @@ impl IndexFolder<'_> {
         fresh.then_some((summary, rest))
     }
 
-    /// Builds the index of a capture file, which `key` opens if it is sealed, and writes it into the
-    /// folder with an atomic rename. `None`: `may_continue` returned `false`, or the file changed in
-    /// the meantime.
+    /// Builds the index of a capture file, which `key` opens if it is sealed, and writes it into
+    /// the folder with an atomic rename. Returns `None` if `may_continue` returned `false`, or the
+    /// file changed in the meantime.
     ///
     /// # Errors
     /// The file cannot be read to its end, or the index cannot be written.
@@ -136,7 +137,7 @@ impl IndexFolder<'_> {
         Ok(Some(index))
     }
 
-    /// Removes the indexes whose capture files are gone.
+    /// Removes the indexes of capture files that no longer exist.
     ///
     /// # Errors
     /// The folder cannot be read, or an index cannot be removed.
@@ -168,7 +169,8 @@ impl IndexFolder<'_> {
     }
 }
 
-/// Reads the next item of an index file. `None`: there is none, or its checksum is wrong.
+/// Reads the content of the next item of an index file. Returns `None` if there is no item, or its
+/// checksum is wrong.
 fn next_item(from: impl Read) -> Option<Vec<u8>> {
     let sealed: ChecksummedItem = ciborium::from_reader(from).ok()?;
     let body = sealed.index.into_bytes().ok()?;

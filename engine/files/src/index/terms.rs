@@ -1,17 +1,18 @@
-//! Necessary conditions that a filter expression puts on a flow, derived from plain conjunctions.
+//! Necessary conditions that a filter expression puts on a flow, derived from plain conjunctions
+//! (`and`).
 
 use super::flow::{ARP, IPV4, IPV6, IndexFlow, RARP};
 use std::{iter::Peekable, net::IpAddr, str::SplitWhitespace};
 
-/// Necessary conditions of a filter expression: every frame that it accepts fulfils them. They are
-/// not sufficient, so the expression is still applied to each frame.
+/// Necessary conditions of a filter expression: every frame that the expression accepts satisfies
+/// them. They are not sufficient, so the expression is still applied to each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowTerms(pub(super) Vec<Term>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     Ethertype(u16),
-    /// Protocol number in the IPv4 or IPv6 header of the flow's frames.
+    /// Condition on the protocol number in the IPv4 or IPv6 header of the flow's frames.
     Protocol(u8),
     Host(IpAddr),
     Port(u16),
@@ -55,7 +56,8 @@ impl FlowTerms {
         }
     }
 
-    /// Returns `true` if the filter expression yields no conditions.
+    /// Returns `true` if the filter expression yielded no conditions, so that every flow is
+    /// allowed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -163,8 +165,8 @@ mod tests {
     }
 
     prop_compose! {
-        /// Generates near matches: few addresses and ports, all header lengths, tags, fragments,
-        /// cut anywhere.
+        /// Generates frames that nearly match filters: few addresses and ports, all header lengths,
+        /// tags, fragments, cut anywhere.
         fn near_frames()(
             tags in 0usize..3,
             ethertype in chosen(&[IPV4, IPV6, ARP, RARP, 0x88cc]),

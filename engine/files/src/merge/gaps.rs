@@ -1,5 +1,5 @@
-//! Statistics of time gaps between neighbouring records, in bounded memory. Minimum and maximum are
-//! exact; the median has an error of at most 1 %.
+//! Statistics of time gaps between neighbouring records of a merge, in bounded memory. Minimum and
+//! maximum are exact; the median has an error of at most 1 %.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -10,18 +10,19 @@ pub(super) struct Gaps {
     most: u64,
 }
 
-/// Statistics of the time gaps between adjacent records of different streams; times in nanoseconds
-/// are `None` if `count` is 0.
+/// Statistics of the time gaps between adjacent records of different streams of a merge; times in
+/// nanoseconds are `None` if `count` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GapFacts {
     /// Number of time gaps between adjacent records of different streams.
     pub count: u64,
-    /// Shortest time gap between records, in nanoseconds.
+    /// Shortest time gap between adjacent records of different streams, in nanoseconds.
     pub min_ns: Option<u64>,
-    /// Median of the time gaps between records, in nanoseconds, with an error of at most 1 %.
+    /// Median of the time gaps between adjacent records of different streams, in nanoseconds, with
+    /// an error of at most 1 %.
     pub median_ns: Option<u64>,
-    /// Longest time gap between records, in nanoseconds.
+    /// Longest time gap between adjacent records of different streams, in nanoseconds.
     pub max_ns: Option<u64>,
 }
 

@@ -18,12 +18,12 @@ use std::{
 /// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
 
-/// Notes and losses of the listing of a folder: what is left out of its capture files.
+/// Notes and losses of the listing of a capture folder: the files and folders that are left out.
 #[derive(Debug, Default)]
 pub struct FolderRemarks {
-    /// Notes for the user on files that are no input.
+    /// Notes for the user on files of the folder that are no input.
     pub notes: Vec<String>,
-    /// A line for each subfolder that may have capture files and cannot be read.
+    /// Message for each subfolder that may have capture files and cannot be read.
     pub losses: Vec<String>,
 }
 
@@ -81,12 +81,12 @@ pub fn files_and_folders(
     Ok(files)
 }
 
-/// Lists the finished capture files of a folder and its subfolders with their lengths, in the
-/// natural order of their names. Files with the extension of a capture file are captures; other
-/// files are captures if their content begins like one. Files that `merge` or `extract` has written
-/// are excluded with a note, because their frames would occur twice. They are listed if there are no
-/// other files. So is the output `out` of an earlier run, if only its content shows it to be a
-/// capture file. `key` opens sealed files.
+/// Lists the finished capture files of a folder and its subfolders, the inputs of a command, with
+/// their lengths, in the natural order of their names. Files with the extension of a capture file
+/// are captures; other files are captures if their content begins like one. Files that `merge` or
+/// `extract` has written are excluded with a note, because their frames would occur twice. They are
+/// listed if there are no other files. So is the output `out` of an earlier run, if only its
+/// content shows it to be a capture file. `key` opens sealed files.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -181,7 +181,7 @@ pub fn kind_in_folder(file: &FileRanges) -> FileKind {
     }
 }
 
-/// Returns the first names of files for a note, and the number of the others.
+/// Returns the first names of `files` for a note, and the number of the others.
 fn names<'a>(files: impl ExactSizeIterator<Item = &'a FileRanges>) -> String {
     let more = files.len().saturating_sub(MOST_NAMES);
     let name = |file: &FileRanges| file.path.display().to_string();

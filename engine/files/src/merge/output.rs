@@ -1,4 +1,4 @@
-//! Encoder of the merged file, written in pieces of 1 MiB.
+//! Encoder of the merged file, which writes pieces of 1 MiB.
 
 use super::{ports::OutputPort, summary::MergeError, target::MergeTarget};
 use crate::{
@@ -29,38 +29,41 @@ use std::{
 const MOST_BYTES: usize = 262_144;
 /// Maximum number of bytes of the section comments in the merged file.
 const MOST_COMMENTS: usize = 1 << 20;
-/// Record options that reveal neither persons nor places, and are kept in anonymized output.
+/// Record options that reveal neither persons nor places, and are kept in an anonymized merged
+/// file.
 const ANONYMOUS_OPTIONS: [u16; 3] = [EPB_FLAGS, EPB_QUEUE, EPB_DROPCOUNT];
-/// Length in bytes from which on the merge writes its buffered output.
+/// Number of buffered bytes of the merged file at which they are written.
 const PIECE: usize = 1 << 20;
 
 pub(super) struct MergeOutput {
     target: MergeTarget,
     format: FileFormat,
-    /// Link type of a pcap output.
+    /// Link type of the frames in a merged file of the format pcap, which has only one.
     link_type: u32,
     snaplen: u32,
-    /// Set when the merged file omits texts written by people or machines.
+    /// `true` if the merged file omits texts written by people or machines.
     anonymous: bool,
-    /// Length of the longest merged record above `snaplen`.
+    /// Length in bytes of the longest merged record that is longer than `snaplen`; `None`: there is
+    /// none.
     above: Option<u32>,
     piece: Vec<u8>,
     written: u64,
     /// Offsets in the merged file of the snapshot length in each header.
     snaplen_offsets: Vec<u64>,
-    /// Number of interfaces described so far in the merged file.
+    /// Number of interfaces that are described so far in the merged file.
     pub(super) interfaces: usize,
-    /// Number of merged records cut to [`MOST_BYTES`].
+    /// Number of merged records that were cut to [`MOST_BYTES`] bytes.
     cut: u64,
     options_left_out: u64,
     texts_left_out: u64,
-    /// Number of records without a timestamp that were written with that of the previous record.
+    /// Number of merged records without a timestamp that were written with that of the previous
+    /// record.
     stamped: u64,
     /// Hashes of the decryption secrets written to the merged file: the files of several queues
     /// contain the same secrets.
     secrets: HashSet<u64>,
     secrets_left_out: u64,
-    /// Set when the process that reads the output pipe has closed it.
+    /// `true` if the process that reads the output pipe has closed it.
     pub(super) reader_left: bool,
 }
 
@@ -94,7 +97,8 @@ impl MergeOutput {
         }
     }
 
-    /// Writes the header of the merged file with these capture ports and section comments.
+    /// Writes the header of the merged file, with these capture ports (interfaces) and section
+    /// comments.
     pub(super) fn begin(&mut self, ports: &[OutputPort], comments: &[String]) {
         match self.format {
             FileFormat::Pcap => {
@@ -161,8 +165,8 @@ impl MergeOutput {
         self.interfaces += 1;
     }
 
-    /// Writes a record to the merged file. `queue` is written as its queue, unless the record has
-    /// options.
+    /// Writes a record to the merged file. The number `queue` is written as its queue option,
+    /// unless the record has options.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -216,7 +220,7 @@ impl MergeOutput {
         Ok(())
     }
 
-    /// Writes decryption secrets to the merged file, each only once.
+    /// Writes TLS and other decryption secrets to the merged file, each only once.
     #[cold]
     pub(super) fn secrets(&mut self, secrets: &Secrets) -> Result<(), MergeError> {
         let mut hash = DefaultHasher::new();
@@ -232,7 +236,8 @@ impl MergeOutput {
         Ok(())
     }
 
-    /// Writes the sum of the inputs' interface statistics of a capture port.
+    /// Writes interface statistics of a capture port to the merged file: the sum of those of the
+    /// inputs.
     pub(super) fn statistics(&mut self, port: usize, sum: &InterfaceStatistics) {
         if self.format == FileFormat::Pcapng && *sum != InterfaceStatistics::default() {
             let port = u32::try_from(port).unwrap_or(0);
@@ -240,13 +245,14 @@ impl MergeOutput {
         }
     }
 
-    /// Returns the number of bytes of the merged file so far.
+    /// Returns the number of bytes of the merged file so far, including buffered ones.
     #[inline]
     pub(super) fn len(&self) -> u64 {
         self.written + self.piece.len() as u64
     }
 
-    /// Passes the buffered output on if a reader waits for it.
+    /// Passes the buffered part of the merged file on if the caller waits for it while the merge
+    /// runs.
     pub(super) fn pass_on(&mut self) -> Result<(), MergeError> {
         match self.target.is_awaited() {
             true => self.flush(),
@@ -254,7 +260,8 @@ impl MergeOutput {
         }
     }
 
-    /// Writes a comment as the last block of a pcapng output: in statistics of its first interface.
+    /// Writes a comment as the last block of a pcapng output, in an interface statistics block of
+    /// its first interface.
     pub(super) fn closing_comment(&mut self, text: &str) {
         if self.format == FileFormat::Pcapng && self.interfaces > 0 {
             let none = InterfaceStatistics::default();
@@ -264,8 +271,8 @@ impl MergeOutput {
         }
     }
 
-    /// Writes the remaining bytes of the merged file and renames it. Returns its length, and notes
-    /// on differences from the inputs.
+    /// Writes the remaining bytes of the merged file and renames the file. Returns its length, and
+    /// notes on differences from the inputs.
     pub(super) fn finish(mut self) -> Result<(u64, Vec<String>), MergeError> {
         self.flush()?;
         let mut notes = Vec::new();
@@ -311,8 +318,8 @@ impl MergeOutput {
         Ok((self.written, notes))
     }
 
-    /// Updates the snapshot length in all headers of the merged file: records were longer than the
-    /// input headers stated.
+    /// Updates the snapshot length in all headers of the merged file if records were longer than
+    /// the input headers stated. Returns a note if a header can no longer be changed.
     fn raise_snaplen(&self, longest: u32) -> Result<Option<String>, MergeError> {
         for offset in &self.snaplen_offsets {
             if !self.target.rewrite(&longest.to_ne_bytes(), *offset)? {

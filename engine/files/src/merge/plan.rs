@@ -26,12 +26,12 @@ use wqcap_frame::dedup::{DedupWindow, IgnoredFields};
 /// Maximum number of unreadable inputs in the error for a merge without any readable input.
 const MOST_LOSSES: usize = 3;
 
-/// Limits of a merge, which ends when it reaches one of them.
+/// Limits on the output of a merge, which ends when it reaches one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputLimits {
-    /// Maximum number of records.
+    /// Maximum number of records in the merged file.
     pub frames: u64,
-    /// Number of output bytes after which no further record is written.
+    /// Number of bytes of the merged file after which no further record is written.
     pub bytes: u64,
     /// Maximum number of input files that are open at a time, because they overlap in time. Each needs
     /// about 256 KiB of memory.
@@ -39,7 +39,7 @@ pub struct OutputLimits {
 }
 
 impl Default for OutputLimits {
-    /// Returns limits that no file reaches.
+    /// Returns limits that no merge reaches.
     fn default() -> Self {
         Self {
             frames: u64::MAX,
@@ -54,47 +54,47 @@ pub struct MergePlan {
     pub(super) streams: Vec<StreamPlan>,
     pub(super) ports: Ports,
     pub(super) format: FileFormat,
-    /// Only link type whose frames the output can have; `None`: the frames of all link types.
+    /// Only link type whose frames the merged file can have; `None`: frames of all link types.
     pub(super) only: Option<u32>,
-    /// Link type of the first record, otherwise of the first interface.
+    /// Link type of the first record of all inputs, otherwise of the first interface.
     pub(super) link_type: u32,
-    /// Set when `link_type` is that of a record.
+    /// `true` if `link_type` is that of a record, not only of an interface.
     has_record: bool,
-    /// Comments of the inputs' sections, each once.
+    /// Section comments of the inputs, each once.
     pub(super) comments: Vec<String>,
     /// Snapshot length of the merged file in bytes; 0: no limit.
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
     pub(super) notes: Vec<String>,
-    /// Set when the interface statistics of the input files apply to the records that are merged.
+    /// `true` if the interface statistics of the input files apply to the records that are merged.
     pub(super) statistics: bool,
     /// Decryption secrets to be written to the merged file in addition to those of the inputs.
     pub(super) secrets: Vec<Secrets>,
     /// Detector of repeated records, which the merge leaves out.
     pub(super) repetitions: Option<DedupWindow>,
-    /// Set when the merged file omits texts written by people or machines.
+    /// `true` if the merged file omits texts written by people or machines.
     pub(super) anonymous: bool,
-    /// Limits of the merged file.
+    /// Limits on the merged file, at which the merge ends.
     pub(super) limits: OutputLimits,
-    /// Losses that were known before the merge, a line each.
+    /// Losses of frames that were known before the merge, one line each.
     pub(super) known_losses: Vec<String>,
-    /// Set when a pcapng output that lacks frames ends with a comment which says so.
+    /// `true` if a pcapng output that lacks frames ends with a comment which states that.
     pub(super) has_closing_comment: bool,
-    /// Set when an input file is encrypted, and the key for it was not given.
+    /// `true` if an input file is encrypted, and the key for it was not given.
     lacks_key: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
 
-/// Planned stream of a merge: input files in time order, of which some may overlap.
+/// Planned stream of a merge: the input files of one queue in time order; some of them may overlap.
 pub(super) struct StreamPlan {
-    /// Queue whose frames the stream's files hold.
+    /// Queue whose frames the stream's files hold; `None`: unknown or several.
     pub(super) queue: Option<u16>,
     pub(super) files: VecDeque<FilePlan>,
 }
 
 pub(super) struct FilePlan {
-    /// Index of the input file in [`MergePlan::inputs`].
+    /// Index in [`MergePlan::inputs`] of the input file.
     pub(super) input: usize,
     pub(super) ranges: FileRanges,
     /// Timestamp of the input file's first record; 0: the file has none, or cannot be read up to
@@ -102,11 +102,12 @@ pub(super) struct FilePlan {
     pub(super) first_ns: u64,
     /// Queue whose frames the input file holds, if it is a single queue.
     queue: Option<QueueName>,
-    /// Open reader at the input's first record, for an input that cannot be read twice.
+    /// Open reader at the first record of an input that cannot be read twice, such as a pipe;
+    /// `None` for other inputs.
     pub(super) open: Option<FileReader>,
 }
 
-/// Queue number of an input file, with the names of its machine and port if there are any.
+/// Queue number of an input file, with the names of its machine and of its port, if it states them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct QueueName {
     host: Option<String>,
@@ -114,7 +115,8 @@ struct QueueName {
     queue: u16,
 }
 
-/// Returns the queue of a capture file from its interface description, or from its file name.
+/// Returns the queue of a capture file from its interface description, else from its file name;
+/// `None`: it states no queue.
 fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
     let [only] = interfaces else {
         return None;
@@ -134,7 +136,8 @@ fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
     }
 }
 
-/// Returns the capture file format that the extension of the output selects.
+/// Returns the capture file format that the extension of the output's name selects; `None`: it
+/// selects none.
 fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
     let ending = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
     match ending.to_ascii_lowercase().as_str() {
@@ -183,8 +186,8 @@ impl MergePlan {
         self.ports.list.iter().map(|port| port.name.as_str())
     }
 
-    /// Plans a merge of ranges of capture files. `notes` are notes on the files that are known
-    /// already. `statistics` is set when the files' own statistics apply to the ranges.
+    /// Plans a merge of ranges of capture files. `notes` are notes for the user that are known
+    /// already. `statistics` is `true` if the files' own interface statistics apply to the ranges.
     pub(crate) fn from_ranges(
         files: Vec<FileRanges>,
         notes: Vec<String>,
@@ -263,7 +266,7 @@ impl MergePlan {
         Ok(plan)
     }
 
-    /// Adds decryption secrets, which the merge writes before all records.
+    /// Adds decryption secrets to the merged file, where they precede all records.
     ///
     /// # Errors
     /// The output format is pcap.
@@ -277,8 +280,8 @@ impl MergePlan {
         Ok(())
     }
 
-    /// Leaves out repetitions from the merge: records with the same bytes as a written record whose
-    /// stamp is less than `window_ns` earlier. Bytes in `ignored` fields are not compared.
+    /// Makes the merge leave out repetitions: records with the same bytes as a written record whose
+    /// timestamp is less than `window_ns` earlier. Bytes in `ignored` fields are not compared.
     ///
     /// # Errors
     /// No input has the link type Ethernet.
@@ -307,13 +310,13 @@ impl MergePlan {
         self.known_losses = known_losses;
     }
 
-    /// Ends a pcapng output that lacks frames with a comment which says so.
+    /// Makes the merge end a pcapng output that lacks frames with a comment which states that.
     pub(crate) fn add_closing_comment(&mut self) {
         self.has_closing_comment = true;
     }
 
-    /// Leaves out of the merged file names, descriptions, comments, secrets and all options that
-    /// may identify persons or places, and all frames of other link types than Ethernet.
+    /// Makes the merge leave out names, descriptions, comments, secrets and all options that may
+    /// identify persons or places, and all frames of other link types than Ethernet.
     pub(crate) fn make_anonymous(&mut self) {
         self.anonymous = true;
         self.only = Some(ETHERNET);
@@ -332,24 +335,26 @@ impl MergePlan {
         ports.all(|port| port.link.link_type == self.link_type)
     }
 
-    /// Returns the number of bytes of all inputs of the merge, if all are files.
+    /// Returns the number of bytes of all inputs of the merge, or `None` if not all of them are
+    /// files.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// Returns the LINKTYPE of the first record of the merge, otherwise of the first interface.
+    /// Returns the link type (LINKTYPE_ value) of the first record of the merge, otherwise of the
+    /// first interface.
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type
     }
 
-    /// Returns `true` if a file is one of the inputs of the merge.
+    /// Returns `true` if the file with this metadata is one of the inputs of the merge.
     pub(super) fn reads(&self, metadata: &fs::Metadata) -> bool {
         self.identities.contains(&(metadata.dev(), metadata.ino()))
     }
 
-    /// Reads header and first record of an input file. `None`: nothing can be read of the file,
-    /// which does not prevent the merge of the others.
+    /// Reads header and first record of an input file of the merge. Returns `None` if nothing can
+    /// be read of the file, which does not prevent the merge of the others.
     fn add_file(&mut self, ranges: FileRanges) -> Result<Option<FilePlan>, MergeError> {
         let path = &ranges.path;
         let shown = ranges.shown();
@@ -485,7 +490,7 @@ impl MergePlan {
         }
     }
 
-    /// Records an input file of which nothing is read.
+    /// Records an input file from which nothing can be read, with its problem.
     fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
         // The header of an open file is not on the disk yet.
         if ranges.is_open {
@@ -517,7 +522,8 @@ impl MergePlan {
         }
     }
 
-    /// Checks that the inputs of the merge fit into pcap, which has one interface and no options.
+    /// Checks that the inputs of the merge fit into a pcap file, which has one interface and no
+    /// options.
     fn settle_pcap(&mut self, inputs_are: FileFormat) -> Result<(), MergeError> {
         if !self.has_one_link_type() {
             self.notes.push(format!(
@@ -551,7 +557,8 @@ impl MergePlan {
     }
 }
 
-/// Returns a note if a pcap output lies in an input folder, where it would be taken for a capture.
+/// Returns a note if a pcap output lies in an input folder, where the next merge would read it as a
+/// capture.
 fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
     let absolute = |path: &Path| fs::canonicalize(path).ok();
     let parent = out.parent().filter(|it| !it.as_os_str().is_empty());

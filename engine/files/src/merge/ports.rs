@@ -17,10 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Form of the frames of a capture port.
+/// Link type of the frames of a capture port, and length of their frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortLink {
-    /// Link type of the port's frames (LINKTYPE_ value).
+    /// Link type of the capture port's frames (LINKTYPE_ value).
     pub(crate) link_type: u32,
     /// Length in bytes of the frame check sequence at the end of each frame, if it is declared.
     pub(crate) fcs_len: Option<u8>,
@@ -35,19 +35,19 @@ impl PortLink {
     }
 }
 
-/// Capture port: an interface of the output.
+/// Capture port of the inputs, which is an interface of the merged file.
 #[derive(Clone, Debug)]
 pub(super) struct OutputPort {
     pub(super) name: String,
-    /// Options of the port's description, without the name.
+    /// Options of the port's interface description, without the name.
     pub(super) options: Vec<(u16, Vec<u8>)>,
     pub(super) link: PortLink,
 }
 
-/// Key of a capture port: folder, machine, name, and form of the frames.
+/// Key that identifies a capture port: folder, machine, name, and form of the frames.
 type PortKey = (PathBuf, Option<String>, Option<String>, PortLink);
 
-/// Capture ports found so far in the inputs of a merge.
+/// Capture ports (interfaces) found so far in the inputs of a merge.
 #[derive(Default)]
 pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,
@@ -57,12 +57,12 @@ pub(super) struct Ports {
     pub(super) texts: TextBudget,
     /// Hashes of the capture filters of interfaces that differ from that of their port.
     pub(super) other_filters: HashSet<u64>,
-    /// Set when the inputs have more interfaces than the maximum number of capture ports.
+    /// `true` if the inputs have more interfaces than capture ports are allowed.
     pub(super) overfull: bool,
 }
 
 impl Ports {
-    /// Forgets the capture ports with other link types than `link_type`.
+    /// Removes the capture ports whose link type is not `link_type`.
     pub(super) fn keep_only(&mut self, link_type: u32) {
         let is_kept = |port: &OutputPort| port.link.link_type == link_type;
         let numbers = self.list.iter().scan(0, |next, port| {
@@ -79,9 +79,9 @@ impl Ports {
     }
 
     /// Returns the capture port of a file's interface. Interfaces with the same name, machine and
-    /// link type in a folder and its subfolders are one port: the queues of one capture. Without a name, files
-    /// of queues in the same folder are one port, and any other file is a separate port. `None`:
-    /// the maximum number of interfaces is reached.
+    /// link type in a folder and its subfolders are one port: the queues of one capture. Without an
+    /// interface name, files of queues in the same folder are one port, and any other file is a
+    /// separate port. Returns `None` if the maximum number of interfaces is reached.
     pub(super) fn number(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let path = &file.path;
         let folder = path.parent().unwrap_or(Path::new(""));

@@ -1,4 +1,4 @@
-//! Merge loop: repeatedly writes the earliest record of all streams.
+//! Loop of a merge: repeatedly writes the earliest record of all streams of input files.
 
 use super::{
     gaps::Gaps,
@@ -20,7 +20,7 @@ use std::{
 };
 use wqcap_frame::dedup::DedupWindow;
 
-/// Number of merged records between two calls of `watch`.
+/// Number of merged records between two calls of `watch`, which reports the progress of a merge.
 const EVERY: u64 = 1 << 14;
 
 /// Runs a merge plan. `watch` is called regularly, and at the end, with the number of bytes read so
@@ -49,17 +49,17 @@ pub(crate) trait RecordSelection {
         port: usize,
     ) -> Option<Packet<'a>>;
 
-    /// Returns a line for each kind of records that the selection could not judge.
+    /// Returns a message for each kind of records that the selection could not judge.
     fn losses(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Record of the inputs of a merge plan, on its way to a visitor.
+/// Record of an input of a merge plan, which is passed to a visitor.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct VisitedRecord<'a> {
-    /// Packet record as the input file has it.
+    /// Packet record in the form that it has in the input file.
     pub packet: Packet<'a>,
     /// Number of the capture port in [`MergePlan::port_names`]; higher numbers are ports that the
     /// inputs describe later.
@@ -70,7 +70,7 @@ pub struct VisitedRecord<'a> {
     pub fcs_len: Option<u8>,
 }
 
-/// Selection of no records, which passes each one to a function.
+/// Selection of no records for the merged file: each record is passed to a function instead.
 struct Visitor<F>(F);
 
 impl<F: FnMut(&VisitedRecord<'_>)> RecordSelection for Visitor<F> {
@@ -104,7 +104,7 @@ pub fn visit(
     run_selected(plan, MergeTarget::none(), &mut Visitor(visit), watch)
 }
 
-/// Selection of all input records, unchanged.
+/// Selection of all input records of a merge, unchanged.
 struct AllRecords;
 
 impl RecordSelection for AllRecords {
@@ -113,7 +113,7 @@ impl RecordSelection for AllRecords {
     }
 }
 
-/// Runs a merge plan with a selection of the records.
+/// Runs a merge plan with a selection of the records to write.
 pub(crate) fn run_selected(
     plan: MergePlan,
     target: MergeTarget,
@@ -335,12 +335,12 @@ pub(crate) fn run_selected(
     })
 }
 
-/// Limit that ends a merge.
+/// Limit of the output that a merge reached, so that it ended.
 #[derive(Clone, Copy)]
 enum ReachedLimit {
-    /// Number of records or bytes.
+    /// Limit on the number of records or bytes of the merged file.
     Length,
-    /// Number of open input files.
+    /// Limit on the number of input files that are open at the same time.
     Open,
 }
 
@@ -348,19 +348,20 @@ enum ReachedLimit {
 struct MergeProgress {
     frames: u64,
     deduplicated: u64,
-    /// Number of records that a pcap file cannot hold.
+    /// Number of records left out because a pcap file cannot hold them.
     void: u64,
     by_port: Vec<u64>,
     gaps: Gaps,
     late: Lateness,
     first: u64,
     high: u64,
-    /// Timestamp and stream of the previous merged record.
+    /// Timestamp of the previous merged record in nanoseconds since 1970, and the number of its
+    /// stream.
     before: Option<(u64, usize)>,
 }
 
 impl MergeProgress {
-    /// Returns `true` if a record repeats an earlier merged record, and counts it.
+    /// Returns `true` if a record of the merge repeats an earlier merged record, and counts it.
     #[inline]
     fn repeats(
         &mut self,

@@ -1,5 +1,6 @@
-//! Stream of a merge: its files one after the other, each open only while its records are merged.
-//! If files overlap, those after the open one are split off into another stream.
+//! Stream of a merge: input files of one queue one after the other, each open only while its
+//! records are merged. If files overlap, those after the open one are split off into another
+//! stream.
 
 use super::{
     plan::{FilePlan, StreamPlan},
@@ -13,14 +14,14 @@ use crate::{
 use std::{collections::VecDeque, mem};
 
 pub(super) struct MergeStream {
-    /// Number of the stream in the merge plan, also for a stream that was split off.
+    /// Number of the stream in the merge plan; a stream that was split off has the same number.
     pub(super) number: usize,
     pub(super) queue: Option<u16>,
     files: VecDeque<FilePlan>,
-    /// Timestamp of the first record in the stream's next file.
+    /// Timestamp of the first record in the stream's next file, in nanoseconds since 1970.
     pub(super) next_ns: u64,
     open: Option<OpenInput>,
-    /// Latest timestamp of the stream so far.
+    /// Latest timestamp of the stream's records so far, in nanoseconds since 1970.
     high: u64,
     begun: bool,
 }
@@ -35,19 +36,20 @@ struct OpenInput {
     left_out: u64,
 }
 
-/// State shared by all streams of a merge and the output: facts of inputs, ports, and statistics by
-/// port.
+/// State that the streams of a merge and the output share: facts of inputs, ports, and statistics
+/// by port.
 pub(super) struct MergeLedger {
     pub(super) inputs: Vec<InputFacts>,
     pub(super) ports: Ports,
     pub(super) statistics: Vec<InterfaceStatistics>,
-    /// Set when the interface statistics of the input files are summed up.
+    /// `true` if the interface statistics of the input files are summed up.
     pub(super) sums: bool,
-    /// Only link type whose frames the output can have.
+    /// Only link type whose frames the merged file can have; `None`: frames of all link types.
     pub(super) only: Option<u32>,
-    /// Comments of sections in the output.
+    /// Section comments that are in the merged file.
     pub(super) comments: Vec<String>,
-    /// Number of comments of sections that are not in the output: they follow the first record.
+    /// Number of section comments that are not in the merged file, because they follow the first
+    /// record.
     pub(super) later_comments: u64,
     pub(super) bytes_read: u64,
     /// Notes for the user on the whole merge.
@@ -55,20 +57,22 @@ pub(super) struct MergeLedger {
     /// Sum of the input blocks of unknown types and the section header options, which the merge
     /// leaves out.
     pub(super) unread: u64,
-    /// Decryption secrets of the inputs that were read before the current records, not written yet.
+    /// Decryption secrets of the inputs that were read before the current records and are not
+    /// written yet.
     pub(super) secrets: Vec<Secrets>,
-    /// Number of open input files.
+    /// Number of input files that the merge has open.
     pub(super) open: usize,
 }
 
 impl MergeLedger {
-    /// Returns a line for each input with lost records.
+    /// Returns a message for each input of the merge with lost records.
     pub(super) fn losses(&self) -> impl Iterator<Item = String> {
         let inputs = self.inputs.iter();
         inputs.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)))
     }
 
-    /// Returns the capture port of an input's interface, if the output can hold it.
+    /// Returns the number of the capture port of an input's interface, if the merged file can hold
+    /// its frames.
     fn port(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let fits = self.only.is_none_or(|it| it == interface.link_type);
         fits.then(|| self.ports.number(file, interface)).flatten()
@@ -94,7 +98,7 @@ impl MergeLedger {
     }
 }
 
-/// Returns the timestamp of the first record of the stream's first file.
+/// Returns the timestamp of the first record of the first of a stream's files.
 fn first_of(files: &VecDeque<FilePlan>) -> u64 {
     files.front().map_or(u64::MAX, |file| file.first_ns)
 }
@@ -113,7 +117,7 @@ impl MergeStream {
     }
 
     /// Splits off the stream's files after the open one, if the next file begins before the open
-    /// file's record at `ns`.
+    /// file's record at the time `ns`.
     #[inline]
     pub(super) fn overtaken(&mut self, ns: u64) -> Option<Self> {
         (ns > self.next_ns).then(|| self.split())
@@ -132,7 +136,8 @@ impl MergeStream {
         }
     }
 
-    /// Returns the timestamp of the stream's next record. `None`: the stream is at its end.
+    /// Returns the timestamp of the stream's next record. Returns `None` if the stream is at its
+    /// end.
     pub(super) fn due(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.reader.packet().map(|packet| packet.ns),
@@ -140,8 +145,8 @@ impl MergeStream {
         }
     }
 
-    /// Returns the stream's current record and its capture port. `None`: the next file is not open
-    /// yet.
+    /// Returns the stream's current record and the number of its capture port; `None`: the next
+    /// file is not open yet.
     #[inline]
     pub(super) fn packet(&self) -> Option<(Packet<'_>, Option<usize>)> {
         let open = self.open.as_ref()?;
@@ -221,12 +226,12 @@ impl MergeStream {
         }
     }
 
-    /// Returns the number of bytes read of the stream's open file.
+    /// Returns the number of bytes that were read of the stream's open file.
     pub(super) fn offset(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.reader.offset())
     }
 
-    /// Closes the stream's open file and adds its facts to the ledger.
+    /// Closes the stream's open file and adds its facts to the merge's shared state.
     #[cold]
     fn close(&mut self, ledger: &mut MergeLedger, error: Option<ReadError>) {
         let Some(mut open) = self.open.take() else {

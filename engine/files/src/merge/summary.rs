@@ -3,7 +3,7 @@
 use super::gaps::GapFacts;
 use serde::Serialize;
 
-/// Reason why a merge produced no file.
+/// Reason why a merge of capture files produced no output.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
@@ -32,7 +32,7 @@ pub struct MergeSummary {
     pub deduplicated: u64,
     /// Length of the merged file in bytes.
     pub bytes: u64,
-    /// Number of bytes read from the inputs of the merge.
+    /// Number of bytes that were read from the inputs of the merge.
     pub bytes_read: u64,
     /// Timestamp of the earliest merged record, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
@@ -43,28 +43,28 @@ pub struct MergeSummary {
     /// Number of streams of the merge: sequences of files in time order, one for each queue and for
     /// each other file.
     pub streams: usize,
-    /// Capture ports in the merged file.
+    /// Capture ports (interfaces) in the merged file, with their counts.
     pub interfaces: Vec<InterfaceFacts>,
     /// Time gaps between adjacent output records of different streams.
     pub gaps: GapFacts,
-    /// Number and delay of output records after a later one, because their input file has them in
-    /// this order.
+    /// Number and largest delay of merged records that follow a later one, because their input file
+    /// has them in this order.
     pub late: Lateness,
     /// Facts of each input file of the merge.
     pub inputs: Vec<InputFacts>,
     /// Notes for the user on the merged file.
     pub notes: Vec<String>,
-    /// Reasons why the merged file lacks frames of the inputs, a line each. In JSON they are the
+    /// Reasons why the merged file lacks frames of the inputs, one line each. In JSON they are the
     /// `loss` of each input.
     #[serde(skip)]
     pub losses: Vec<String>,
 }
 
-/// Capture port in the merged file.
+/// Capture port (interface) in the merged file, with its counts.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct InterfaceFacts {
-    /// Name of the capture port's interface.
+    /// Name of the capture port's interface in the merged file.
     pub name: String,
     /// Number of merged records of the capture port.
     pub frames: u64,
@@ -76,10 +76,10 @@ pub struct InterfaceFacts {
     pub dropped: Option<u64>,
 }
 
-/// Number of records out of time order, and the largest delay.
+/// Number of records that follow a record with a later timestamp, and the largest delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
-    /// Number of records out of time order.
+    /// Number of records that follow a record with a later timestamp.
     pub frames: u64,
     /// Largest time from a record out of order to an earlier record with a later stamp, in
     /// nanoseconds.
@@ -105,10 +105,12 @@ pub struct InputFacts {
     pub bytes: u64,
     /// Timestamp of the input file's first record, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Number and delay of the input file's records after a later one of the same stream.
+    /// Number and largest delay of the input file's records that follow a later one of the same
+    /// stream.
     pub out_of_order: Lateness,
     /// Notes on contradictions in the input file that did not stop the reader.
     pub notes: Vec<String>,
-    /// Reason for lost records of the input file: it is torn, damaged, or cannot be read.
+    /// Reason for lost records of the input file: it is torn, damaged, or cannot be read; `None`:
+    /// none are lost.
     pub loss: Option<String>,
 }

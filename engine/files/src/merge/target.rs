@@ -11,27 +11,27 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// Destination of the merged file.
+/// Destination of the merged file: a file, a device or pipe, or standard output.
 pub struct MergeTarget {
     place: MergeDestination,
-    /// Path of the merged file for messages.
+    /// Path of the merged file as messages show it.
     pub(super) shown: String,
 }
 
 enum MergeDestination {
-    /// No destination: the output is discarded.
+    /// No destination: the merged file is discarded.
     Nothing,
     Stdout,
-    /// Function of the caller that takes the output.
+    /// Function of the caller that receives the bytes of the merged file.
     Writer(Box<dyn Write + Send>),
-    /// Output device or pipe, written directly.
+    /// Device or pipe to which the merged file is written directly.
     Direct(File),
-    /// Temporary file in the folder of the output, renamed to its final path when complete.
+    /// Temporary file in the folder of the merged file, renamed to its final path when complete.
     Named(NamedTempFile, PathBuf),
 }
 
 impl MergeTarget {
-    /// Creates a destination that discards the output.
+    /// Creates a destination that discards the merged file.
     pub(super) fn none() -> Self {
         Self {
             place: MergeDestination::Nothing,
@@ -39,8 +39,8 @@ impl MergeTarget {
         }
     }
 
-    /// Creates a destination that passes the output to `writer`. An error of kind `BrokenPipe` ends
-    /// the merge early.
+    /// Creates a destination that passes the merged file's bytes to `writer`. An error of kind
+    /// `BrokenPipe` ends the merge early.
     pub(crate) fn to_writer(writer: Box<dyn Write + Send>) -> Self {
         Self {
             place: MergeDestination::Writer(writer),
@@ -85,8 +85,8 @@ impl MergeTarget {
         Ok(Self { place, shown })
     }
 
-    /// Writes the next bytes of the merged file, which begin at `offset`. `false`: the reader of
-    /// the pipe has closed it.
+    /// Writes the next bytes of the merged file, which begin at `offset`. Returns `false` if the
+    /// reader of the pipe has closed it.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let result = match &mut self.place {
             MergeDestination::Nothing => Ok(()),
@@ -105,13 +105,13 @@ impl MergeTarget {
         }
     }
 
-    /// Returns `true` if the caller waits for the output while the merge runs.
+    /// Returns `true` if the caller receives the merged file's bytes while the merge runs.
     pub(super) fn is_awaited(&self) -> bool {
         matches!(self.place, MergeDestination::Writer(_))
     }
 
-    /// Overwrites bytes of the merged file that were written before. `false`: the destination is
-    /// not seekable.
+    /// Overwrites bytes of the merged file that were written before. Returns `false` if the
+    /// destination is not a file that was created for the merge.
     pub(super) fn rewrite(&self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let MergeDestination::Named(file, _) = &self.place else {
             return Ok(false);
@@ -122,7 +122,7 @@ impl MergeTarget {
         Ok(true)
     }
 
-    /// Renames the complete merged file to its final path.
+    /// Renames the complete merged file to its final path, if it has a temporary name.
     pub(super) fn finish(self) -> Result<(), MergeError> {
         let MergeDestination::Named(file, path) = self.place else {
             return Ok(());
@@ -141,8 +141,8 @@ fn failed(shown: &str, what: &str, e: &io::Error) -> MergeError {
     MergeError::Failed(format!("{shown}: cannot {what}: {e}"))
 }
 
-/// Creates the merge's temporary file in the folder of the output, so that a rename suffices; with
-/// the mode of a new file.
+/// Creates the temporary file of a merge in the folder of its output, so that a rename completes
+/// it, with the mode of a new file.
 fn temporary(out: &Path) -> io::Result<NamedTempFile> {
     let folder = match out.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -1,4 +1,4 @@
-//! Tests of merges, with files built by hand.
+//! Tests of merges, with capture files built by hand.
 
 use super::*;
 use crate::{
@@ -18,7 +18,7 @@ use wqcap_frame::dedup::{IgnoredFields, MayDiffer};
 
 const NS: u32 = 0xa1b2_3c4d;
 
-/// Builds a pcap file with records at these nanoseconds; each record holds its stamp.
+/// Builds a pcap file with records at these times (nanoseconds); each record holds its timestamp.
 fn stamps(order: ByteOrder, at: &[u32]) -> Vec<u8> {
     let bytes: Vec<_> = at.iter().map(|ns| ns.to_le_bytes()).collect();
     let records: Vec<_> = at
@@ -53,7 +53,7 @@ fn refused(inputs: &[PathBuf], out: &Path) -> String {
         .to_string()
 }
 
-/// Record as (interface, ns, bytes, options).
+/// Merged record as (interface, ns, bytes, options).
 type Row = (usize, u64, Vec<u8>, Vec<(u16, Vec<u8>)>);
 
 fn records(path: &Path) -> Vec<Row> {
@@ -558,7 +558,7 @@ fn a_record_above_the_limit_of_readers_is_cut_and_counted() {
     }
 }
 
-/// Builds a capture file of a queue with records at these nanoseconds.
+/// Builds a capture file of one queue with records at these times (nanoseconds).
 fn of_queue(interface: &str, at: &[u64]) -> Vec<u8> {
     let mut blocks = Blocks::new(ByteOrder::Little);
     blocks.interface(0, &[(2, interface.as_bytes()), (9, &[9])]);

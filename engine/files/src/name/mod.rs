@@ -14,7 +14,7 @@ use std::{fmt, path::Path};
 
 /// Suffix of the names of sealed (encrypted) files: see [`crate::sealed`].
 pub const SEALED: &str = ".enc";
-/// Suffix of a capture file's name while the file is open.
+/// Suffix of a capture file's name while the file is open for writing.
 pub const PART: &str = ".part";
 /// Text in a capture file's name that replaces the queue number if the file holds all queues.
 const ALL: &str = "all";
@@ -22,31 +22,31 @@ const ALL: &str = "all";
 /// Parsed name of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileName<'a> {
-    /// Queue whose frames the capture file holds; `None`: all queues, in the order of time.
+    /// Queue whose frames the capture file holds; `None`: the frames of all queues, in time order.
     pub queue: Option<u16>,
     /// Timestamp of the capture file's first record, or slightly later, in nanoseconds since 1970.
     pub start_ns: u64,
     /// Extension of the capture file's name: `pcap`, `pcapng`, `pcap.zst` and so on.
     pub ending: &'a str,
-    /// Set if the file name ends in [`SEALED`].
+    /// `true` if the file is sealed (encrypted): its name ends in [`SEALED`].
     pub sealed: bool,
 }
 
-/// Returns `true` if a file's name ends in [`SEALED`].
+/// Returns `true` if a file is sealed (encrypted), by its name, which ends in [`SEALED`].
 #[must_use]
 pub fn is_sealed(path: &Path) -> bool {
     let name = path.as_os_str().as_encoded_bytes();
     name.ends_with(SEALED.as_bytes())
 }
 
-/// Returns a file name without the suffix [`SEALED`].
+/// Returns a file name without the suffix [`SEALED`] of encrypted files.
 #[must_use]
 pub fn unsealed(name: &str) -> &str {
     name.strip_suffix(SEALED).unwrap_or(name)
 }
 
 impl<'a> FileName<'a> {
-    /// Extensions of finished capture files.
+    /// Extensions of finished capture files, compressed or not.
     pub const ENDINGS: [&'static str; 6] = [
         "pcap",
         "pcapng",
@@ -68,7 +68,8 @@ impl<'a> FileName<'a> {
         Self::ENDINGS.iter().any(ends_with)
     }
 
-    /// Parses the name of a finished capture file. `None`: the name does not have the default form.
+    /// Parses the name of a finished capture file. Returns `None` if the name does not have the
+    /// default form.
     #[must_use]
     pub fn parse(path: &'a Path) -> Option<Self> {
         let whole = path.file_name()?.to_str()?;
@@ -90,7 +91,8 @@ impl<'a> FileName<'a> {
     }
 }
 
-/// Parses a number in a file name that consists of digits only, without sign and space.
+/// Parses a number in a file name that consists of digits only, without sign and space; `None`: it
+/// is none.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()

@@ -91,12 +91,13 @@ impl NameTemplate {
         format!("{name}.{ending}")
     }
 
-    /// Returns the longest component, in bytes, that a name of this template can have: a folder, or
-    /// the file's name followed by `.` and `ending`. Names of months and days vary with the time.
+    /// Returns the longest path component (by bytes) that a file name of this template can have: a
+    /// folder, or the file's name followed by `.` and `ending`. Names of months and days vary with
+    /// the time.
     #[must_use]
     pub fn longest_component(&self, ending: &str) -> String {
         const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
-        /// 2026-01-01T00:00:00Z in days.
+        /// Number of days from 1970 to 2026-01-01.
         const FIRST_DAY: u64 = 20_454;
         let last_ns = (FIRST_DAY..FIRST_DAY + 366).map(|day| (day + 1) * DAY_NS - 1);
         let names = last_ns.map(|ns| self.name(Some(u16::MAX), ns, ending, u64::MAX));
@@ -105,8 +106,8 @@ impl NameTemplate {
         all.max_by_key(String::len).unwrap_or_default()
     }
 
-    /// Returns `true` if a file of this name template may have this name. `stem` is any text: a
-    /// file name without its extension.
+    /// Returns `true` if this name template can make the file name `stem`, a name without its
+    /// extension.
     #[must_use]
     pub fn matches(&self, stem: &str) -> bool {
         let pieces: Vec<_> = self.parts.iter().flat_map(NamePart::pieces).collect();
@@ -138,11 +139,11 @@ impl NameTemplate {
     }
 }
 
-/// Minimum number of digits of the number that follows a file name that was taken.
+/// Minimum number of digits of the number that is appended to a file name that already exists.
 const FOLLOWER_DIGITS: usize = 3;
 
-/// Returns the suffix of a file whose name was taken `attempt` times: `_001` to `_999`, then
-/// `_a1000`, `_b10000`.
+/// Returns the suffix for a file name that was found to exist `attempt` times: `_001` to `_999`,
+/// then `_a1000`, `_b10000`.
 ///
 /// The names sort in the order of the attempts: in byte order `_` sorts after the dot of the
 /// extension, a digit sorts before a letter, and the letter grows with the number's length.
@@ -155,7 +156,7 @@ fn follower(attempt: u64) -> String {
     }
 }
 
-/// Returns the file name without its [`follower`]. `None`: the name has no follower.
+/// Returns the file name without its [`follower`]. Returns `None` if the name has none.
 fn without_follower(stem: &str) -> Option<&str> {
     let (name, number) = stem.rsplit_once('_')?;
     let digits = number.trim_start_matches(|c: char| c.is_ascii_lowercase());
@@ -168,11 +169,11 @@ fn without_follower(stem: &str) -> Option<&str> {
 enum NamePattern {
     Text(String),
     Number,
-    /// Queue number in a file name, as [`NamePart::Queue`] writes it.
+    /// Pattern of the queue number in a file name, as [`NamePart::Queue`] writes it.
     Queue {
         prefix: bool,
     },
-    /// One or more characters of a file name except `/`.
+    /// Pattern of one or more characters of a file name except `/`.
     Some,
 }
 
@@ -188,7 +189,7 @@ impl NamePart {
     }
 }
 
-/// Returns the file name patterns of a strftime(3) format that was tested before.
+/// Returns the file name patterns of a strftime(3) format that is valid.
 fn pieces_of(format: &str) -> Vec<NamePattern> {
     let mut pieces = Vec::new();
     let mut rest = format;
@@ -274,15 +275,15 @@ impl Serialize for NameTemplate {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
-    /// A placeholder of the name template does not end.
+    /// A placeholder of the name template has no closing brace.
     #[error("a {{ in the name has no }}; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}")]
     Unclosed,
-    /// The name template has a placeholder with this unknown name.
+    /// A placeholder of the name template has this unknown name.
     #[error(
         "the placeholder {{{0}}} of the file name is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
     )]
     Placeholder(String),
-    /// Names of the template would begin with a slash.
+    /// Names of the template would begin with a slash, so that they leave the folder.
     #[error("a name is a path below output.dir and must not begin with /")]
     Absolute,
     /// Names of the template would have a path component that is empty or begins with a dot.
@@ -294,9 +295,9 @@ pub enum TemplateError {
     /// A part of the name template is not a valid format of strftime(3).
     #[error("{text:?} is not a format of strftime(3): {source}")]
     Time {
-        /// Invalid part of the name template.
+        /// Part of the name template that is invalid.
         text: String,
-        /// Error of the time library.
+        /// Error of the time library for the invalid part.
         source: jiff::Error,
     },
     /// A time conversion in this part of the name template yields a slash.
@@ -390,7 +391,7 @@ mod tests {
     use crate::name::FileName;
     use std::path::Path;
 
-    /// 2026-11-22T15:30:00.000000005Z.
+    /// Time 2026-11-22T15:30:00.000000005Z in nanoseconds since 1970.
     const NS: u64 = 1_795_361_400_000_000_005;
 
     #[test]

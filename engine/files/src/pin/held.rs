@@ -1,7 +1,5 @@
-//! Evaluation of pins: the finished files that each pin holds.
-//!
-//! Invariant: a file is free only if it certainly has no frame that a pin holds, with an index and
-//! without.
+//! Evaluation of pins, which protect capture files of a time range from deletion: finds the
+//! finished files that each pin protects.
 
 use super::Pins;
 use crate::{
@@ -26,46 +24,47 @@ struct FileKey {
     written: (i64, i64),
 }
 
-/// Cached facts of a capture file, for the evaluation of pins.
+/// Cached facts of a capture file, for the evaluation of pins (protection from deletion).
 #[derive(Clone, Debug)]
 struct CachedFile {
     begins: Beginning,
     /// Result of the file's index for a set of pins: the hash of the set, and the positions of the
-    /// pins that hold the file.
+    /// pins that protect the file.
     said: Option<(u64, Vec<usize>)>,
 }
 
-/// Finished capture file, and the pins that hold it.
+/// Finished capture file, and the pins that protect it from deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldFile {
-    /// Positions in [`Pins::sound`] of the pins that hold the capture file.
+    /// Positions in [`Pins::sound`] of the pins that protect the capture file.
     pub by: Vec<usize>,
-    /// Set when the evaluation of pins used the file's index.
+    /// `true` if the evaluation of pins used the file's index.
     pub indexed: bool,
-    /// Set when the folder has invalid pins, which hold every file.
+    /// `true` if the folder has invalid pins, which protect every file.
     pub by_unsound: bool,
 }
 
 impl HeldFile {
-    /// Returns `true` if any pin holds the capture file.
+    /// Returns `true` if any pin protects the capture file from deletion.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.by_unsound || !self.by.is_empty()
     }
 }
 
-/// Evaluates pins, and caches what was read of each capture file: finished files do not change.
+/// Evaluator of pins, which protect capture files from deletion. It caches the facts read from each
+/// finished file, which does not change.
 #[derive(Clone, Debug, Default)]
 pub struct PinEvaluator {
     known: HashMap<FileKey, CachedFile>,
-    /// Key that opens the folder's sealed files.
+    /// Key that opens the folder's sealed (encrypted) files.
     key: Option<SecretKey>,
 }
 
 impl PinEvaluator {
-    /// Creates an evaluator with an empty cache. Without the key of sealed files, pins hold those
-    /// without an index whatever their times are.
+    /// Creates an evaluator with an empty cache. Without the key of sealed (encrypted) files, pins
+    /// protect those without an index whatever their times are.
     #[must_use]
     pub fn new(key: Option<SecretKey>) -> Self {
         Self {
@@ -74,7 +73,8 @@ impl PinEvaluator {
         }
     }
 
-    /// Returns for each of a folder's finished capture files the pins that hold it.
+    /// Returns for each of a folder's finished capture files the pins that protect it from
+    /// deletion.
     pub fn evaluate(
         &mut self,
         files: &[&Path],
@@ -133,8 +133,8 @@ impl PinEvaluator {
         keys.iter().zip(reaches(&begins)).map(file).collect()
     }
 
-    /// Returns the first timestamp and chain key of each capture file. Cached facts of all other
-    /// files are dropped.
+    /// Returns the timestamps of the first records and the chain key of each capture file. Cached
+    /// facts of all other files are dropped.
     fn begins(&mut self, keys: &[FileKey]) -> Vec<Beginning> {
         let mut before = std::mem::take(&mut self.known);
         let begins = keys.iter().map(|key| {
@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
-    /// Writes three files of one queue with a frame at each of these seconds. All frames are UDP
-    /// port 53, except ARP at second 20.
+    /// Writes three capture files of one queue with a frame at each of these seconds. All frames
+    /// are UDP port 53, except ARP at second 20.
     fn files(dir: &Path) -> Vec<PathBuf> {
         let file = |seconds: &[u64]| {
             let mut bytes = pcap::encode_header(65_535, 1, None).to_vec();

@@ -1,5 +1,5 @@
-//! Lock of a capture folder, taken to create pins and to delete files. While a pin is created, no
-//! file of the folder is deleted.
+//! Lock of a capture folder, taken to create pins (which protect capture files from deletion) and
+//! to delete files. While a pin is created, no file of the folder is deleted.
 
 use crate::folder::open::{open_folder, try_lock};
 use std::{
@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum time to wait for the lock of a capture folder. Holders need less, and no process can
-/// block pinning or retention for longer.
+/// Maximum time to wait for the lock of a capture folder. Processes hold the lock for less time,
+/// and none can block pins or retention for longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval between attempts to take the lock of a capture folder.
 const TICK: Duration = Duration::from_millis(5);
@@ -22,8 +22,8 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Waits up to 5 s for the lock of a capture folder. `None`: another process keeps it, or the
-    /// file system does not support such locks.
+    /// Waits up to 5 s for the lock of a capture folder. Returns `None` if another process keeps
+    /// it, or the file system does not support such locks.
     #[must_use]
     pub fn take(dir: &Path) -> Option<Self> {
         let folder = open_folder(dir).ok()?;

@@ -1,4 +1,5 @@
-//! Pins on the files of a folder: retention does not delete a file that a pin holds.
+//! Pins on the capture files of a folder: retention does not delete a file that a pin protects
+//! ("holds").
 //!
 //! ```text
 //! <folder of capture files>/.wqcap-pins/<ID>.json: times, filter, reason
@@ -27,7 +28,8 @@ pub use store::{PinError, PinFolder, Pins, UnsoundPin};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Pin on the frames of a time range and a filter, with its reason.
+/// Pin, which protects the capture files with frames of a time range and a filter from deletion,
+/// and its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
@@ -35,9 +37,9 @@ pub struct Pin {
     pub from_ns: u64,
     /// End of the pinned time range (exclusive), in nanoseconds since 1970.
     pub to_ns: u64,
-    /// Filter expression of the frames that the pin holds; empty: every frame.
+    /// Filter expression of the frames whose capture files the pin protects; empty: every frame.
     pub filter: String,
-    /// Reason for the pin, in one line.
+    /// Reason for the pin that the user gave, in one line.
     pub reason: String,
     /// Time at which the pin was created, in nanoseconds since 1970.
     pub made_ns: u64,
@@ -47,13 +49,13 @@ impl Pin {
     /// Maximum length of a pin's reason and of its filter, in bytes.
     pub const LONGEST: usize = 4096;
 
-    /// Returns the time range that the pin holds.
+    /// Returns the time range whose capture files the pin protects, in nanoseconds since 1970.
     #[must_use]
     pub fn times(&self) -> Range<u64> {
         self.from_ns..self.to_ns
     }
 
-    /// Returns the reason why the pin is invalid, if it is.
+    /// Returns the reason why the pin is invalid; `None`: it is valid.
     fn problem(&self) -> Option<PinProblem> {
         if self.from_ns >= self.to_ns {
             return Some(PinProblem::Times);

@@ -1,21 +1,23 @@
-//! Reasons why a pin, its file or the folder of pins is invalid.
+//! Reasons why a pin (protection of capture files from deletion), its file or the folder of pins is
+//! invalid.
 
 use super::Pin;
 use serde::{Serialize, Serializer};
 
-/// Maximum number of pins of a capture folder.
+/// Maximum number of pins, which protect capture files from deletion, in a capture folder.
 pub const MOST_PINS: usize = 1024;
 /// Suffix of a pin's file name, after its ID.
 pub(super) const ENDING: &str = ".json";
 
-/// Reason why a pin is invalid. Serialized as its text.
+/// Reason why a pin, which protects capture files from deletion, is invalid. Serialized as its
+/// text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinProblem {
-    /// The pinned time range is empty.
+    /// The time range of the pin is empty: it ends at or before its start.
     #[error("the pin's start must be before its end")]
     Times,
-    /// The reason of the pin is empty.
+    /// The pin has no reason.
     #[error("the pin must have a reason")]
     NoReason,
     /// A text of the pin is longer than [`Pin::LONGEST`].
@@ -24,30 +26,30 @@ pub enum PinProblem {
         Pin::LONGEST
     )]
     LongText {
-        /// Field of the pin: `reason` or `filter`.
+        /// Name of the pin's field: `reason` or `filter`.
         field: &'static str,
-        /// Length of the text in bytes.
+        /// Length of the field's text in bytes.
         len: usize,
     },
     /// A text of the pin has control characters.
     #[error("the pin's {field} must be one line of text")]
     Lines {
-        /// Field of the pin: `reason` or `filter`.
+        /// Name of the pin's field: `reason` or `filter`.
         field: &'static str,
     },
-    /// The name of the file is not that of a pin.
+    /// The name of the file in the folder of pins is not that of a pin.
     #[error("the name of a pin file must end in {ENDING}")]
     FileName,
-    /// The file is longer than any pin.
-    #[error("too long for a pin")]
+    /// The file in the folder of pins is longer than any pin.
+    #[error("the file is too long for a pin")]
     FileLength,
-    /// The content of the file is not that of a pin, for this reason.
-    #[error("not a pin: {0}")]
+    /// The content of the file is not that of a pin; the text is the reason.
+    #[error("the file is not a pin: {0}")]
     Content(String),
-    /// The system reports this error for the file or the folder.
+    /// The system refuses access to the pin's file or the folder of pins; the text is its error.
     #[error("{0}")]
     Io(String),
-    /// The path of the folder of pins is that of another file.
+    /// The path of the folder of pins leads to a file that is no folder.
     #[error("the path is not a directory")]
     NotAFolder,
     /// The folder has more than [`MOST_PINS`] pins.

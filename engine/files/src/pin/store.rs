@@ -1,4 +1,5 @@
-//! Storage of pins: one JSON file per pin, in a hidden folder.
+//! Storage of pins, which protect capture files from deletion: one JSON file per pin, in a hidden
+//! folder.
 
 use super::{
     Pin,
@@ -22,11 +23,11 @@ const FOLDER: &str = ".wqcap-pins";
 /// and the other fields.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Error of an operation on pins.
+/// Error of an operation on pins, which protect capture files from deletion.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// The pin is invalid, for this reason.
+    /// The pin that the user gave is invalid, for this reason.
     #[error("invalid pin: {0}")]
     Unsound(PinProblem),
     /// The capture folder has the maximum number of pins.
@@ -43,7 +44,7 @@ pub enum PinError {
         /// Pin ID that the user passed.
         id: String,
     },
-    /// The file system reports an error for the pin's file or folder.
+    /// The file system refuses access to the pin's file or folder.
     #[error("{}: {source}", .path.display())]
     Io {
         /// Path of the file or folder on which the pin operation failed.
@@ -53,29 +54,30 @@ pub enum PinError {
     },
 }
 
-/// File in the folder of pins that is not a valid pin: all capture files are held.
+/// File in the folder of pins that is not a valid pin, so that all capture files are protected from
+/// deletion.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct UnsoundPin {
     /// Path of the invalid pin, or of the folder of pins.
     #[serde(serialize_with = "path_text::serialize")]
     pub path: PathBuf,
-    /// Reason why the pin is not valid.
+    /// Reason why the file in the folder of pins is not a valid pin.
     pub problem: PinProblem,
 }
 
-/// Pins of a capture folder at the time of reading.
+/// Pins of a capture folder, which protect files from deletion, at the time of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     /// Valid pins of the capture folder with their IDs, sorted by ID.
     pub sound: Vec<(String, Pin)>,
-    /// Invalid pins of the capture folder. If there is any, every capture file is held.
+    /// Invalid pins of the capture folder. If there is any, every capture file is protected.
     pub unsound: Vec<UnsoundPin>,
-    /// Notes on other entries of the folder of pins, which were not opened, a line each.
+    /// Notes on other entries of the folder of pins, which were not opened, one line each.
     pub notes: Vec<String>,
 }
 
-/// Access to the pins of a folder of capture files.
+/// Access to the pins of a folder of capture files, which protect its files from deletion.
 #[derive(Clone, Copy, Debug)]
 pub struct PinFolder<'a> {
     /// Folder of capture files to which the pins belong.
@@ -88,7 +90,7 @@ enum PinEntry {
     Unsound(PinProblem),
     /// Entry of the pin folder that is not a regular file and is not opened.
     Other,
-    /// Entry of the pin folder that was removed in the meantime.
+    /// Entry of the pin folder that was removed after it was listed.
     Gone,
 }
 
@@ -97,7 +99,7 @@ impl PinFolder<'_> {
         self.dir.join(FOLDER)
     }
 
-    /// Reads all pins of the capture folder.
+    /// Reads all pins of the capture folder, which protect files from deletion.
     #[must_use]
     pub fn read(&self) -> Pins {
         let mut pins = Pins::default();
@@ -180,7 +182,7 @@ impl PinFolder<'_> {
     }
 
     /// Creates the folder of pins with the owner of the capture folder and mode 0755, regardless of
-    /// the umask: the owner of the files can release pins and read them.
+    /// the umask: the owner of the files can then release and read pins.
     fn make_folder(&self, folder: &Path) -> io::Result<()> {
         match fs::create_dir(folder) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
@@ -228,7 +230,7 @@ impl PinFolder<'_> {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Returns the pin with this ID.
+    /// Returns the pin of the capture folder with this ID.
     ///
     /// # Errors
     /// The folder has no pin of this ID, or the pin is invalid.
@@ -250,10 +252,7 @@ impl PinFolder<'_> {
         }
     }
 
-    /// Removes a pin from the capture folder, also an invalid one.
-    ///
-    /// # Errors
-    /// The folder has no pin of this ID, or the pin cannot be removed.
+    /// Removes a pin from the capture folder, also an invalid one, so that it protects no file.
     pub fn release(&self, id: &str) -> Result<(), PinError> {
         let unknown = || PinError::Unknown {
             dir: self.dir.to_owned(),

@@ -1,4 +1,4 @@
-//! Opening of capture files, whole or in part, compressed or not.
+//! Opening of capture files for reading, whole or in part, compressed or not.
 
 use super::{Decompressor, PacketReader, ReadError};
 use crate::{
@@ -18,7 +18,8 @@ use std::{
 };
 use wqcap_pcap::read::{BEGINNING, WHOLE_FILE};
 
-/// Reader of a capture file, of selected ranges of it, or of standard input, compressed or not.
+/// Reader of the packets in a capture file, in selected ranges of it, or in standard input,
+/// compressed or not.
 pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 
 /// Opens a capture file that is not sealed; `-` is standard input. [`FileRanges::with_key`] opens a
@@ -30,7 +31,7 @@ pub fn open(path: &Path) -> Result<FileReader, ReadError> {
     FileRanges::named(path.to_owned()).open()
 }
 
-/// Capture file to read, whole or in part, with the byte ranges.
+/// Capture file to read, whole or in part, given by its path and byte ranges.
 #[derive(Clone, Debug)]
 pub struct FileRanges {
     /// Path of the capture file.
@@ -40,22 +41,22 @@ pub struct FileRanges {
     /// Folder in which the capture file was listed; `None` if the user named the file. Files of a
     /// folder may be deleted at any time, so a missing file is not an error.
     pub(crate) found_in: Option<PathBuf>,
-    /// Set if the user named the capture file, which may then be a pipe or a link.
+    /// `true` if the user named the capture file, which may then be a pipe or a link.
     pub(crate) is_named: bool,
-    /// Counter of the bytes read from the capture file.
+    /// Counter of the bytes that are read from the capture file.
     pub(crate) meter: ReadMeter,
-    /// Key that opens the capture file if it is sealed.
+    /// Key that opens the capture file if it is sealed (encrypted).
     pub(crate) key: Option<SecretKey>,
     /// Source of the capture file's content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
-    /// Set if a capture may still write the file, which then has the name `path` with
-    /// [`PART`]. Its readable part ends with its last complete record.
+    /// `true` if a capture may still write the file, which then has the name `path` with [`PART`].
+    /// Its readable part ends with its last complete record.
     pub(crate) is_open: bool,
 }
 
 /// Content of a capture file that is not local, such as an object of a store.
 pub trait RemoteContent: Debug + Send + Sync {
-    /// Returns the name of the remote content for messages.
+    /// Returns the name of the remote capture file for messages.
     fn name(&self) -> String;
 
     /// Opens the remote content for reading its ranges in order; see [`FileRanges::new`].
@@ -66,19 +67,19 @@ pub trait RemoteContent: Debug + Send + Sync {
     fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>>;
 }
 
-/// Counter of the bytes read from capture files. Each byte of a file is counted once, even if it is
-/// read several times.
+/// Counter of the bytes that are read from capture files. Each byte of a file is counted once, even
+/// if it is read several times.
 #[derive(Clone, Debug, Default)]
 pub struct ReadMeter {
     /// Number of bytes read from all files that share this counter.
     total: Arc<AtomicU64>,
-    /// Highest offset read in this capture file. Bytes before it count as read, because a reader of
-    /// a later part has read everything it needs before that part.
+    /// Highest offset in this capture file up to which bytes were read. Bytes before it count as
+    /// read, because a reader of a later part has read everything it needs before that part.
     read_to: Arc<AtomicU64>,
 }
 
 impl ReadMeter {
-    /// Creates a read counter for another capture file that adds to the same total.
+    /// Creates a read counter for another capture file, which adds to the same total.
     #[must_use]
     pub fn for_another_file(&self) -> Self {
         Self {
@@ -102,7 +103,7 @@ impl ReadMeter {
 }
 
 impl FileRanges {
-    /// Selects the whole of a capture file that the user named; `-` is standard input.
+    /// Selects the whole of a capture file that the user named, for reading; `-` is standard input.
     #[must_use]
     pub fn named(path: PathBuf) -> Self {
         Self {
@@ -111,15 +112,15 @@ impl FileRanges {
         }
     }
 
-    /// Selects the whole capture file; `-` is standard input.
+    /// Selects the whole capture file for reading; `-` is standard input.
     #[must_use]
     pub fn whole(path: PathBuf) -> Self {
         Self::new(path, std::iter::once(0..u64::MAX).collect())
     }
 
-    /// Selects byte ranges of a capture file, in order. The first range must begin with the header
-    /// before the first record. Each range must contain complete records; in a compressed file,
-    /// complete compressed frames of complete records.
+    /// Selects byte ranges of a capture file for reading, in order. The first range must begin with
+    /// the header before the first record. Each range must contain complete records; in a
+    /// compressed file, complete compressed frames of complete records.
     #[must_use]
     pub fn new(path: PathBuf, ranges: Vec<Range<u64>>) -> Self {
         Self {
@@ -134,14 +135,14 @@ impl FileRanges {
         }
     }
 
-    /// Returns the capture file with the key that opens it if it is sealed.
+    /// Adds the key that opens the capture file if it is sealed (encrypted).
     #[must_use]
     pub fn with_key(self, key: Option<SecretKey>) -> Self {
         Self { key, ..self }
     }
 
-    /// Selects byte ranges of remote content. Ports and streams of a merge are derived as for the
-    /// file `name` in `folder`.
+    /// Selects byte ranges of remote content for reading. Ports and streams of a merge are derived
+    /// as for a local file `name` in `folder`.
     #[must_use]
     pub fn from_remote(
         folder: &Path,
@@ -167,8 +168,8 @@ impl FileRanges {
         self.remote.is_some()
     }
 
-    /// Returns `true` if the capture file was found in a folder or a store: if it cannot be read, the
-    /// others are read without it.
+    /// Returns `true` if the capture file was found in a folder or a store: if it cannot be read,
+    /// other files are read without it.
     #[must_use]
     pub fn may_be_lost(&self) -> bool {
         self.found_in.is_some()
@@ -191,7 +192,7 @@ impl FileRanges {
         access(&self.path)
     }
 
-    /// Returns the capture file's name for messages.
+    /// Returns the name of the capture file for messages.
     pub(crate) fn shown(&self) -> String {
         match &self.remote {
             Some(content) => content.name(),
@@ -199,20 +200,20 @@ impl FileRanges {
         }
     }
 
-    /// Returns the capture file with other byte ranges; see [`FileRanges::new`].
+    /// Replaces the byte ranges to read of the capture file; see [`FileRanges::new`].
     #[must_use]
     pub(crate) fn with_ranges(self, ranges: Vec<Range<u64>>) -> Self {
         Self { ranges, ..self }
     }
 
-    /// Returns the folder of the capture file.
+    /// Returns the folder in which the capture file is.
     pub(crate) fn folder(&self) -> &Path {
         let own = || self.path.parent().unwrap_or(Path::new(""));
         self.found_in.as_deref().unwrap_or_else(own)
     }
 
-    /// Returns a note if the capture file cannot be read because it was deleted after it was
-    /// listed.
+    /// Returns a note if the capture file cannot be read (error `e`) because it was deleted after
+    /// it was listed.
     pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
         let was_listed = self.found_in.is_some() && !self.is_remote();
         (was_listed && e.is_not_found()).then(|| {
@@ -221,7 +222,7 @@ impl FileRanges {
         })
     }
 
-    /// Returns the number of bytes to read from a capture file of `len` bytes.
+    /// Returns the number of bytes in the selected ranges of a capture file of `len` bytes.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
         let bytes = |r: &Range<u64>| r.end.min(len).saturating_sub(r.start);
@@ -253,7 +254,8 @@ impl FileRanges {
         PacketReader::with_window(Decompressor::new(source)?, window)
     }
 
-    /// Opens a local capture file, not standard input, for reading the raw bytes of the ranges.
+    /// Opens a local capture file, not standard input, for reading the raw bytes of its selected
+    /// ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
         let key = self.key.as_ref();
@@ -277,9 +279,9 @@ struct RangeSource {
     file: Content,
     /// Current position of the range reader in the capture file.
     here: u64,
-    /// Unread part of the current byte range.
+    /// Part of the current byte range that is not read yet.
     now: Range<u64>,
-    /// Byte ranges after the current one.
+    /// Byte ranges of the capture file after the current one.
     rest: vec::IntoIter<Range<u64>>,
     /// Counter of the bytes read from the capture file.
     meter: ReadMeter,

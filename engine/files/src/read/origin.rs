@@ -15,16 +15,17 @@ use crate::{
 };
 use std::io::Read;
 
-/// Program name in the section headers of captures.
+/// Program name that captures of wqcap write into section headers.
 pub const PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
-/// Program name in the section headers of merged and extracted files.
+/// Program name that `wqcap merge` and `extract` write into section headers.
 pub const MERGE_PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
 /// Maximum number of bytes read to detect which program wrote a file; section headers of captures
 /// are shorter.
 const HEAD: u64 = 64 << 10;
 
-/// Returns `true` if a file begins with the section header of a capture of any version, or with a
-/// pcap header with the capture mark. The file may be compressed.
+/// Returns `true` if a file was written by a capture of wqcap: it begins with the section header of
+/// a capture of any version, or with a pcap header with the capture mark. The file may be
+/// compressed.
 pub fn is_capture(file: impl Read) -> bool {
     let mut head = Vec::new();
     let Ok(content) = Decompressor::new(file) else {
@@ -41,18 +42,19 @@ pub fn is_capture_section(head: &[u8]) -> bool {
     program(head).is_some_and(is_version)
 }
 
-/// Kind of a file in a folder of captures, by its first bytes.
+/// Kind of a file in a folder of captures, detected by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// The file is a capture of any program, or cannot be read.
+    /// File that is a capture of any program, or that cannot be read.
     Capture,
-    /// The file was written by `wqcap merge` or `extract`.
+    /// File that was written by `wqcap merge` or `extract`.
     Merged,
-    /// The file is not a capture.
+    /// File that is not a capture.
     Foreign,
 }
 
-/// Returns the kind of a file by its first bytes. The file may be compressed.
+/// Returns the kind of a file (capture, merged or foreign), by its first bytes. The file may be
+/// compressed.
 pub fn kind_of(file: impl Read) -> FileKind {
     let Ok(mut content) = Decompressor::new(file) else {
         return FileKind::Capture;
@@ -67,7 +69,7 @@ pub fn kind_of(file: impl Read) -> FileKind {
 }
 
 /// Returns `true` if a file begins with the section header of `wqcap merge` or `extract`, of any
-/// version. Reads only the section header of a file that is not compressed.
+/// version. Only the section header is read of a file that is not compressed.
 pub fn is_merged(mut file: impl Read) -> bool {
     let mut head = vec![0; EMPTY_BLOCK_LEN];
     let begun = file.read_exact(&mut head).is_ok();
@@ -82,13 +84,14 @@ pub fn is_merged(mut file: impl Read) -> bool {
         .is_some_and(is_version)
 }
 
-/// Returns `true` for a program name in a section header of the form `wqcap 1.2.3`.
+/// Returns `true` for a program name in a section header that is wqcap with a version: `wqcap
+/// 1.2.3`.
 fn is_version(program: &[u8]) -> bool {
     let version = program.strip_prefix(b"wqcap ".as_slice());
     version.is_some_and(|it| !it.is_empty() && !it.contains(&b' '))
 }
 
-/// Returns the program name in a pcapng section header.
+/// Returns the name of the program in the section header of a pcapng file; `None`: it has none.
 fn program(head: &[u8]) -> Option<&[u8]> {
     if !head.starts_with(&SECTION_HEADER.to_ne_bytes()) {
         return None;
@@ -113,7 +116,7 @@ mod tests {
         },
     };
 
-    /// Builds a section header with a program name.
+    /// Builds a pcapng section header with a program name.
     fn section_of(program: &str) -> Vec<u8> {
         let mut file = Vec::new();
         section_header(&mut file, |out| {

@@ -1,4 +1,5 @@
-//! Tests with generated files: every byte order and resolution, truncated and damaged.
+//! Tests of the reader with generated capture files: every byte order and resolution, truncated and
+//! damaged.
 
 use super::*;
 use crate::{
@@ -9,10 +10,11 @@ use crate::{
     },
 };
 
-/// Tuples (interface, ns, len, bytes) of all records, and the end of the file or the error message.
+/// Result of reading a capture file: (interface, ns, len, bytes) of all records, and the end of the
+/// file or the error message.
 type Read1 = (Vec<(usize, u64, u32, Vec<u8>)>, Result<FileEnd, String>);
 
-/// Reads a file to its end.
+/// Reads a capture file to its end.
 fn read(file: &[u8]) -> Read1 {
     let mut reader = match PacketReader::with_window(file, 16) {
         Ok(reader) => reader,

@@ -1,4 +1,4 @@
-//! Header of a sealed file, and encryption of its chunks.
+//! Header of a sealed (encrypted) capture file, and encryption of its chunks.
 
 use super::key::SecretKey;
 use aes_gcm::{Aes256Gcm, Nonce, aead::AeadInOut};
@@ -9,9 +9,9 @@ use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"wqcapENC";
 const VERSION: u8 = 1;
-/// log2 of [`CHUNK`], the length of a sealed file's chunks.
+/// Binary logarithm of [`CHUNK`], the length of a sealed (encrypted) file's chunks.
 const CHUNK_BITS: u8 = 16;
-/// Bytes of content in each chunk of a sealed file except the last.
+/// Number of bytes of content in each chunk of a sealed (encrypted) file except the last.
 pub(super) const CHUNK: usize = 1 << CHUNK_BITS;
 /// Length of the authentication tag after the content of a sealed file's chunk, in bytes.
 pub(super) const TAG: usize = 16;
@@ -22,42 +22,42 @@ pub(super) const HEADER: usize = 64;
 const BOUND: usize = 48;
 const SALT: std::ops::Range<usize> = 16..BOUND;
 
-/// Reason why a sealed file cannot be opened; the source of an [`io::Error`] of kind
+/// Reason why a sealed (encrypted) file cannot be opened; the source of an [`io::Error`] of kind
 /// `PermissionDenied`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnsealError {
-    /// The file is sealed, and the caller has no key.
+    /// The file is sealed (encrypted), and the caller has no key.
     #[error("the file is encrypted, and no key is set; use --key FILE or --key-command COMMAND")]
     NoKey,
-    /// The file is sealed with another key than the caller's.
+    /// The file is sealed (encrypted) with another key than the caller's.
     #[error("the file is encrypted with another key")]
     OtherKey,
-    /// The file is sealed in a format that this version does not read.
+    /// The file is sealed (encrypted) in a format that this version cannot read.
     #[error(
         "the file is encrypted in format {version}.{chunk_bits}; this version of wqcap reads {VERSION}.{CHUNK_BITS}"
     )]
     Format {
-        /// Version in the header of the sealed file.
+        /// Format version in the header of the sealed file.
         version: u8,
-        /// log2 of the length of the sealed file's chunks.
+        /// Binary logarithm of the length in bytes of the sealed file's chunks.
         chunk_bits: u8,
     },
 }
 
-/// Returns `true` if a file that begins with `head` is sealed.
+/// Returns `true` if a file that begins with the bytes `head` is sealed (encrypted).
 pub(super) fn is_sealed(head: &[u8]) -> bool {
     head.starts_with(MAGIC)
 }
 
-/// Cipher and header of one sealed file.
+/// Cipher and header of one sealed (encrypted) file.
 pub(super) struct Chunks {
     cipher: Aes256Gcm,
     pub(super) header: [u8; HEADER],
 }
 
 impl Chunks {
-    /// Makes the header of a new sealed file, with a random salt.
+    /// Creates the header of a new sealed (encrypted) file, with a random salt.
     pub(super) fn begin(key: &SecretKey) -> io::Result<Self> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(MAGIC);
@@ -71,7 +71,7 @@ impl Chunks {
         })
     }
 
-    /// Checks the header of a sealed file and its key.
+    /// Checks the header of a sealed (encrypted) file, and that `key` opens the file.
     pub(super) fn from_header(
         header: [u8; HEADER],
         key: Option<&SecretKey>,
@@ -102,8 +102,8 @@ impl Chunks {
             .map_err(|e| io::Error::other(e.to_string()))
     }
 
-    /// Decrypts a chunk of a sealed file in place and removes its tag. `false`: the chunk is not
-    /// authentic.
+    /// Decrypts a chunk of a sealed file in place and removes its tag. Returns `false` if the chunk
+    /// is not authentic.
     pub(super) fn open(&self, number: u64, last: bool, chunk: &mut Vec<u8>) -> bool {
         let nonce = nonce(number, last);
         self.cipher

@@ -1,4 +1,4 @@
-//! Content of a file, sealed or plain.
+//! Content of a capture file, sealed (encrypted) or plain.
 
 use super::{
     chunks::{CHUNK, Chunks, HEADER, TAG, is_sealed},
@@ -12,10 +12,10 @@ use std::{
     path::Path,
 };
 
-/// Bytes of a full chunk in a sealed file, with its tag.
+/// Number of bytes of a full chunk in a sealed (encrypted) file, with its authentication tag.
 const STEP: u64 = (CHUNK + TAG) as u64;
 
-/// Reader of a capture file's content, sealed or plain, that can seek.
+/// Reader of a capture file's content, sealed (encrypted) or plain, that can seek.
 pub struct Content(ContentSource);
 
 enum ContentSource {
@@ -24,7 +24,7 @@ enum ContentSource {
 }
 
 impl Content {
-    /// Opens a file of a capture folder. `key` opens a sealed file.
+    /// Opens a file of a capture folder for reading. `key` decrypts a sealed file.
     ///
     /// # Errors
     /// System error; the file is not regular; or it is sealed and `key` does not open it, with an
@@ -33,7 +33,8 @@ impl Content {
         Self::from_file(open_regular(path)?, key)
     }
 
-    /// Opens a file that the user named: it may be a pipe, or a link. `key` opens a sealed file.
+    /// Opens a file that the user named for reading: it may be a pipe, or a link. `key` decrypts a
+    /// sealed file.
     ///
     /// # Errors
     /// System error; or the file is sealed and `key` does not open it.
@@ -74,7 +75,7 @@ impl Content {
     }
 }
 
-/// Returns the header of a sealed file. `None`: the file is not sealed.
+/// Returns the header of a sealed file. Returns `None` if the file is not sealed (encrypted).
 fn sealed_header(file: &File) -> io::Result<Option<[u8; HEADER]>> {
     let mut header = [0; HEADER];
     match file.read_exact_at(&mut header, 0) {
@@ -102,17 +103,17 @@ impl Seek for Content {
     }
 }
 
-/// Open sealed file, with its length at the time of opening.
+/// Open sealed (encrypted) file, with its length at the time of opening.
 struct SealedFile {
     file: File,
     chunks: Chunks,
-    /// Number of bytes after the sealed file's header.
+    /// Number of bytes after the sealed file's header, with authentication tags.
     body: u64,
-    /// Length of the sealed file's content in bytes.
+    /// Length of the sealed file's decrypted content in bytes.
     len: u64,
-    /// Offset of the next read in the sealed file's content.
+    /// Offset of the next read in the sealed file's decrypted content.
     at: u64,
-    /// Number of the sealed file's chunk that was decrypted last.
+    /// Number of the chunk of the sealed file that was decrypted last; `None`: no chunk yet.
     held: Option<u64>,
     chunk: Vec<u8>,
 }

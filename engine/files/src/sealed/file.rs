@@ -1,4 +1,4 @@
-//! Encryption of a finished file.
+//! Encryption ("sealing") of a finished capture file.
 
 use super::{
     chunks::{CHUNK, Chunks, TAG},
@@ -17,20 +17,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Prefix of the temporary names of files that are being sealed.
+/// Prefix of the temporary names of files that are being sealed (encrypted).
 const TEMPORARY: &str = ".wqcap-seal-";
 
-/// Capture file that was sealed.
+/// Result of sealing (encrypting) a capture file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sealed {
-    /// Path of the sealed file.
+    /// Path of the sealed (encrypted) file.
     pub path: PathBuf,
-    /// Length of the sealed file's content in bytes.
+    /// Length of the sealed file's decrypted content in bytes.
     pub bytes: u64,
 }
 
-/// Returns the path that a capture file has after it is sealed.
+/// Returns the path that a capture file has after it is sealed (encrypted).
 #[must_use]
 pub fn sealed_name(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
@@ -38,9 +38,10 @@ pub fn sealed_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Seals a finished capture file. The sealed file has the suffix [`SEALED`] and keeps permissions
-/// and modification time. The plain file is deleted after the sealed one is synced. `may_continue`
-/// is called once per MiB. `None`: `may_continue` returned `false`, and the file is unchanged.
+/// Seals (encrypts) a finished capture file. The sealed file has the suffix [`SEALED`] and keeps
+/// permissions and modification time. The plain file is deleted after the sealed one is synced.
+/// `may_continue` is called once per MiB. Returns `None` if `may_continue` returned `false`, and
+/// leaves the file unchanged.
 ///
 /// # Errors
 /// System error; `AlreadyExists`: there is a file of the new name. The plain file is unchanged.
@@ -80,7 +81,8 @@ pub fn seal(
     Ok(Some(Sealed { path: to, bytes }))
 }
 
-/// Encrypts the content of a plain file into `to`; returns the number of bytes of content.
+/// Encrypts the content of a plain file into `to`; returns the number of bytes of content, or
+/// `None` if `may_continue` returned `false`.
 fn copy(
     plain: &mut File,
     chunks: &Chunks,
@@ -108,16 +110,16 @@ fn copy(
     Ok(Some(bytes))
 }
 
-/// Reads the content of the sealed file's next chunk from the plain file; it may be shorter at the
-/// end.
+/// Reads the content of the sealed file's next chunk from the plain file; the chunk may be shorter
+/// at the end.
 fn fill(plain: &mut File, chunk: &mut Vec<u8>) -> io::Result<()> {
     chunk.clear();
     plain.take(CHUNK as u64).read_to_end(chunk)?;
     Ok(())
 }
 
-/// Removes temporary files that a crash left while sealing, in a folder and up to `levels` levels
-/// below it. No other process may be sealing there.
+/// Removes temporary files that a crash during sealing (encryption) left, in a folder and up to
+/// `levels` levels below it. No other process may be sealing there.
 ///
 /// # Errors
 /// The folder cannot be read, or a file cannot be removed.

@@ -1,4 +1,4 @@
-//! Secret key of sealed files, and the file or command that it is read from.
+//! Secret key of sealed (encrypted) files, and the file or command that it is read from.
 
 use serde::Serialize;
 use std::{
@@ -23,13 +23,13 @@ const LONGEST: usize = 2 * LEN + 2;
 pub enum KeySource {
     /// File that holds the secret key.
     File(PathBuf),
-    /// Shell command that prints the secret key.
+    /// Shell command whose output is the secret key.
     Command(String),
 }
 
 impl KeySource {
-    /// Reads the secret key from the file or runs the command. The command may prompt on the
-    /// terminal.
+    /// Reads the secret key from the file or runs the command. The command may prompt for input on
+    /// the terminal.
     ///
     /// # Errors
     /// The source has no valid key. Messages contain nothing of what was read.
@@ -82,23 +82,25 @@ fn printed(command: &str) -> Result<SecretKey, SealKeyError> {
     SecretKey::parse(&bytes).map_err(|e| SealKeyError::CommandOutput(Box::new(e)))
 }
 
-/// Secret key of 32 bytes. Clones share its memory, which is zeroised when the last one is dropped.
+/// Secret key of 32 bytes, for encryption or anonymization. Clones share its memory, which is
+/// zeroised when the last one is dropped.
 #[derive(Clone)]
 pub struct SecretKey(Arc<Zeroizing<[u8; LEN]>>);
 
-/// Reason why a source has no valid key. Messages contain nothing of what was read.
+/// Reason why a source (file or command) has no valid secret key. The messages contain nothing of
+/// what was read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealKeyError {
-    /// System error while the key file is opened or read.
+    /// The key file cannot be opened or read: system error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Mode of a key file that gives access to users outside the owner's group.
+    /// The mode of the key file gives access to users outside the owner's group.
     #[error(
         "mode {0:04o} of the key file gives every user access; run `chmod o-rwx` and generate a new key"
     )]
     Public(u32),
-    /// Length of a key file that is neither that of a binary key nor that of a hex key.
+    /// The key has a length that is neither that of a binary key nor that of a hex key.
     #[error(
         "the encryption key has {}; it must have 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one",
         length(*.0)
@@ -109,18 +111,18 @@ pub enum SealKeyError {
         "the 64 characters of the encryption key are not all hex digits; a key must have 32 bytes, or 64 hex digits"
     )]
     Hex,
-    /// System error while the key command is started.
+    /// The key command cannot be started: system error.
     #[error("cannot run the key command: {0}")]
     Command(#[source] io::Error),
-    /// The key command failed with this status.
+    /// The key command failed with this exit status.
     #[error("the key command failed: {0}")]
     CommandFailed(ExitStatus),
-    /// The output of the key command is not a key, for this reason.
+    /// The output of the key command is not a key, for the reason in this error.
     #[error("the key command did not print a valid key: {0}")]
     CommandOutput(#[source] Box<Self>),
 }
 
-/// Formats the length of a rejected key. A key file is read only up to a limit.
+/// Formats the length of a rejected key for its error. A key file is read only up to a limit.
 fn length(bytes: usize) -> String {
     match bytes {
         1 => "1 byte".into(),
@@ -130,7 +132,7 @@ fn length(bytes: usize) -> String {
 }
 
 impl SecretKey {
-    /// Makes a secret key of these bytes.
+    /// Creates a secret key from its 32 bytes.
     #[must_use]
     pub fn new(bytes: &[u8; LEN]) -> Self {
         Self(Arc::new(Zeroizing::new(*bytes)))

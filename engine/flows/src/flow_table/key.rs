@@ -1,4 +1,5 @@
-//! Key of a flow, and the secret hash that spreads keys over a table.
+//! Key of a flow (addresses, ports, VLANs, tunnel), and the secret hash that spreads keys over a
+//! table.
 
 use foldhash::{SharedSeed, fast::FoldHasher};
 use std::{
@@ -43,7 +44,7 @@ pub struct ShortKey {
     pair: u64,
     network: u64,
     ports: u32,
-    /// Protocol and IP version of the flow.
+    /// Protocol and IP version of the flow that the short key identifies.
     kind: u16,
 }
 
@@ -94,8 +95,9 @@ impl Key {
     /// Value for flow keys without a tunnel's network identifier.
     const NO_NETWORK: u32 = u32::MAX;
 
-    /// Returns the flow key of a frame, and whether the frame went from the flow's lower end to its
-    /// upper one. With IP, the ends are in the order of the frame; call [`Key::order`] then.
+    /// Returns the flow key of a frame, and `true` if the frame went from the flow's lower end
+    /// (address and port) to its upper one. With IP, the ends are in the order of the frame; call
+    /// [`Key::order`] then.
     #[inline]
     pub fn from_headers(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
         let (ends, upward) = if inner.tuple.version == 0 {
@@ -109,7 +111,8 @@ impl Key {
         (Self::new(&ends, vlans, inner.segment), upward)
     }
 
-    /// Creates a flow key with the ends in the given order.
+    /// Creates a flow key with the ends in the order of `ends`, the VLANs and the tunnel's network
+    /// identifier.
     #[inline]
     pub fn new(ends: &FiveTuple, vlans: [u16; 2], network: Option<u32>) -> Self {
         let addresses = [ends.src_bytes(), ends.dst_bytes()];
@@ -125,7 +128,8 @@ impl Key {
         }
     }
 
-    /// Moves the flow's lower end to the first place; returns `false` if the ends were exchanged.
+    /// Moves the lower of the flow key's two ends to the first place; returns `false` if the ends
+    /// were exchanged.
     #[inline]
     pub fn order(&mut self) -> bool {
         let [src, dst] = self.ends.map(whole);
@@ -156,7 +160,7 @@ impl Key {
 /// Short form and fields of a flow key, for flow records.
 #[cfg(any(test, feature = "records"))]
 impl Key {
-    /// Returns the short form of the flow key.
+    /// Returns the short form of the flow key, which is complete for IPv4.
     #[inline]
     pub fn short(&self) -> ShortKey {
         // An IPv4 address is a number's upper four bytes, and the lower half is 0.
@@ -190,7 +194,7 @@ impl Key {
         }
     }
 
-    /// Returns both ends of the flow, the lower one first.
+    /// Returns both ends (addresses and ports) of the flow, the lower one first.
     pub fn ends(&self) -> FiveTuple {
         let [src, dst] = self.ends.map(|it| whole(it).to_be_bytes());
         let ports = [48, PORTS].map(|at| (self.transport >> at) as u16);
@@ -216,17 +220,18 @@ impl Key {
 pub struct FlowPlace {
     /// Flow key of the frame, with the flow's lower end first.
     pub key: Key,
-    /// Hash of the frame's flow key.
+    /// Hash of the frame's flow key, computed with the secret seed.
     pub hash: u32,
-    /// `true` if the frame went from the flow's lower end to its upper one.
+    /// `true` if the frame went from the flow's lower end (address and port) to its upper one.
     pub upward: bool,
-    /// TCP control bits of the frame.
+    /// TCP control bits (flags) of the frame.
     pub tcp_flags: u8,
 }
 
 impl FlowPlace {
-    /// Sets the flow key, hash and direction from a frame with these headers. In place and out of
-    /// line: a copy would wait for the words just written. `seed` comes from [`hash_seed`].
+    /// Sets the flow key, its hash and the direction of a frame with the headers `outer` and
+    /// `inner`. The function writes in place and is not inlined: a copy would wait for the words
+    /// just written. `seed` comes from [`hash_seed`].
     #[inline(never)]
     pub fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: HashSeed) {
         let (mut key, upward) = Key::from_headers(frame, outer, inner);

@@ -26,14 +26,14 @@ use wqcap_memory::{prefer_huge_pages, prefetch, touch};
 
 /// Entry of a flow table: the part of a flow that each of its frames accesses.
 pub trait Entry: Copy {
-    /// Cold part of a flow: data that is needed at the flow's end, or for few flows or frames. Its
-    /// first cache line may be needed to find the flow.
+    /// Type of the cold part of a flow in the table: data that is needed at the flow's end, or for
+    /// few flows or frames. Its first cache line may be needed to find the flow.
     type Apart: Copy;
     /// Returns `true` if this entry belongs to the flow with `key`.
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a Self::Apart) -> bool
     where
         Self: 'a;
-    /// Returns the hash of the flow's key, computed with [`hash_seed`].
+    /// Returns the 32-bit hash of the flow's key, computed with [`hash_seed`].
     fn hash(&self, apart: &Self::Apart) -> u32;
     /// Returns `true` if the first cache line of the flow's cold part is needed to find the flow
     /// with this key.
@@ -42,7 +42,7 @@ pub trait Entry: Copy {
     }
 }
 
-/// Guessed position of a flow in a flow table; by default none.
+/// Guessed position of a flow in a flow table; by default no position.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess(u32);
 
@@ -95,8 +95,9 @@ impl CacheLine {
         places: [FREE.at; CELLS],
     };
 
-    /// Returns the flow position in the index cell with `hash`; an arbitrary position if no cell or
-    /// several cells have the hash. All cells are read, since the matching one is unpredictable.
+    /// Returns the position of the flow whose index cell in this line has `hash`; an arbitrary
+    /// position if no cell or several cells have the hash. All cells are read, since the matching
+    /// one is unpredictable.
     #[inline]
     fn guess(&self, hash: u32) -> u32 {
         let of_equal: [u32; CELLS] = std::array::from_fn(|i| {
@@ -125,7 +126,7 @@ impl<E: Entry> Table<E> {
     /// Maximum number of flows in a flow table: index cells could not address more.
     const MOST: usize = 1 << 30;
 
-    /// Creates a flow table for `capacity` flows.
+    /// Creates an empty flow table for `capacity` flows.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
         let lines = (2 * capacity).next_power_of_two().div_ceil(CELLS);
@@ -171,7 +172,8 @@ impl<E: Entry> Table<E> {
         CELLS * self.index.len() - 1
     }
 
-    /// Returns the index cell at which the search for `hash` starts.
+    /// Returns the number of the first index cell of the cache line at which the search for `hash`
+    /// starts.
     #[inline]
     fn home(&self, hash: u32) -> usize {
         hash as usize & self.mask() & !(CELLS - 1)
@@ -192,13 +194,14 @@ impl<E: Entry> Table<E> {
         line.places[i % CELLS] = cell.at;
     }
 
-    /// Returns `true` if the flow table has a flow at position `at` and that flow has this key.
+    /// Returns `true` if the flow table has a flow at position `at` and the flow's key is `key`.
     #[inline]
     fn is_of(&self, at: usize, key: &Key) -> bool {
         (self.flows.get(at)).is_some_and(|it| it.is_of(key, || &self.apart[at]))
     }
 
-    /// Returns the position in the flow table of the flow with this key.
+    /// Returns the position in the flow table of the flow with the key `key`, whose hash is `hash`;
+    /// `None`: there is no such flow.
     #[inline]
     pub fn search(&self, hash: u32, key: &Key) -> Option<usize> {
         let mut i = self.home(hash);
@@ -232,13 +235,14 @@ impl<E: Entry> Table<E> {
         &mut self.flows[at]
     }
 
-    /// Returns the cold part of the flow at position `at`.
+    /// Returns the cold part (rarely used data) of the flow at position `at` of the table.
     #[cfg(feature = "records")]
     pub fn apart(&self, at: usize) -> &E::Apart {
         &self.apart[at]
     }
 
-    /// Returns the flow at position `at` and its cold part for changes.
+    /// Returns the flow at position `at` of the table and its cold part (rarely used data) for
+    /// changes.
     #[cfg(feature = "records")]
     #[inline]
     pub fn both_mut(&mut self, at: usize) -> (&mut E, &mut E::Apart) {
@@ -282,7 +286,7 @@ impl<E: Entry> Table<E> {
         (self.flows.swap_remove(at), self.apart.swap_remove(at))
     }
 
-    /// Returns the index cell of the flow at position `at`.
+    /// Returns the number of the hash index cell of the flow at position `at` of the table.
     fn cell_of(&self, at: usize) -> usize {
         let mut i = self.home(self.flows[at].hash(&self.apart[at]));
         while self.cell(i).at != place(at) {
@@ -291,7 +295,8 @@ impl<E: Entry> Table<E> {
         i
     }
 
-    /// Frees an index cell, and moves back later cells that could not be found otherwise.
+    /// Frees a cell of the hash index, and moves back later cells that could not be found
+    /// otherwise.
     fn close(&mut self, mut gap: usize) {
         let mut i = gap;
         loop {
@@ -321,7 +326,7 @@ impl<E: Entry> Table<E> {
         self.flows.len() > IN_CACHES
     }
 
-    /// Prefetches the hash index cells for `hash`.
+    /// Prefetches the hash index cells in which the search for `hash` starts.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         prefetch(&self.index, self.home(hash) / CELLS, 1);
@@ -339,8 +344,8 @@ impl<E: Entry> Table<E> {
         Guess(at)
     }
 
-    /// Reads the data that the flow key is compared with at the guessed position. To be called for
-    /// many flows in a row, after all guesses.
+    /// Reads the data that the flow key is compared with at the guessed position. Call it for many
+    /// flows in a row, after all guesses.
     #[inline]
     pub fn touch(&self, guess: Guess, key: &Key) {
         touch(&self.flows, guess.0 as usize, usize::MAX);
@@ -349,8 +354,8 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Returns the flow if it is at the guessed position of the flow table; otherwise it must be
-    /// searched.
+    /// Returns the flow with the key `key` if it is at the guessed position of the flow table;
+    /// otherwise it must be searched for.
     #[inline]
     pub fn guessed_mut(&mut self, guess: Guess, key: &Key) -> Option<&mut E> {
         let at = guess.0 as usize;
@@ -358,7 +363,8 @@ impl<E: Entry> Table<E> {
         self.flows.get_mut(at).filter(|_| is_of)
     }
 
-    /// Returns the position of a flow in the flow table, from the guess or by a search.
+    /// Returns the position of the flow with the key `key` in the flow table, from the guess or by
+    /// a search.
     #[cfg(any(test, feature = "records"))]
     #[inline]
     pub fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
@@ -382,14 +388,14 @@ mod tests {
     use std::collections::HashMap;
     use wqcap_frame::FiveTuple;
 
-    /// Entry that only has a key and a hash.
+    /// Flow table entry that only has a key and a hash.
     #[derive(Clone, Copy)]
     struct Bare(Key, u32);
 
     impl Entry for Bare {
         type Apart = u16;
 
-        /// Also compares the cold part, which holds the VLAN of the key.
+        /// Compares the key, and also the cold part, which holds the VLAN of the key.
         fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a u16) -> bool {
             self.0 == *key && *apart() == key.vlans()[0]
         }

@@ -68,7 +68,8 @@ columns! { FlowRecord;
     port_rev: Text(|it| it.ports[1].as_deref().map(str::to_owned));
 }
 
-/// Returns `ns`, a time of the flow's reverse direction; `None`: no frame went in that direction.
+/// Returns `ns`, a time of the flow's reverse direction, or `None` if no frame went in that
+/// direction.
 fn back(record: &FlowRecord, ns: u64) -> Option<u64> {
     (record.ways[1].frames > 0).then_some(ns)
 }
@@ -77,7 +78,7 @@ fn ip(tuple: &FiveTuple) -> bool {
     tuple.version != 0
 }
 
-/// Formats the source address of a flow: an IP address, or a MAC address without IP.
+/// Formats the source address of `tuple`: an IP address, or a MAC address if the flow has no IP.
 pub(super) fn address(tuple: &FiveTuple) -> String {
     let [a, b, c, d, e, f, ..] = tuple.src_bytes();
     match tuple.src() {
@@ -100,7 +101,7 @@ pub(super) fn port(tuple: &FiveTuple) -> Option<u16> {
     has.then_some(tuple.src_port)
 }
 
-/// Formats a TLS version number, such as `1.3`.
+/// Formats a TLS version number of the protocol as text, such as `1.3`.
 fn version(number: u16) -> String {
     match number {
         0x0300 => "SSL 3.0".into(),

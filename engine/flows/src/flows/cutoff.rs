@@ -1,4 +1,5 @@
-//! Flow cutoff with flow records: the table of the records follows the limits too.
+//! Flow cutoff (limits on how much of a flow is kept) with flow records: the table of open flow
+//! records also counts towards the limits.
 //!
 //! A frame is added at once instead of with its batch, since the decision to keep it depends on all
 //! frames before. The volume of a flow is the sum of its entry's counters and of the counters of
@@ -23,27 +24,27 @@ use wqcap_core::consumer::Frame;
 use wqcap_frame::{Headers, Tcp};
 
 impl Meter {
-    /// Makes the flow meter follow the limits of a cutoff from now on. The flow table must be
-    /// empty.
+    /// Makes the flow meter apply the limits of a cutoff (how much of each flow is kept) from now
+    /// on. The flow table must be empty.
     pub fn follow(&mut self, plan: &CutoffPlan) {
         let following = LimitProgress::new(plan, self.table.capacity(), self.idle_ns);
         self.following = Some(Box::new(following));
     }
 
-    /// Returns the counters of frames that the cutoff cut off so far.
+    /// Returns the counters of frames that the cutoff left out so far.
     pub fn cutoff(&self) -> CutoffReport {
         let following = self.following.as_ref();
         following.map_or_else(CutoffReport::default, |it| it.report)
     }
 
-    /// Returns the flow meter's table of flows.
+    /// Returns the table of open flows of the flow meter.
     #[inline]
     pub fn table(&self) -> &Table<FlowEntry> {
         &self.table
     }
 
     /// Counts a frame in its flow at once instead of with its batch, and returns `true` if the
-    /// flow's limit cuts the frame off.
+    /// frame is beyond the flow's cutoff limit, so that it is left out.
     #[inline]
     pub(crate) fn cuts(
         &mut self,
@@ -103,8 +104,9 @@ impl Meter {
         following.cuts((flow, apart), at, frame, place)
     }
 
-    /// Copies a payload with a possible name. The copy is sent with the frame batch, after this
-    /// frame is added to its flow. Returns the number of waiting frames before this one.
+    /// Copies the payload of a frame if it may contain a name. The copy is sent with the frame
+    /// batch, after this frame is added to its flow. Returns the number of waiting frames before
+    /// this one.
     #[inline]
     fn sample_names(
         &mut self,
@@ -125,8 +127,8 @@ impl Meter {
         before
     }
 
-    /// Returns the data of a frame that its flow needs. It is the only frame of the batch that may
-    /// have details.
+    /// Returns the data of a frame that is needed to add it to its flow. It is the only frame of
+    /// the batch that may have details.
     #[cold]
     #[inline(never)]
     fn seen_frame(
@@ -143,8 +145,8 @@ impl Meter {
         SeenFrame::new(frame, outer, inner, Some(place), flags, details)
     }
 
-    /// Ends a flow's record and restarts the flow's limit, each if its time is over when this frame
-    /// arrives.
+    /// Ends a flow's record, and restarts the flow's cutoff limit, each if its time is over when
+    /// this frame arrives.
     fn renew(
         &mut self,
         at: usize,

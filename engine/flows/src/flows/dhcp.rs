@@ -1,4 +1,4 @@
-//! DHCP table: one row for each message that was read.
+//! DHCP table of the flow records: one row for each DHCP message that was read.
 
 use super::{
     columns::{address, mac, vlan},
@@ -12,11 +12,11 @@ use wqcap_names::DhcpMessage;
 pub(super) struct DhcpRow {
     /// Time at which the DHCP message was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Sender and receiver of the DHCP message.
+    /// Addresses and ports of sender and receiver of the DHCP message.
     pub(super) ends: FiveTuple,
     /// Outermost VLAN identifier of the DHCP message; [`wqcap_frame::FlowKey::UNTAGGED`]: none.
     pub(super) vlan: u16,
-    /// Queue that received the DHCP message.
+    /// Index of the receive queue that received the DHCP message.
     pub(super) queue: u16,
     pub(super) message: DhcpMessage,
 }

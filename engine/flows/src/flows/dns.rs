@@ -1,4 +1,4 @@
-//! DNS table: one row for each question of each message that was read.
+//! DNS table of the flow records: one row for each question of each DNS message that was read.
 
 use super::{
     columns::{address, port},
@@ -7,16 +7,16 @@ use super::{
 use wqcap_frame::FiveTuple;
 use wqcap_names::Question;
 
-/// Row of the DNS table: a question of a DNS message with the message's result.
+/// Row of the DNS table: a question of a DNS message with the message's response code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DnsRow {
     /// Time at which the DNS message was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Sender and receiver of the DNS message.
+    /// Addresses and ports of sender and receiver of the DNS message.
     pub(super) ends: FiveTuple,
-    /// Queue that received the DNS message.
+    /// Index of the receive queue that received the DNS message.
     pub(super) queue: u16,
-    /// Identifier of the DNS message.
+    /// Identifier in the header of the DNS message.
     pub(super) id: u16,
     /// Question of the DNS message; `None`: the message had none.
     pub(super) question: Option<Question>,

@@ -1,4 +1,5 @@
-//! Open flow: an entry of one cache line that each of its frames touches, and a cold part.
+//! Entry of an open flow in the flow table: one cache line that each frame of the flow touches, and
+//! a cold part.
 
 use super::{
     record::{Direction, FlowEndReason, FlowRecord},
@@ -11,8 +12,8 @@ use crate::{
 use std::sync::Arc;
 use wqcap_frame::{FiveTuple, Tcp, protocol};
 
-/// Number of payloads of a flow that are read for names in each direction: a persistent connection
-/// carries many requests.
+/// Maximum number of payloads of a flow that are read for names in each direction: a persistent
+/// connection carries many requests.
 const SHARE: u8 = 4;
 
 /// Counters of one direction of a flow that each frame updates. Their sums wrap around: see
@@ -30,7 +31,7 @@ struct DirectionCounters {
 #[repr(C, align(64))]
 pub struct FlowEntry {
     key: ShortKey,
-    /// Index of the flow's cutoff limit, if limits are followed.
+    /// Index of the flow's cutoff limit, if the flow table applies limits of a cutoff.
     limit: u16,
     /// Counters in the direction of the flow's first frame, and in the opposite direction.
     ways: [DirectionCounters; 2],
@@ -38,9 +39,10 @@ pub struct FlowEntry {
     begun: u32,
     /// TCP control bits of the flow's frames so far, by direction.
     flags: [u8; 2],
-    /// `true` if the flow's first frame went from the lower end to the upper one.
+    /// `true` if the flow's first frame went from the lower end (address and port) to the upper
+    /// one.
     upward: bool,
-    /// State flags of the flow, defined in [`marks`].
+    /// State flags of the flow, the sum of values of [`marks`].
     marks: u8,
 }
 
@@ -49,9 +51,9 @@ pub struct FlowEntry {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct FlowApart {
-    /// Addresses of the flow key, as in [`Key::addresses`].
+    /// Addresses of the flow's ends, as in [`Key::addresses`].
     addresses: [[u64; 2]; 2],
-    /// Time stamps of the flow's first frame in each direction.
+    /// Time stamps of the flow's first frame in each direction, in nanoseconds since 1970.
     first_ns: [u64; 2],
     /// Number of times that the flow entry's sums of frames and bytes have wrapped around, by
     /// direction.
@@ -82,21 +84,22 @@ struct Carried {
 
 /// Flags for the state of a flow entry.
 mod marks {
-    /// Flag of a flow entry without frames: its record has ended, and its limit still applies.
+    /// Flag of a flow entry without frames: its record has ended, and its cutoff limit still
+    /// applies.
     pub(super) const BLANK: u8 = 1;
-    /// Flag of a flow entry: the TCP connection has ended, as seen by the flow's limit.
+    /// Flag of a flow entry whose TCP connection has ended, as observed for the cutoff limit.
     pub(super) const ENDED: u8 = 1 << 1;
-    /// Flag of a flow entry: its counters started at another time than its limit.
+    /// Flag of a flow entry whose counters started at another time than its cutoff limit.
     pub(super) const SHIFTED: u8 = 1 << 2;
-    /// Flag of a flow entry: frames of the flow were cut off.
+    /// Flag of a flow entry from which the cutoff has left out frames.
     pub(super) const CUT: u8 = 1 << 3;
-    /// Flag of a flow entry: its counters have wrapped around.
+    /// Flag of a flow entry whose sums of frames or bytes have wrapped around.
     pub(super) const CARRIED: u8 = 1 << 4;
-    /// Flag of a flow entry: frames to the lower end have reached the flow's limit. The next bit:
-    /// frames from the lower end have.
+    /// Flag of a flow entry whose frames to the lower end have reached the cutoff limit. The next
+    /// bit: frames from the lower end have.
     pub(super) const OVER: u8 = 1 << 5;
 
-    /// Flags of a flow entry that belong to the flow's record, not to its limit.
+    /// Flags of a flow entry that belong to the flow's record, not to its cutoff limit.
     pub(super) const OF_RECORD: u8 = BLANK | CARRIED;
 
     /// Returns the flow entry flag `mark` if the condition holds, otherwise 0.
@@ -116,7 +119,7 @@ fn coarse(ns: u64) -> u32 {
     (ns >> COARSE) as u32
 }
 
-/// Maximum duration of one flow record, after which the flow's next record starts.
+/// Maximum duration of one flow record, after which the next record of the flow starts.
 #[derive(Clone, Copy)]
 pub(super) struct Lifetime {
     ns: u64,
@@ -157,8 +160,9 @@ impl Entry for FlowEntry {
 }
 
 impl FlowEntry {
-    /// Creates a flow table entry for the flow's first frame, which is not counted yet. `outer`:
-    /// the outermost packet, if the frame came in a tunnel. `numbers`: those of a segment with SYN.
+    /// Creates a flow table entry for the flow's first frame, which is not counted yet. `outer` is
+    /// the outermost packet, if the frame came in a tunnel; `numbers` are the TCP numbers of a
+    /// segment with SYN.
     pub(super) fn begin(
         first: &SeenFrame,
         outer: Option<FiveTuple>,
@@ -192,7 +196,7 @@ impl FlowEntry {
         (entry, apart)
     }
 
-    /// Returns `true` if a segment with SYN opens another connection than the flow's.
+    /// Returns `true` if a TCP segment with SYN opens another connection than the flow's.
     ///
     /// Decides as tshark does (`dissect_tcp` in packet-tcp.c): the sequence number differs from the
     /// direction's initial one. A repeated SYN has the same number, even after a FIN or RST. A
@@ -214,7 +218,7 @@ impl FlowEntry {
         self.ways[way].frames > 0 || self.flags[way ^ 1] & Tcp::ACK != 0
     }
 
-    /// Keeps the initial sequence numbers that a segment with SYN shows.
+    /// Stores the initial TCP sequence numbers that a segment with SYN shows.
     pub(super) fn note_syn(
         &self,
         apart: &mut FlowApart,
@@ -233,8 +237,9 @@ impl FlowEntry {
         }
     }
 
-    /// Counts a frame of `len` bytes on the wire, received at `ns` on the captured port `port`, in
-    /// its flow. `upward`: the frame went from the lower end to the upper one.
+    /// Counts a frame of `len` bytes on the wire (without FCS), received at `ns` on the captured
+    /// port `port`, in its flow. `upward` is `true` if the frame went from the lower end to the
+    /// upper one.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -277,13 +282,14 @@ impl FlowEntry {
         self.marks |= marks::flag_if(marks::CARRIED, frames == 0 || bytes_wrap);
     }
 
-    /// Returns the index of a direction of the flow: from the lower end to the upper one, or back.
+    /// Returns the index in `ways` of a direction of the flow; `upward` is the direction from the
+    /// lower end to the upper one.
     #[inline]
     fn way_of(&self, upward: bool) -> usize {
         usize::from(upward != self.upward)
     }
 
-    /// Returns the frames and bytes of one direction of the flow.
+    /// Returns the number of frames and bytes in one direction of the flow.
     #[inline]
     pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> FlowVolume {
         self.volume_at(apart, self.way_of(upward))
@@ -302,9 +308,9 @@ impl FlowEntry {
         apart.with_carried(volume, at)
     }
 
-    /// Counts a payload with a possible name. Returns the payload's direction if it is to be read;
-    /// `None`: enough payloads of this flow were read in this direction. A payload that is not
-    /// `is_shared` is always read.
+    /// Counts a payload with a possible name. Returns the index of the payload's direction if the
+    /// payload should be read; `None`: enough payloads of this flow were read in this direction. A
+    /// payload that is not `is_shared` is always read.
     pub(super) fn share(
         &self,
         apart: &mut FlowApart,
@@ -321,8 +327,8 @@ impl FlowEntry {
         Some(way)
     }
 
-    /// Returns `true` if the flow's record has lasted for `time` at `ns`. The cold part is rarely
-    /// accessed.
+    /// Returns `true` if the flow's record has lasted at least for `time` when it is `ns`. The cold
+    /// part is rarely accessed.
     #[inline]
     pub(super) fn has_lasted<'a>(
         &self,
@@ -339,7 +345,8 @@ impl FlowEntry {
         self.ways[0].last_ns.max(self.ways[1].last_ns)
     }
 
-    /// Returns the flow record with the entry's counters. `labels` are those of the captured ports.
+    /// Creates the flow record from the counters of the flow entry. `labels` are the names of the
+    /// captured ports.
     pub(super) fn record(
         &self,
         apart: &FlowApart,
@@ -379,7 +386,7 @@ impl FlowEntry {
 /// Methods of the cold part of a flow, for few frames. They are out of line: otherwise the compiler
 /// reads the cold cache line for each frame, before the decision.
 impl FlowApart {
-    /// Keeps the initial sequence number of a direction, if it is not known yet.
+    /// Stores the initial TCP sequence number of a direction of the flow, if it is not known yet.
     fn note_initial(&mut self, way: usize, number: u32) {
         if self.is_initial_known & 1 << way == 0 {
             self.initial[way] = number;
@@ -388,14 +395,14 @@ impl FlowApart {
     }
 
     /// Returns exactly what [`FlowEntry::has_lasted`] estimates: `true` if the flow's record has
-    /// lasted for `time` at `ns`.
+    /// lasted at least for `time` when it is `ns`.
     #[cold]
     #[inline(never)]
     fn has_lasted(&self, time: Lifetime, ns: u64) -> bool {
         ns.saturating_sub(self.first_ns()) >= time.ns
     }
 
-    /// Adds the carries of a flow's wrapped sums to `volume`.
+    /// Adds the parts of a flow's sums that wrapped around to `volume`, which has the rest.
     #[cold]
     #[inline(never)]
     fn with_carried(&self, volume: FlowVolume, at: usize) -> FlowVolume {
@@ -426,33 +433,36 @@ impl FlowEntry {
         self.marks & marks::BLANK != 0
     }
 
-    /// Returns `true` if the flow's TCP connection has ended.
+    /// Returns `true` if the flow's TCP connection has ended, as observed for the cutoff limit.
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.marks & marks::ENDED != 0
     }
 
-    /// Returns `true` if the flow's counters do not cover exactly the time since its limit started.
+    /// Returns `true` if the flow's counters do not cover exactly the time since its cutoff limit
+    /// started.
     #[inline]
     pub(super) fn is_shifted(&self) -> bool {
         self.marks & marks::SHIFTED != 0
     }
 
-    /// Returns `true` if the flow's frames from one side have reached the limit. Side 1 is the
-    /// lower end.
+    /// Returns `true` if the flow's frames from one side have reached the cutoff limit. Side 1 is
+    /// the lower end.
     #[inline]
     pub(super) fn is_over(&self, side: usize) -> bool {
         self.marks & marks::OVER << side != 0
     }
 
-    /// Updates the flow's limit flags for a frame sent by one side.
+    /// Updates the flow's flags for the cutoff limit, for a frame sent by one side. `is_over`: the
+    /// frame reaches the limit; `ends`: it ends the TCP connection.
     #[inline]
     pub(super) fn note(&mut self, side: usize, is_over: bool, ends: bool) {
         self.marks |=
             marks::flag_if(marks::OVER << side, is_over) | marks::flag_if(marks::ENDED, ends);
     }
 
-    /// Marks the flow as cut off; returns `true` if none of its frames was cut off before.
+    /// Marks the flow as one from which the cutoff left out frames; returns `true` if it left out
+    /// none before.
     #[inline]
     pub(super) fn is_first_cut(&mut self) -> bool {
         let first = self.marks & marks::CUT == 0;
@@ -460,7 +470,7 @@ impl FlowEntry {
         first
     }
 
-    /// Clears the flow's counters after its record has ended.
+    /// Clears the flow's counters after its record has ended, while its cutoff limit still applies.
     pub(super) fn make_blank(&mut self, apart: &mut FlowApart) {
         let last_ns = self.last_ns();
         self.ways = Default::default();
@@ -470,7 +480,7 @@ impl FlowEntry {
         self.marks |= marks::BLANK | marks::SHIFTED;
     }
 
-    /// Starts a new record of the flow with this frame, which is not counted yet.
+    /// Starts the next record of the flow with this frame, which is not counted yet.
     pub(super) fn restart_record(
         &mut self,
         apart: &mut FlowApart,
@@ -499,7 +509,7 @@ mod tests {
     use wqcap_core::consumer::Frame;
     use wqcap_frame::Headers;
 
-    /// Returns a flow created for a frame that is not counted.
+    /// Returns the entry of a flow created for a frame at `ns` that is not counted.
     fn flow(ns: u64) -> (FlowEntry, FlowApart) {
         let headers = Headers::default();
         let first = SeenFrame::new(

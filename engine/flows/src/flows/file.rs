@@ -30,9 +30,9 @@ use wqcap_files::name::PART;
 
 /// Maximum number of rows in a Parquet row group, which is held in memory until it is written.
 pub(super) const MOST_ROWS: usize = 128 * 1024;
-/// False positive rate of a Parquet bloom filter: the share of row groups without a value that the
-/// filter does not exclude. A filter of [`MOST_ROWS`] values then has 256 KiB; filters of fewer
-/// values are smaller.
+/// False positive rate of a Parquet bloom filter: the share of row groups without a searched value
+/// that the filter does not exclude. A filter of [`MOST_ROWS`] values then has 256 KiB; filters of
+/// fewer values are smaller.
 const FALSE_HITS: f64 = 0.01;
 
 /// Reason why a Parquet file cannot be written.
@@ -41,24 +41,24 @@ pub(super) enum ParquetFileError {
     /// The file system refuses to create, sync or rename the file.
     #[error("flows.dir: cannot {action} {}: {source}", .part.display())]
     Io {
-        /// What is done with the file: `create` or `write`.
+        /// Action on the Parquet file that failed: `create` or `write`.
         action: &'static str,
-        /// Temporary path of the file.
+        /// Temporary path of the Parquet file.
         part: PathBuf,
         source: io::Error,
     },
     /// The Parquet library fails, also because the file system refuses a write.
     #[error("flows.dir: cannot {action} {}: {source}", .part.display())]
     Parquet {
-        /// What is done with the file: `create` or `write`.
+        /// Action on the Parquet file that failed: `create` or `write`.
         action: &'static str,
-        /// Temporary path of the file.
+        /// Temporary path of the Parquet file.
         part: PathBuf,
         source: ParquetError,
     },
 }
 
-/// Open Parquet file of a table of flows, DNS or DHCP.
+/// Open Parquet file of one of the tables: flows, DNS or DHCP.
 pub(super) struct ParquetFile {
     writer: SerializedFileWriter<fs::File>,
     part: PathBuf,
@@ -273,8 +273,8 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// Returns a record of one frame at `first_ns`, and of one frame back at `back_ns` if it is
-    /// set.
+    /// Returns a flow record of one frame at `first_ns`, and of one frame back at `back_ns` if that
+    /// is set.
     fn record(first_ns: u64, back_ns: Option<u64>) -> FlowRecord {
         let way = |ns| Direction {
             frames: 1,

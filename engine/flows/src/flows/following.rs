@@ -1,4 +1,4 @@
-//! Progress of the flows in a meter's table towards their limits.
+//! Progress of the flows in a meter's table towards their cutoff limits.
 
 use super::{
     FlowsPlan,
@@ -21,7 +21,8 @@ pub(super) struct LimitProgress {
     /// before these counters started, minus what they had counted when the limit started.
     /// Differences may wrap around; the sum with the counters is right.
     earlier: Vec<[FlowVolume; 2]>,
-    /// Number of flows that are followed but have no record, because they have no frames.
+    /// Number of flows in the table whose cutoff limit applies but that have no record, because
+    /// they have no frames.
     pub(super) blank: usize,
     pub(super) report: CutoffReport,
 }
@@ -40,12 +41,12 @@ impl LimitProgress {
         }
     }
 
-    /// Returns `true` if the cutoff limit of a flow still applies.
+    /// Returns `true` if the cutoff limit of a flow still applies at the time `ns`.
     pub(super) fn lasts(&self, flow: &FlowEntry, ns: u64) -> bool {
         !self.limits.is_silent(flow.last_ns(), ns)
     }
 
-    /// Adds limit progress for a flow at the end of the flow table.
+    /// Adds an empty limit progress for a flow that was added at the end of the flow table.
     pub(super) fn push(&mut self) {
         self.earlier.push(Default::default());
     }
@@ -81,7 +82,8 @@ impl LimitProgress {
         flow.restart_limit(self.limits.for_first_frame(first.bytes, first.len));
     }
 
-    /// Counts a frame of a flow, and returns `true` if the flow's limit cuts the frame off.
+    /// Counts a frame of a flow towards its cutoff limit, and returns `true` if the frame is beyond
+    /// the limit.
     #[inline]
     pub(super) fn cuts(
         &mut self,

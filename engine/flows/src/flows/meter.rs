@@ -26,7 +26,7 @@ use std::{
 use wqcap_core::{consumer::Frame, time::nanos};
 use wqcap_frame::{FiveTuple, Headers, Tcp};
 
-/// Number of flow records in a batch that a flow meter sends.
+/// Number of flow records in a batch that a flow meter sends to the writer.
 pub(super) const RECORDS: usize = 256;
 /// Interval of a meter's sweeps, each over a part of the flow table.
 const STEP_NS: u64 = 1_000_000;
@@ -48,7 +48,8 @@ pub(super) struct MeterChannels {
     pub(super) empty: Receiver<Vec<FlowRecord>>,
     pub(super) full: Sender<Vec<FlowRecord>>,
     pub(super) samples: Option<SampleChannels>,
-    /// Set when the meter waits for free memory: its frames can be delayed.
+    /// `true` if the meter waits for free batches and memory instead of missing frames: its frames
+    /// can be delayed.
     pub(super) waits: bool,
 }
 
@@ -58,12 +59,12 @@ pub struct Meter {
     /// Labels of the ports that the meter's frames come from, by [`Frame::port`].
     ports: PortLabels,
     pub(super) table: Table<FlowEntry>,
-    /// Progress of the meter's flows towards their cutoff limits, if limits are followed.
+    /// Progress of the meter's flows towards their cutoff limits; `None`: no limits apply.
     pub(super) following: Option<Box<LimitProgress>>,
     /// Frames that are not added to their flows yet; with cutoff limits, only those with a possible
     /// name.
     pub(super) seen: Vec<SeenFrame>,
-    /// Data that few of the waiting frames have.
+    /// Data that few of the waiting frames have, such as tunnel packets and SYN numbers.
     pub(super) details: SeenDetails,
     seed: HashSeed,
     pub(super) active: Lifetime,
@@ -71,7 +72,7 @@ pub struct Meter {
     exchange: MeterChannels,
     /// Sampler of payloads with possible names; `None`: names are not read.
     pub(super) sampler: Option<PayloadSampler>,
-    /// Batch of flow records that is being filled.
+    /// Batch of flow records that is being filled; `None`: no batch has been taken.
     batch: Option<Vec<FlowRecord>>,
     totals: FlowTotals,
     published: Arc<Mutex<FlowTotals>>,
@@ -79,9 +80,9 @@ pub struct Meter {
     pub(super) now_ns: u64,
     /// Position in the flow table where the next sweep starts.
     cursor: usize,
-    /// Time of the last sweep over the flow table.
+    /// Time stamp at the last sweep over the flow table, in nanoseconds since 1970.
     stepped_ns: u64,
-    /// Time at which the meter last sent flow records.
+    /// Time stamp when the meter last sent flow records, in nanoseconds since 1970.
     sent_ns: u64,
     idle_since: Option<Instant>,
 }
@@ -117,8 +118,8 @@ impl Meter {
         }
     }
 
-    /// Takes a frame with its outermost and innermost headers. The frame is added to its flow with
-    /// its batch. The meter must not follow cutoff limits.
+    /// Counts a frame for flow records, given its outermost and innermost headers. The frame is
+    /// added to its flow with its batch. The meter must not follow cutoff limits.
     #[inline]
     pub fn count(&mut self, frame: &Frame<'_>, outer: &Headers, inner: &Headers) {
         self.now_ns = frame.ns;
@@ -190,7 +191,7 @@ impl Meter {
         }
     }
 
-    /// Adds a frame without SYN, one of `seen`, to its flow.
+    /// Adds a frame that is no TCP segment with SYN, one of `seen`, to its flow.
     #[inline]
     fn enter(&mut self, frame: &SeenFrame, seen: &[SeenFrame]) {
         let found = self.table.find(frame.guess, frame.hash, &frame.key);
@@ -200,7 +201,7 @@ impl Meter {
         self.add(at, frame);
     }
 
-    /// Adds a segment with SYN to its flow. It may open another connection.
+    /// Adds a TCP segment with SYN to its flow. It may open another connection.
     #[cold]
     #[inline(never)]
     fn enter_syn(&mut self, seen: &[SeenFrame], SeenSyn { at, numbers }: SeenSyn) {
@@ -211,7 +212,8 @@ impl Meter {
         self.add(at, frame);
     }
 
-    /// Counts a frame in the flow at position `at` of the flow table; `None`: the frame is missed.
+    /// Counts a frame in the flow at position `at` of the flow table; with `None`, counts it as
+    /// missed.
     #[inline]
     fn add(&mut self, at: Option<usize>, frame: &SeenFrame) {
         if let Some(at) = at {
@@ -229,8 +231,8 @@ impl Meter {
     }
 
     /// Inserts a new flow into the flow table for its first frame, which is not counted yet.
-    /// `numbers`: those of a segment with SYN. Returns `None` if the table stays full: the frame is
-    /// missed.
+    /// `numbers` are the TCP numbers of a segment with SYN. Returns `None` if the table stays full:
+    /// the frame is missed.
     pub(super) fn begin(&mut self, first: &SeenFrame, numbers: Option<[u32; 2]>) -> Option<usize> {
         if self.table.is_full() && !self.evict() {
             self.totals.missed_frames += 1;
@@ -251,7 +253,8 @@ impl Meter {
         outer.copied()
     }
 
-    /// Returns the reason for ending a flow's record at `ns`; `None`: the record continues.
+    /// Returns the reason for ending a flow's record at the time `ns`; `None`: the record
+    /// continues.
     #[inline]
     fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
@@ -265,7 +268,7 @@ impl Meter {
     }
 
     /// Returns the reason for which a frame ends the record of its flow; `None`: it belongs to the
-    /// record. `numbers`: those of a segment with SYN.
+    /// record. `numbers` are the TCP numbers of a segment with SYN.
     pub(super) fn ended_by(
         &self,
         at: usize,
@@ -280,9 +283,9 @@ impl Meter {
     }
 
     /// Returns `true` if the record of a frame's flow continues; otherwise the record has ended and
-    /// the flow is removed. The frame is one of `seen`, those that wait. `numbers`: those of a
-    /// segment with SYN. Without a free batch the record continues: a record that is too long is
-    /// better than none.
+    /// the flow is removed. The frame is one of `seen`, those that wait. `numbers` are the TCP
+    /// numbers of a segment with SYN. Without a free batch the record continues: a record that is
+    /// too long is better than none.
     #[cold]
     #[inline(never)]
     fn lasts(
@@ -332,8 +335,8 @@ impl Meter {
         }
     }
 
-    /// Ends a flow's record for the reason `end` if there is one and a record batch is free, and
-    /// keeps the flow.
+    /// Ends a flow's record for the reason `end`, if there is one and a batch for the record is
+    /// free. The flow stays in the table.
     pub(super) fn end_record(&mut self, at: usize, end: Option<FlowEndReason>) {
         if self.table.get(at).is_blank() {
             return;
@@ -371,8 +374,8 @@ impl Meter {
         true
     }
 
-    /// Starts a batch of frames: adds waiting frames to their flows, and sweeps a part of the flow
-    /// table if that is due.
+    /// Starts a batch of frames from the receive loop: adds waiting frames to their flows, and
+    /// sweeps a part of the flow table if that is due.
     #[inline]
     pub fn batch(&mut self) {
         self.handled();
@@ -427,7 +430,7 @@ impl Meter {
         }
     }
 
-    /// Returns `true` if a batch has room for one more flow record.
+    /// Returns `true` if a batch has room for one more flow record; takes a free batch if needed.
     fn has_room(&mut self) -> bool {
         if self.batch.is_none() {
             self.batch = match self.exchange.waits {
@@ -466,7 +469,7 @@ impl Meter {
         }
     }
 
-    /// Sends the meter's current batch of flow records, and publishes the totals.
+    /// Sends the meter's current batch of flow records to the writer, and publishes the totals.
     fn send(&mut self) {
         if let Some(batch) = self.batch.take_if(|it| !it.is_empty()) {
             // The channel has room for every existing batch, and the writer outlives the meters.

@@ -74,7 +74,7 @@ pub type PortLabels = Arc<[Arc<str>]>;
 /// Settings for the flow records of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowsPlan {
-    /// Directory of the flow record files.
+    /// Directory for the files of flow records.
     pub dir: PathBuf,
     /// Interval that one flow record file covers, in nanoseconds.
     pub interval_ns: u64,
@@ -82,7 +82,7 @@ pub struct FlowsPlan {
     pub active_ns: u64,
     /// Time without a frame of a flow, in nanoseconds, after which its record ends.
     pub idle_ns: u64,
-    /// Number of flows that each flow table holds.
+    /// Number of flows that the flow table of each queue or parser holds.
     pub capacity: usize,
     /// `true` if names (TLS, HTTP, SSH, DNS, DHCP) are read from payloads.
     pub names: bool,
@@ -92,27 +92,27 @@ impl FlowsPlan {
     /// Bytes of a flow in a flow table: its entry, its cold part, and its share of the hash index
     /// at the index's sparsest.
     pub(crate) const FLOW_BYTES: u64 = 224;
-    /// Additional bytes of a flow whose cutoff limit is followed.
+    /// Additional bytes of a flow in a flow table that applies cutoff limits.
     pub(crate) const FOLLOWED_BYTES: u64 = 32;
 
-    /// Bytes of payload copies in transit for each flow table.
+    /// Bytes of the payload copies on their way to the names thread, for each flow table.
     pub const COPIES_BYTES: u64 = 8 << 20;
 
-    /// Returns the additional bytes for names of open flows, when all flow tables have `memory`
-    /// bytes.
+    /// Returns the additional bytes of memory for names of open flows, if all flow tables have
+    /// `memory` bytes.
     pub fn names_of(memory: u64) -> u64 {
         memory / 4
     }
 
-    /// Returns the maximum bytes of names of open flows for this number of flow tables.
+    /// Returns the maximum bytes of the names of open flows, with this number of flow tables.
     #[cfg(feature = "records")]
     fn names_memory(&self, tables: usize) -> usize {
         let memory = (self.capacity * tables) as u64 * Self::FLOW_BYTES;
         usize::try_from(Self::names_of(memory)).unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of flows that fit into `memory` bytes of a flow table, plus the bytes
-    /// `of_cutoff` of a cutoff whose limits are followed.
+    /// Returns the number of flows that fit into a flow table of `memory` bytes, plus the bytes
+    /// `of_cutoff` of a cutoff whose limits the table applies.
     #[must_use]
     pub fn capacity_of(memory: u64, of_cutoff: Option<u64>) -> usize {
         match of_cutoff {
@@ -124,22 +124,22 @@ impl FlowsPlan {
     }
 }
 
-/// Totals of the flow records of a run.
+/// Totals of the flow records of a run: records, frames and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 #[non_exhaustive]
 pub struct FlowTotals {
     /// Number of flow records that ended.
     pub records: u64,
-    /// Number of frames in all flow records.
+    /// Number of frames that all flow records together count.
     pub frames: u64,
-    /// Bytes on the wire in all flow records.
+    /// Number of bytes on the wire that all flow records together count.
     pub bytes: u64,
     /// Number of flow records that ended early because the flow table was full.
     pub evicted: u64,
     /// Number of frames in no flow record: the flow table was full, and the writer too far behind
     /// to free a place.
     pub missed_frames: u64,
-    /// Bytes on the wire of the frames that are in no flow record.
+    /// Number of bytes on the wire of the frames that are in no flow record.
     pub missed_bytes: u64,
     /// Number of flows in the flow tables at the last publication of the totals.
     pub flows: u64,
@@ -153,11 +153,11 @@ pub struct FlowTotals {
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct NamesReport {
-    /// Number of flow records with a name.
+    /// Number of flow records that got a name.
     pub flows: u64,
-    /// Number of rows in the DNS table.
+    /// Number of rows added to the DNS table.
     pub dns: u64,
-    /// Number of rows in the DHCP table.
+    /// Number of rows added to the DHCP table.
     pub dhcp: u64,
     /// Number of payloads that could not be parsed as the protocol that they resembled.
     pub unreadable: u64,
@@ -213,7 +213,7 @@ pub struct FlowsReport {
 }
 
 impl FlowsReport {
-    /// Adds the flow report of a later run with the same settings.
+    /// Adds the counts and files of the flow report of a later run with the same settings.
     pub fn absorb(&mut self, later: Self) {
         self.totals += later.totals;
         self.unwritten += later.unwritten;

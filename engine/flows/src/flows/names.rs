@@ -29,7 +29,7 @@ pub(super) const MOST_WAITING: usize = 16 * 1024;
 /// Bytes of a flow in the names thread in addition to its names: a slot of a map that may be half
 /// empty.
 const PLACE: usize = 2 * size_of::<(FlowId, FlowNames)>() - size_of::<FlowNames>();
-/// Maximum time that DNS and DHCP rows wait for more rows before they are sent.
+/// Maximum time that DNS and DHCP rows wait for more rows before they are sent to the writer.
 const LINGER: Duration = Duration::from_millis(200);
 /// Interval at which the names thread polls for payloads. If the thread waited for them, waking it
 /// would cost a receive loop more than the rest of the work on a payload.
@@ -39,14 +39,14 @@ const AWAKE: Duration = Duration::from_secs(1);
 /// Maximum number of batches of DNS and DHCP rows in transit to the writer.
 const BATCHES: usize = 64;
 
-/// Counters of the names thread.
+/// Counters of the names thread, which reads names from payloads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NamesCounters {
     /// Number of flow records that got a name.
     pub(super) flows: u64,
-    /// Number of rows in the DNS table.
+    /// Number of rows added to the DNS table.
     pub(super) dns: u64,
-    /// Number of rows in the DHCP table.
+    /// Number of rows added to the DHCP table.
     pub(super) dhcp: u64,
     /// Number of payloads that could not be parsed as the protocol that they resembled.
     pub(super) unreadable: u64,
@@ -68,11 +68,11 @@ impl NameRows {
     }
 }
 
-/// Names thread, with the other threads' ends of its channels.
+/// Names thread, which reads names from payloads, with the other threads' ends of its channels.
 pub(super) struct NamesThread {
     pub(super) thread: JoinHandle<NamesCounters>,
     pub(super) samples: SampleChannels,
-    /// Channel of flow records with the names of their flows.
+    /// Channel of flow records to which the names of their flows were added.
     pub(super) named: Receiver<Vec<FlowRecord>>,
     pub(super) messages: Receiver<NameRows>,
 }
@@ -123,19 +123,19 @@ pub(super) fn start(
     })
 }
 
-/// State of the names thread.
+/// State of the names thread: its channels, and the names of open flows.
 struct NamesWorker {
     empty: Sender<Vec<u8>>,
     samples: Receiver<Sample>,
     named: Sender<Vec<FlowRecord>>,
     messages: Sender<NameRows>,
     flows: HashMap<FlowId, FlowNames>,
-    /// Bytes used by the names of open flows.
+    /// Number of bytes that the names of open flows use.
     held: usize,
     most: usize,
     /// DNS and DHCP rows that wait to be sent to the writer.
     rows: NameRows,
-    /// Time at which DNS and DHCP rows were last sent.
+    /// Time at which DNS and DHCP rows were last sent to the writer.
     passed: Instant,
     found: NamesCounters,
 }
@@ -200,7 +200,7 @@ impl NamesWorker {
         count
     }
 
-    /// Adds the names of the flows to a batch of flow records.
+    /// Adds the names of the flows to a batch of flow records, and sends it to the writer.
     fn attach(&mut self, mut batch: Vec<FlowRecord>) {
         // The payloads of a flow were sent before its record.
         self.read_all();
@@ -316,7 +316,7 @@ impl NamesWorker {
         }
     }
 
-    /// Sends DNS and DHCP rows to the writer, unless its channel is full.
+    /// Sends the waiting DNS and DHCP rows to the writer, unless its channel is full.
     fn pass_on(&mut self) {
         if self.rows.count() == 0 {
             return;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use wqcap_frame::FiveTuple;
 use wqcap_names::Names;
 
-/// Frames and bytes of a flow in one direction, with their first and last time.
+/// Number of frames and bytes of a flow in one direction, and the times of its first and last
+/// frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
-    /// Number of the flow's frames in one direction.
+    /// Number of frames of the flow in this direction.
     pub frames: u64,
-    /// Bytes on the wire of the flow in one direction, without FCS.
+    /// Number of bytes on the wire of the flow in one direction, without FCS.
     pub bytes: u64,
     /// Time stamp of the flow's first frame in one direction, in nanoseconds since 1970; 0 without
     /// frames.
@@ -40,8 +41,8 @@ pub enum FlowEndReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowRecord {
-    /// Ends of the flow's innermost packet, in the direction of the first frame. Without IP: MAC
-    /// addresses in the first six bytes.
+    /// Addresses, ports and protocol of the flow's innermost packet, in the direction of the first
+    /// frame. Without IP: MAC addresses in the first six bytes.
     pub tuple: FiveTuple,
     /// VLAN identifiers of the flow's two outermost tags; [`wqcap_frame::FlowKey::UNTAGGED`] for a
     /// missing tag.
@@ -52,19 +53,21 @@ pub struct FlowRecord {
     pub ethertype: u16,
     /// Type and code of the ICMP message in the flow's first frame; `None` for other protocols.
     pub icmp: Option<[u8; 2]>,
-    /// Outermost packet of the flow's first frame, if it is not the innermost one.
+    /// Addresses, ports and protocol of the outermost packet of the flow's first frame, if it is
+    /// not the innermost one.
     pub outer: Option<FiveTuple>,
-    /// Frames and bytes of the flow in the direction of the first frame, and in the opposite
-    /// direction.
+    /// Number of frames and bytes of the flow in the direction of the first frame, and in the
+    /// opposite direction.
     pub ways: [Direction; 2],
     /// All TCP control bits of the flow's frames, by direction; `None` for other protocols.
     pub tcp_flags: Option<[u8; 2]>,
-    /// Queue that received the flow's frames; 0 if the frames of several ports were merged.
+    /// Index of the queue that received the flow's frames; 0 if the frames of several ports were
+    /// merged.
     pub queue: u16,
     /// Labels of the ports that received the first frame of each direction; `None` for a direction
     /// without frames.
     pub ports: [Option<Arc<str>>; 2],
-    /// Reason for the end of the flow record.
+    /// Reason why the flow record ended.
     pub end: FlowEndReason,
     /// Names read from the flow's first payloads; `None`: no name was found, or names are not read.
     pub names: Option<Box<Names>>,
@@ -82,7 +85,7 @@ impl FlowRecord {
         self.ways[0].frames + self.ways[1].frames
     }
 
-    /// Returns the bytes on the wire of the flow in both directions.
+    /// Returns the number of bytes on the wire of the flow in both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ways[0].bytes + self.ways[1].bytes

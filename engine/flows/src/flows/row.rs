@@ -1,10 +1,10 @@
-//! Rows and columns of a table, for all tables.
+//! Rows and columns of a Parquet table, the common part of all tables.
 
 /// Row of a Parquet table of flows, DNS or DHCP.
 pub(super) trait ParquetRow: Sized + 'static {
     /// Name of the Parquet table, in the names and the metadata of its files.
     const TABLE: &'static str;
-    /// Version of the Parquet table's columns.
+    /// Version of the columns of the Parquet table, stored in its files.
     const SCHEMA_VERSION: &'static str;
     /// Path of the installed page that documents the Parquet table's columns.
     const DOCS: &'static str;

@@ -46,7 +46,7 @@ impl FlowId {
         })
     }
 
-    /// Returns the ends of one of the flow's frames, in the frame's direction.
+    /// Returns the addresses and ports of one of the flow's frames, in the frame's direction.
     pub(super) fn ends(&self, upward: bool) -> FiveTuple {
         let ends = self.key.ends();
         if upward { ends } else { ends.reversed() }
@@ -66,7 +66,8 @@ impl FlowId {
 pub(super) struct Sample {
     pub(super) flow: FlowId,
     pub(super) kind: PayloadKind,
-    /// Direction of the payload within its flow: 0 is that of the flow's first frame.
+    /// Index of the payload's direction within its flow: 0 is the direction of the flow's first
+    /// frame.
     pub(super) way: usize,
     /// `true` if the payload's frame went from the flow's lower end to its upper one.
     pub(super) upward: bool,
@@ -75,14 +76,15 @@ pub(super) struct Sample {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Channels for payload copies and for their memory.
+/// Channels for payload copies to the names thread, and for their memory.
 #[derive(Clone)]
 pub(super) struct SampleChannels {
     pub(super) empty: Receiver<Vec<u8>>,
-    /// Channel for the memory of payload copies that are not sent.
+    /// Channel on which the memory of payload copies that are not sent returns.
     pub(super) unused: Sender<Vec<u8>>,
     pub(super) full: Sender<Sample>,
-    /// Set when the sampler waits for free memory: its frames can be delayed.
+    /// `true` if the sampler waits for free memory instead of missing payloads: its frames can be
+    /// delayed.
     pub(super) waits: bool,
 }
 
@@ -91,7 +93,7 @@ impl SampleChannels {
     /// for their next segments.
     const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-    /// Takes free memory for a payload copy; `None`: there is none.
+    /// Takes free memory for a payload copy, or returns `None` if there is none.
     fn take_free(&self) -> Option<Vec<u8>> {
         match self.waits {
             true => self.empty.recv_timeout(Self::LONGEST_WAIT).ok(),
@@ -108,12 +110,12 @@ struct Waiting {
     bytes: Vec<u8>,
 }
 
-/// Payload copy that continues in the next segment.
+/// Payload copy whose message continues in the next TCP segment.
 struct Unfinished {
     ends: FiveTuple,
-    /// Sequence number of the next segment of the payload copy.
+    /// TCP sequence number of the segment that continues the payload copy.
     next: u32,
-    /// Number of bytes received before the next segment, up to [`MOST_REPEATED`].
+    /// Number of bytes of the stream received before the next segment, up to [`MOST_REPEATED`].
     received: usize,
     wanted: usize,
     kind: PayloadKind,
@@ -127,9 +129,10 @@ pub(super) struct PayloadSampler {
     channels: SampleChannels,
     waiting: Vec<Waiting>,
     unfinished: Box<[Option<Unfinished>]>,
-    /// Number of payload copies that wait for a further segment.
+    /// Number of payload copies that wait for a further TCP segment.
     begun: usize,
-    /// Unused copy buffer: most payload copies that are not sent follow one another.
+    /// Memory of a payload copy that was not sent, for reuse: most of such copies follow one
+    /// another.
     spare: Option<Vec<u8>>,
     missed: u64,
 }
@@ -152,8 +155,9 @@ impl PayloadSampler {
         self.missed
     }
 
-    /// Checks the payload of a frame, number `at` of the frames that wait for their flow. Returns
-    /// `true` if the payload was copied, for which the frame must be kept.
+    /// Checks the payload of a frame, which is number `at` of the frames that wait for their flow,
+    /// for a possible name. Returns `true` if the payload was copied, for which the frame must be
+    /// kept.
     #[inline]
     pub(super) fn sample_frame(&mut self, frame: &[u8], inner: &Headers, at: usize) -> bool {
         let Some(payload) = inner.payload().and_then(|it| frame.get(it..inner.end())) else {
@@ -176,7 +180,7 @@ impl PayloadSampler {
         kind.is_some()
     }
 
-    /// Copies a payload with a possible name, or its first part.
+    /// Starts the copy of a payload with a possible name, or of the first part of a message.
     #[cold]
     #[inline(never)]
     fn begin(
@@ -207,7 +211,7 @@ impl PayloadSampler {
         self.extend(begun, payload, at);
     }
 
-    /// Returns a free copy buffer; if there is none, the payload is missed.
+    /// Returns free memory for a payload copy; if there is none, counts the payload as missed.
     fn buffer(&mut self) -> Option<Vec<u8>> {
         let spare = self.spare.take();
         let buffer = spare.or_else(|| self.channels.take_free());
@@ -314,7 +318,8 @@ impl PayloadSampler {
         }
     }
 
-    /// Keeps a payload copy until its next segment. The copy at its place before is given up.
+    /// Keeps a payload copy until its next TCP segment. Another copy at the same place is
+    /// discarded.
     fn wait(&mut self, copy: Unfinished) {
         let place = &mut self.unfinished[place(&copy.ends)];
         if let Some(displaced) = place.replace(copy) {
@@ -325,7 +330,8 @@ impl PayloadSampler {
         }
     }
 
-    /// Sends the waiting payload copies of the frames `seen` once they are added to their flows.
+    /// Sends the waiting payload copies of the frames `seen` to the names thread, once the frames
+    /// are added to their flows.
     #[inline]
     pub(super) fn hand_over(
         &mut self,
@@ -401,8 +407,8 @@ fn sequence(frame: &[u8], inner: &Headers) -> u32 {
     number.map_or(0, |it| u32::from_be_bytes(*it))
 }
 
-/// Classifies a payload copy again, to which `payload` was added last. If the copy is of no kind, its
-/// bytes before the payload were another message, and the payload is classified alone.
+/// Determines the kind of a payload copy again, after `payload` was added to it. If the copy is of
+/// no kind, its bytes before the payload were another message, and the payload is classified alone.
 fn reclassify(copy: &mut Unfinished, payload: &[u8]) -> Option<PayloadKind> {
     let ports = [copy.ends.src_port, copy.ends.dst_port];
     PayloadKind::classify_tcp(&copy.bytes, ports).or_else(|| {

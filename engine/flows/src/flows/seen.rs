@@ -11,24 +11,24 @@ use wqcap_frame::{FiveTuple, Headers, Tcp};
 /// polls at once.
 pub(super) const MOST_SEEN: usize = 64;
 
-/// Data of a frame that its flow needs.
+/// Data of a frame that is needed to add the frame to its flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenFrame {
     pub(super) key: Key,
     /// Time at which the frame was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Length of the observed frame on the wire in bytes.
+    /// Length of the observed frame on the wire in bytes, without FCS.
     pub(super) len: u32,
-    /// Set when the frame's flow key is in order and its hash is computed.
+    /// `true` after the ends in the frame's flow key are ordered and the key's hash is computed.
     pub(super) placed: bool,
     pub(super) hash: u32,
     /// Guessed position of the frame's flow in the flow table.
     pub(super) guess: Guess,
     /// Ethertype of the frame's innermost packet.
     pub(super) ethertype: u16,
-    /// TCP control bits of the frame.
+    /// TCP control bits (flags) of the frame.
     pub(super) flags: u8,
-    /// Type and code of the frame's ICMP message.
+    /// Type and code of the frame's ICMP message; `None` for other protocols.
     pub(super) icmp: Option<[u8; 2]>,
     /// `true` if the frame went from its flow's lower end to the upper one.
     pub(super) upward: bool,
@@ -41,21 +41,21 @@ pub(super) struct SeenFrame {
     pub(super) outer: u8,
 }
 
-/// Segment with SYN among the frames that wait.
+/// TCP segment with SYN among the frames that wait to be added to their flows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenSyn {
     /// Index of the segment's frame among the frames that wait.
     pub(super) at: usize,
-    /// Sequence and acknowledgement number of the segment.
+    /// TCP sequence and acknowledgement number of the segment with SYN.
     pub(super) numbers: [u32; 2],
 }
 
-/// Data that few of the waiting frames have, in the order of the frames.
+/// Data that few of the frames that wait for their flows have, in the order of the frames.
 #[derive(Debug)]
 pub(super) struct SeenDetails {
-    /// Outermost packets of the frames that came in tunnels.
+    /// Addresses and ports of the outermost packets of the frames that came in tunnels.
     pub(super) outers: Vec<FiveTuple>,
-    /// Segments with SYN.
+    /// TCP segments with SYN among the waiting frames.
     pub(super) syns: Vec<SeenSyn>,
 }
 
@@ -72,8 +72,8 @@ impl SeenDetails {
         self.syns.clear();
     }
 
-    /// Adds a frame's outermost packet, and returns its index. Out of line and outside the frame's
-    /// data: a copy for this rare case would slow down all frames.
+    /// Adds a frame's outermost packet, and returns its index. The function is not inlined, and the
+    /// packet is outside the frame's data: a copy for this rare case would slow down all frames.
     #[cold]
     #[inline(never)]
     fn push_outer(&mut self, outer: &Headers) -> u8 {
@@ -82,8 +82,8 @@ impl SeenDetails {
         (self.outers.len() - 1) as u8
     }
 
-    /// Adds the numbers of a segment with SYN, number `at` of the frames that wait. Out of line:
-    /// other segments do not read theirs.
+    /// Adds the TCP numbers of a segment with SYN, which is number `at` of the frames that wait.
+    /// The function is not inlined: other segments do not read their numbers.
     #[cold]
     #[inline(never)]
     pub(super) fn push_syn(&mut self, at: usize, bytes: &[u8], inner: &Headers) {
@@ -94,8 +94,9 @@ impl SeenDetails {
 }
 
 impl SeenFrame {
-    /// Creates the flow data of a frame with these TCP control bits. `place` is its flow, if known.
-    /// The outermost packet is added to `details` if the frame came in a tunnel.
+    /// Creates the data of a frame that its flow needs; `flags` are the frame's TCP control bits.
+    /// `place` is its flow, if known. The outermost packet is added to `details` if the frame came
+    /// in a tunnel.
     #[expect(
         clippy::inline_always,
         reason = "construction elsewhere would copy the frame data into the list"

@@ -1,4 +1,5 @@
-//! Writer of one table: one file for each interval of the wall clock in which there were rows.
+//! Writer of one Parquet table (flows, DNS or DHCP): one file for each interval of the wall clock
+//! in which there were rows.
 
 use super::{
     file::{MOST_ROWS, ParquetFile, ParquetFileError},
@@ -22,7 +23,7 @@ pub(super) struct TableResult {
 /// Writer of one Parquet table, one file per interval.
 pub(super) struct TableWriter<R> {
     dir: PathBuf,
-    /// Rows of the next Parquet row group.
+    /// Rows that wait for the next Parquet row group.
     rows: Vec<R>,
     file: Option<ParquetFile>,
     written: TableResult,
@@ -41,8 +42,8 @@ impl<R: ParquetRow> TableWriter<R> {
         }
     }
 
-    /// Moves the rows out of a batch, which has at most `most` rows, into the next Parquet row
-    /// group.
+    /// Moves the rows of `batch` into the next Parquet row group, and writes the group if another
+    /// `most` rows, the size of a batch, would not fit.
     pub(super) fn take(&mut self, batch: &mut Vec<R>, most: usize) {
         self.rows.append(batch);
         if self.rows.len() + most > MOST_ROWS {
@@ -83,7 +84,8 @@ impl<R: ParquetRow> TableWriter<R> {
         }
     }
 
-    /// Discards the open Parquet file, if there is one; the next rows start another file.
+    /// Discards the open Parquet file after a failure, if there is one; the next rows start another
+    /// file.
     fn fail(&mut self, failure: ParquetFileError) {
         if let Some(file) = self.file.take() {
             self.written.unwritten += file.rows();

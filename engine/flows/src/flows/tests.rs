@@ -26,8 +26,8 @@ use wqcap_frame::{Headers, Tcp, filter::Filter};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// Returns a frame between 10.0.0.1 and 10.0.1.`flow`: TCP for even flows, UDP for odd ones.
-/// `back`: in the other direction.
+/// Returns a frame between 10.0.0.1 and 10.0.1.`flow`: TCP for even flows, UDP for odd ones. `back`
+/// reverses the direction.
 fn frame(flow: u8, back: bool, flags: u8) -> Vec<u8> {
     let protocol = if flow.is_multiple_of(2) { 6 } else { 17 };
     let mut frame = vec![2; 12];
@@ -60,7 +60,7 @@ fn ports(labels: &[&str]) -> PortLabels {
     labels.iter().copied().map(Arc::from).collect()
 }
 
-/// Meter whose records are collected.
+/// Flow meter under test, whose records are collected.
 struct Bench {
     meter: Option<Meter>,
     full: Receiver<Vec<FlowRecord>>,
@@ -104,7 +104,7 @@ impl Bench {
         }
     }
 
-    /// Gives the meter a batch of one frame.
+    /// Passes a batch of one frame to the flow meter.
     fn give(&mut self, frame: &[u8], len: u32, ns: u64) {
         self.meter().batch();
         self.count(frame, len, ns);
@@ -123,8 +123,8 @@ impl Bench {
         self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(frame.len));
     }
 
-    /// Follows limits of `packets` and `bytes` for each direction, which start again after
-    /// `idle_ns`.
+    /// Makes the flow meter apply cutoff limits of `packets` and `bytes` for each direction, which
+    /// start again after `idle_ns`.
     fn follow(mut self, packets: Option<u64>, bytes: Option<u64>, idle_ns: u64) -> Self {
         let limit = FlowLimit {
             filter: Filter::default(),
@@ -139,7 +139,8 @@ impl Bench {
         self
     }
 
-    /// Gives the meter a batch of one frame with limits, and returns `true` if it is cut off.
+    /// Passes a batch of one frame to a flow meter with cutoff limits, and returns `true` if the
+    /// frame is beyond them.
     fn cuts(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
         self.cuts_frame(&Frame::new(frame, len, ns))
     }
@@ -162,7 +163,7 @@ impl Bench {
         self.meter.as_mut().unwrap()
     }
 
-    /// Collects finished records, and returns their memory.
+    /// Collects finished flow records, and returns their memory to the meter.
     fn drain(&mut self) {
         while let Ok(batch) = self.full.try_recv() {
             self.take(batch);
@@ -175,7 +176,7 @@ impl Bench {
         let _ = self.empty.send(batch);
     }
 
-    /// Ends the capture, and checks that the totals add up.
+    /// Ends the capture, and checks that the totals of the flow meter add up.
     fn end(&mut self) -> FlowTotals {
         self.drain();
         let meter = self.meter.take();
@@ -196,7 +197,7 @@ impl Bench {
     }
 }
 
-/// Record without the reason for its end, which depends on the time of the sweep.
+/// Flow record without the reason for its end, which depends on the time of the sweep.
 type Facts = (String, [Direction; 2], Option<[u8; 2]>);
 
 fn facts(record: &FlowRecord) -> Facts {
@@ -208,7 +209,7 @@ fn facts(record: &FlowRecord) -> Facts {
 struct Naive {
     open: HashMap<u8, (bool, Facts)>,
     ended: Vec<Facts>,
-    /// Initial sequence number of each end of the open flows; `Some(None)`: the start was not seen.
+    /// Initial TCP sequence number of each end of the open flows; `None`: the start was not seen.
     initial: HashMap<(u8, bool), Option<u32>>,
 }
 
@@ -277,7 +278,7 @@ fn in_order(mut facts: Vec<Facts>) -> Vec<Facts> {
     facts
 }
 
-/// Reference implementation of flow limits.
+/// Reference implementation of cutoff limits, with a map of flows.
 #[derive(Default)]
 struct NaiveLimits {
     flows: HashMap<u8, NaiveLimit>,
@@ -287,7 +288,7 @@ struct NaiveLimits {
 struct NaiveLimit {
     last_ns: u64,
     has_ended: bool,
-    /// Packets and bytes of each direction.
+    /// Number of packets and bytes of each direction of a flow so far.
     come: [(u64, u64); 2],
 }
 
@@ -369,7 +370,7 @@ proptest! {
         prop_assert_eq!(in_order(ours), in_order(naive.end()));
     }
 
-    /// Records end and limits start again independently.
+    /// The end of a flow record and the restart of a cutoff limit do not depend on each other.
     #[test]
     fn limits_that_records_follow_are_those_of_a_naive_map(
         steps in prop::collection::vec(step(), 0..300),
@@ -692,7 +693,7 @@ fn a_frame_touches_one_cache_line_of_its_flow() {
     assert_eq!(FlowsPlan::capacity_of(0, None), 1);
 }
 
-/// Uses many more flows than a cache holds; each must be found again.
+/// Uses many more flows than a cache holds; each one must be found again in the table.
 #[test]
 fn many_flows_are_all_kept() {
     const FLOWS: u32 = 300_000;

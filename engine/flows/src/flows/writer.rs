@@ -1,5 +1,5 @@
 //! Thread that writes flow records, and rows of DNS and DHCP if names are read. The thread that
-//! reads names is then between it and the meters.
+//! reads names is then between it and the meters, which make flow records from frames.
 
 use super::{
     FlowTotals, FlowsPlan, FlowsReport, NamesReport, PortLabels,
@@ -21,15 +21,16 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::thread::spawn, time::system_ns};
 
-/// Number of flow record batches for each meter, which bridge the delays of a slow disk.
+/// Number of flow record batches for each meter, so that meters continue while a slow disk delays
+/// the writer.
 const BATCHES: usize = 64;
 
 /// Writer of the flow records of all queues.
 pub struct FlowWriter {
     thread: Option<JoinHandle<WriterResults>>,
     names: Option<JoinHandle<NamesCounters>>,
-    /// Channels to the threads that write flow records and read names. Dropped before the threads
-    /// are joined, so that they end.
+    /// Channels to the threads that write flow records and read names. They are dropped before the
+    /// threads are joined, so that the threads end.
     exchange: Option<MeterChannels>,
     totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
@@ -106,7 +107,8 @@ impl FlowWriter {
     }
 
     /// Makes the meters that are created from now on wait for the writer and for the names thread
-    /// instead of missing frames and names. For stored captures, whose frames can be delayed.
+    /// instead of missing frames and names. This is for stored captures, whose frames can be
+    /// delayed.
     #[must_use]
     pub fn with_waiting_meters(mut self) -> Self {
         if let Some(exchange) = &mut self.exchange {
@@ -120,7 +122,7 @@ impl FlowWriter {
 
     /// Returns a function that creates flow meter number `at` for `queue`, whose frames come from
     /// `ports`. Call it once, on the thread that uses the meter, so that its memory is on that
-    /// thread's NUMA node. `None`: there is no meter of this number.
+    /// thread's NUMA node. Returns `None` if there is no meter of this number.
     #[must_use]
     pub fn meter(
         &self,

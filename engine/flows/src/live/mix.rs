@@ -1,4 +1,4 @@
-//! Counters of frames by protocol, trait and size, as plain arrays.
+//! Live counters of frames by protocol, trait (such as IPv6 or VLAN) and size, as plain arrays.
 
 use super::Volume;
 use wqcap_frame::{Headers, ethertype, protocol};
@@ -16,7 +16,7 @@ pub(super) const TRAITS: [&str; 6] = ["ipv4", "ipv6", "vlan", "tunnel", "fragmen
 /// last is unbounded.
 pub(super) const SIZES: [u32; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 9216];
 
-/// Returns the index in [`PROTOCOLS`] of the innermost packet's protocol.
+/// Returns the index in [`PROTOCOLS`] of the protocol of a frame's innermost packet.
 #[inline]
 fn protocol_of(inner: &Headers) -> usize {
     if inner.tuple.version == 0 {

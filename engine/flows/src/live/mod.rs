@@ -52,8 +52,9 @@ impl Statistics {
     }
 
     /// Creates the live statistics recorder with this number; recorders of a queue have consecutive
-    /// numbers. Create each one once, on its own thread, so that its memory is on that thread's
-    /// NUMA node. `system_time`: time stamps are system time, so that hold times can be measured.
+    /// numbers. Create each recorder once, on its own thread, so that its memory is on that
+    /// thread's NUMA node. `system_time` is `true` if time stamps are system time, so that hold
+    /// times can be measured.
     ///
     /// # Panics
     /// `number` is not below the number of recorders.

@@ -1,4 +1,5 @@
-//! Recorder of one queue: counts each frame, and publishes a copy of the counters at intervals.
+//! Recorder of live statistics of one queue: counts each frame, and publishes a copy of the
+//! counters at intervals.
 
 use super::{
     Volume,
@@ -17,13 +18,13 @@ use std::{
 use wqcap_core::time::nanos;
 use wqcap_frame::Headers;
 
-/// Interval in nanoseconds at which a recorder publishes live statistics.
+/// Interval in nanoseconds at which a recorder publishes the live statistics of its queue.
 const EVERY_NS: u64 = 100_000_000;
 /// Minimum time span in nanoseconds over which the rate of a queue is computed.
 const RATE_NS: u64 = 1_000_000_000;
-/// Longest inter-arrival or hold time that is recorded, in nanoseconds: one minute.
+/// Longest inter-arrival or hold time of frames that is recorded, in nanoseconds: one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
-/// Number of significant decimal digits of recorded inter-arrival and hold times.
+/// Number of significant decimal digits of the recorded inter-arrival and hold times of frames.
 const DIGITS: u8 = 2;
 
 /// Counters of a live statistics recorder since its start.
@@ -71,12 +72,12 @@ pub(super) struct Rate {
     pub(super) bits_per_s: f64,
 }
 
-/// Published live statistics of a recorder.
+/// Published live statistics of a recorder, which readers copy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) sums: RecorderSums,
     pub(super) rate: Rate,
-    /// Heaviest senders of the last complete window; during the first window, those so far.
+    /// Heaviest senders of the last complete time window; during the first window, those so far.
     pub(super) talkers: Talkers,
 }
 
@@ -95,7 +96,7 @@ impl PublishedCell {
 /// Live statistics shared by all recorders and readers.
 #[derive(Debug)]
 pub(super) struct SharedTotals {
-    /// Published live statistics of each recorder; recorders of a queue are adjacent.
+    /// Published live statistics of each recorder; the recorders of one queue are adjacent.
     pub(super) slots: Box<[PublishedCell]>,
     /// Time stamp of the first frame of all queues, where the first talker window starts; 0: no
     /// frame yet.
@@ -115,11 +116,11 @@ pub struct Recorder {
     shared: Arc<SharedTotals>,
     /// Index of this recorder's published statistics among those of all recorders.
     number: usize,
-    /// Buffer for the next copy of the statistics, swapped with the published copy.
+    /// Buffer for the next copy of the live statistics, swapped with the published copy.
     next: Box<Published>,
     sums: RecorderSums,
     talkers: Talkers,
-    /// Heaviest senders of the last complete window.
+    /// Heaviest senders of the last complete time window.
     before: Talkers,
     marks: [RateMark; 2],
     /// `true` if frame time stamps are system time, so that the system clock can be compared with
@@ -129,7 +130,7 @@ pub struct Recorder {
     first_ns: u64,
     last_ns: u64,
     publish_at: u64,
-    /// Time stamp of the frame batch's first frame; 0: none yet.
+    /// Time stamp of the first frame of the present batch; 0: the batch has no frame yet.
     oldest_ns: u64,
     idle_since: Option<Instant>,
 }
@@ -154,8 +155,8 @@ impl Recorder {
         }
     }
 
-    /// Counts a frame of `len` bytes on the wire, received at `ns`, with its outermost and
-    /// innermost headers, in the live statistics.
+    /// Counts a frame of `len` bytes on the wire (without FCS), received at `ns`, with its
+    /// outermost and innermost headers, in the live statistics.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         if ns >= self.publish_at {
@@ -195,7 +196,8 @@ impl Recorder {
         self.due(self.last_ns.saturating_add(silent));
     }
 
-    /// Publishes the live statistics, and starts the next talker window if its time has come.
+    /// Publishes the live statistics if their interval is over, and starts the next talker window
+    /// if its time has come.
     #[cold]
     fn due(&mut self, ns: u64) {
         if self.first_ns == 0 {

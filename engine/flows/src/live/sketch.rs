@@ -23,7 +23,7 @@ pub(super) struct HeavyHitter<K> {
     pub(super) error: u64,
 }
 
-/// Sketch of the heaviest keys of a stream.
+/// Sketch of the heaviest keys of a stream, with their counts in bounded memory.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch<K> {
     sets: Box<[[HeavyHitter<K>; WAYS]]>,
@@ -82,7 +82,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Maps neighbouring keys to few sets, so that the sets overflow.
+    /// Returns a hash that maps neighbouring keys to few sets of the sketch, so that the sets
+    /// overflow.
     fn hash(key: u16) -> u64 {
         u64::from(key) % 3
     }

@@ -54,7 +54,7 @@ pub(super) struct Merger {
     queues: Vec<QueueRate>,
     inter_arrival: Option<Histogram<u64>>,
     hold: Option<Histogram<u64>>,
-    /// Newest window in which senders were counted.
+    /// Number of the newest window in which senders were counted; `None`: none yet.
     window: Option<u64>,
     over_ns: u64,
     by_bytes: HashMap<Address, HeavyHitter<Address>>,
@@ -62,8 +62,8 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Adds the published live statistics of a recorder of this queue. Queues must be added in
-    /// order.
+    /// Adds the published live statistics of a recorder of queue number `queue`. Queues must be
+    /// added in order.
     pub(super) fn add(&mut self, queue: usize, published: &Published) {
         let mix = &published.sums.mix;
         self.mix.merge(mix);
@@ -83,8 +83,8 @@ impl Merger {
         self.talkers(&published.talkers);
     }
 
-    /// Adds the heaviest senders of a recorder. Only senders of the newest window are combined: the
-    /// window of a queue that became silent is outdated.
+    /// Adds the heaviest senders that a recorder counted. Only senders of the newest window are
+    /// combined: the window of a queue that became silent is outdated.
     fn talkers(&mut self, talkers: &Talkers) {
         if talkers.over_ns == 0 || self.window > Some(talkers.window) {
             return;
@@ -149,7 +149,8 @@ fn gather<'a>(
     }
 }
 
-/// Returns the heaviest senders; equal counts are in the order of their addresses.
+/// Returns the heaviest senders in descending order; equal counts are in the order of their
+/// addresses.
 fn top(counters: HashMap<Address, HeavyHitter<Address>>) -> Vec<Talker> {
     let mut all: Vec<_> = counters.into_values().collect();
     all.sort_unstable_by_key(|it| std::cmp::Reverse(it.count));

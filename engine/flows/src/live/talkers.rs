@@ -1,4 +1,4 @@
-//! Heaviest senders of the last window of [`WINDOW_NS`].
+//! Heaviest senders (talkers) of the last time window of [`WINDOW_NS`].
 
 use super::sketch::{HeavyHitter, Sketch};
 use std::{
@@ -17,7 +17,7 @@ pub(super) const WINDOW_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     bytes: [u8; 16],
-    /// IP version of the address; 0: the first six bytes are a MAC address.
+    /// IP version of the sender's address; 0: the first six bytes are a MAC address.
     version: u8,
 }
 
@@ -54,9 +54,10 @@ impl fmt::Display for Address {
 pub(super) struct Talkers {
     by_bytes: Sketch<Address>,
     by_frames: Sketch<Address>,
-    /// Number of the talker window of [`WINDOW_NS`] since the first frame, from 0.
+    /// Number of the window of [`WINDOW_NS`] in which senders are counted, from 0 at the first
+    /// frame.
     pub(super) window: u64,
-    /// Nanoseconds of the talker window in which senders were counted.
+    /// Length in nanoseconds of the part of the window in which senders were counted.
     pub(super) over_ns: u64,
 }
 
@@ -71,7 +72,7 @@ impl Talkers {
         self.by_frames.add(hash, &address, 1);
     }
 
-    /// Clears the counters of senders and starts another window.
+    /// Clears the counters of senders and starts the window with the number `window`.
     pub(super) fn restart(&mut self, window: u64) {
         self.by_bytes.clear();
         self.by_frames.clear();

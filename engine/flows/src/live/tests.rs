@@ -1,8 +1,8 @@
 use super::*;
 use wqcap_frame::Headers;
 
-/// Start of the frames, in November 2023, not at a multiple of ten seconds: windows start with the
-/// first frame.
+/// Time stamp of the first frame, in November 2023, not at a multiple of ten seconds: talker
+/// windows start with the first frame.
 const START: u64 = 1_700_000_007_000_000_000;
 const MS: u64 = 1_000_000;
 

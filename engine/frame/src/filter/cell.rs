@@ -1,4 +1,4 @@
-//! Replacement of the filter while a capture runs.
+//! Replacement of the capture's packet filter while the capture runs.
 //!
 //! A loop reads one generation number per batch. Only if the number has changed does the loop take
 //! the lock and the new filter. A filter therefore applies to whole batches, and the hot path never
@@ -17,7 +17,7 @@ use super::{
 pub struct FilterCell {
     /// Number of times that the packet filter was replaced.
     generation: AtomicU64,
-    /// Packet filter that is now in effect.
+    /// Packet filter that is in effect for the next batches of frames.
     current: Mutex<Arc<Filter>>,
 }
 
@@ -40,14 +40,14 @@ impl FilterCell {
         before
     }
 
-    /// Returns the current packet filter.
+    /// Returns the packet filter that is in effect.
     #[must_use]
     pub fn get(&self) -> Arc<Filter> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
 
-    /// Returns how often the packet filter was replaced.
+    /// Returns the number of times that the packet filter was replaced.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -80,7 +80,7 @@ impl FilterReader {
         &self.filter
     }
 
-    /// Takes over a new packet filter if the cell has one; called between two batches of frames.
+    /// Loads the cell's packet filter if it was replaced; called between two batches of frames.
     /// Returns `true` if the filter has changed.
     #[inline]
     pub fn refresh(&mut self) -> bool {

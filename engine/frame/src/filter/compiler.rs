@@ -1,4 +1,5 @@
-//! Compilation of filters in a separate thread: one expression at a time, on a stack of known size.
+//! Compilation of filter expressions in a separate thread: one expression at a time, on a stack of
+//! known size.
 //!
 //! A compilation cannot be cancelled. If it takes too long, the caller gives up, but the thread
 //! continues, and the same [`FilterCompiler`] starts no other compilation until it ends. Its result
@@ -19,10 +20,11 @@ use std::{
 
 /// Link type of Ethernet: LINKTYPE_ETHERNET.
 const ETHERNET: u32 = 1;
-/// Stack size of the filter thread in bytes, without the share that grows with the expression.
+/// Stack size in bytes of the thread that compiles filters, without the share that grows with the
+/// expression.
 const STACK: usize = 2 << 20;
-/// Stack size of the filter thread in bytes per byte of an expression. `port 1 and 2 and 3...`
-/// needs the most, 260 bytes.
+/// Stack size of the thread that compiles filters, in bytes per byte of an expression. `port 1 and
+/// 2 and 3...` needs the most, 260 bytes.
 const STACK_OF_BYTE: usize = 1024;
 /// Maximum number of cached filter programs. A capture compiles each of its few expressions several
 /// times.
@@ -49,8 +51,8 @@ impl Filter {
     }
 }
 
-/// Compiler of filters that runs one compilation at a time, and caches the latest programs. Clones
-/// share both.
+/// Compiler of filter expressions that runs one compilation at a time, and caches the latest
+/// programs. Clones share the running compilation and the cache.
 #[derive(Clone, Debug, Default)]
 pub struct FilterCompiler(Arc<SharedCompiler>);
 
@@ -58,14 +60,14 @@ pub struct FilterCompiler(Arc<SharedCompiler>);
 #[derive(Debug, Default)]
 struct SharedCompiler {
     state: Mutex<CompilerState>,
-    /// Notified when the compilation of a filter expression ends.
+    /// Condition variable that is notified when the compilation of a filter expression ends.
     ended: Condvar,
 }
 
 /// State of a filter compiler: busy flag and program cache.
 #[derive(Debug, Default)]
 struct CompilerState {
-    /// Set while a filter expression is being compiled.
+    /// `true` while a filter expression is being compiled.
     is_busy: bool,
     /// Cached filter programs by expression and link type, the latest first.
     kept: VecDeque<((String, u32), Program)>,

@@ -16,10 +16,10 @@ const MOST_STEPS: usize = 50_000;
 /// Position in a frame from which a byte offset is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffsetOrigin {
-    /// Offset that is counted from the first byte of the frame.
+    /// Start of the frame, from which the offset is counted.
     Start,
-    /// Offset that is counted from the end of the IPv4 header that begins at this offset, by its
-    /// header length field.
+    /// End of the IPv4 header that begins at this offset, by its header length field, from which
+    /// the offset is counted.
     BehindIpv4(u32),
 }
 
@@ -28,7 +28,7 @@ pub enum OffsetOrigin {
 pub struct Bits {
     /// Mask of the known bits of a frame's byte.
     pub mask: u8,
-    /// Values of a byte's known bits; 0 where `mask` is 0.
+    /// Values of the known bits of a frame's byte; 0 where `mask` is 0.
     pub value: u8,
 }
 
@@ -51,8 +51,8 @@ impl Constraints {
         (high.mask & low.mask == 0xff).then(|| u16::from_be_bytes([high.value, low.value]))
     }
 
-    /// Adds the constraint that a value loaded from the frame has these bits. Returns `false` if it
-    /// contradicts known bits, so that no frame takes this path.
+    /// Adds the constraint that a value loaded from the frame has these bits. Returns `false` if
+    /// that contradicts known bits, so that no frame takes this path.
     fn learn(&mut self, load: LoadedValue, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, new)| {
             let old = self.0.entry(place).or_default();
@@ -72,12 +72,12 @@ impl Constraints {
     }
 }
 
-/// Value that a filter program loaded from the frame, possibly reduced by a mask.
+/// Value that a filter program loaded from the frame into a register, possibly reduced by a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LoadedValue {
     /// Position in the frame from which the offset of a loaded value is counted.
     from: OffsetOrigin,
-    /// Offset of the loaded value's first byte.
+    /// Offset of the first byte of the loaded value, counted from `from`.
     at: u32,
     /// Number of bytes of the loaded value: 1, 2 or 4.
     size: u32,
@@ -125,21 +125,24 @@ impl LoadedValue {
 struct Path {
     /// Index of the path's next instruction in the filter program.
     at: usize,
-    /// Constraints collected so far on this path.
+    /// Constraints on the frame's bytes collected so far on this path.
     known: Constraints,
-    /// Content of the BPF accumulator, if it was loaded from the frame.
+    /// Content of the BPF accumulator; `None`: it was not loaded from the frame.
     a: Option<LoadedValue>,
-    /// Offset of the IPv4 header whose length is in the BPF index register, if any.
+    /// Offset of the IPv4 header whose length is in the BPF index register; `None`: the register
+    /// has another value.
     x: Option<u32>,
 }
 
 impl Path {
-    /// Follows a load from the frame into the BPF accumulator.
+    /// Updates the path for a load of `size` bytes at offset `at` of the frame into the BPF
+    /// accumulator.
     fn load(&mut self, at: u32, size: u32) {
         self.a = LoadedValue::new(OffsetOrigin::Start, at, size);
     }
 
-    /// Follows a load relative to the BPF index register into the accumulator.
+    /// Updates the path for a load at offset `at` after the BPF index register into the
+    /// accumulator.
     fn load_behind(&mut self, at: u32, size: u32) {
         self.a = self.x.and_then(|header| {
             LoadedValue::new(
@@ -187,7 +190,7 @@ impl Path {
         [Some(self.to(to.yes)), Some(self.to(to.no))]
     }
 
-    /// Returns a copy of the program path that continues at instruction `at`.
+    /// Returns a copy of the program path that continues at instruction number `at`.
     fn to(&self, at: u16) -> Self {
         Self {
             at: usize::from(at),

@@ -3,7 +3,7 @@
 use super::program::ProgramError;
 use std::time::Duration;
 
-/// Maximum length of a filter expression in bytes: about 3000 hosts.
+/// Maximum length of a filter expression in bytes, enough for about 3000 hosts.
 pub const LONGEST_EXPRESSION: usize = 64 << 10;
 /// Maximum nesting depth of parentheses and brackets in a filter expression.
 pub const DEEPEST_NESTING: usize = 1000;
@@ -17,7 +17,8 @@ pub enum FilterError {
     /// libpcap rejects the filter expression, with this message.
     #[error("libpcap: {0}")]
     Libpcap(String),
-    /// The filter expression compiles, but its program is not accepted.
+    /// The filter expression compiles, but its program is not accepted, for the reason in this
+    /// error.
     #[error("{0}")]
     Refused(#[from] ProgramError),
     /// The filter expression has more than [`LONGEST_EXPRESSION`] bytes.

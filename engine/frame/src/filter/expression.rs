@@ -1,4 +1,4 @@
-//! Packet filters: an expression with its program.
+//! Packet filters: a filter expression with its compiled program.
 
 use super::{
     constraints::{self, Constraints},
@@ -6,11 +6,11 @@ use super::{
 };
 use serde::Serialize;
 
-/// Maximum number of characters of a filter expression that a message shows.
+/// Maximum number of characters of a filter expression that an error message shows.
 const SHOWN: usize = 200;
 
-/// Packet filter: an expression and its program. The empty expression accepts all frames and has no
-/// program.
+/// Packet filter: a pcap-filter expression and its program. The empty expression accepts all frames
+/// and has no program.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Filter {
@@ -22,7 +22,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Creates a filter of an expression and its program.
+    /// Creates a packet filter from an expression and its compiled program.
     pub(super) fn new(expression: &str, program: Option<Program>) -> Self {
         Self {
             expression: expression.to_owned(),

@@ -14,7 +14,8 @@ use super::{
 /// per frame, but available sooner.
 pub(super) const MOST_OPTIMISED: usize = 8192;
 
-/// Checks the limits of a filter expression that keep libpcap within its stack.
+/// Checks that a filter expression is within the limits of length and nesting that keep libpcap
+/// within its stack.
 pub(super) fn check_limits(expression: &str) -> Result<(), FilterError> {
     if expression.len() > LONGEST_EXPRESSION {
         return Err(FilterError::TooLong(expression.len()));

@@ -22,7 +22,7 @@ const LONGEST: usize = 65_535;
 /// extension headers.
 const MOST_ROUNDS: u32 = 32_768;
 
-/// Reason why a compiled filter program is rejected.
+/// Reason why a compiled filter program is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -79,7 +79,8 @@ pub(super) enum Test {
     AnyBit,
 }
 
-/// Jump targets of a BPF comparison: instruction indices, always forward.
+/// Jump targets of a BPF comparison if it is true and if it is false: instruction indices, always
+/// forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Branch {
     pub(super) yes: u16,
@@ -137,9 +138,9 @@ pub(super) enum Op {
     AtLeast(u32, Branch),
     AnyBit(u32, Branch),
     IfIndex(Test, Branch),
-    /// BPF instruction that joins `HalfAt` and `Equal`.
+    /// BPF instruction that joins `HalfAt` (load) and `Equal` (comparison) into one step.
     HalfAtEqual(u32, u16, Branch),
-    /// BPF instruction that joins `Half` and `AnyBit`.
+    /// BPF instruction that joins `Half` (load) and `AnyBit` (comparison) into one step.
     HalfAnyBit(u32, u16, Branch),
     /// Instruction that loads as `Half` does and compares the value as `Equal` does, in one step.
     HalfEqual(u32, u16, Branch),
@@ -156,9 +157,9 @@ pub(super) enum Op {
 /// Verified filter program: it terminates and reads only the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Decoded instructions of a filter program.
+    /// Decoded instructions of the filter program.
     ops: Box<[Op]>,
-    /// Set if the filter program uses scratch memory, which is cleared for each run.
+    /// `true` if the filter program uses scratch memory, which is cleared for each run.
     uses_memory: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Flow keys: the flow to which a frame belongs.
+//! Flow keys, which identify the flow to which a frame belongs.
 
 mod community;
 

@@ -38,14 +38,14 @@ pub struct Headers {
     pub malformed: Option<Malformed>,
     /// Network identifier (24 bits) of the innermost VXLAN or Geneve tunnel around the packet.
     pub segment: Option<u32>,
-    /// Offset of the packet's IP header; 0 for none, since every frame begins with an Ethernet
-    /// header.
+    /// Offset in the frame of the packet's IP header; 0 for none, since every frame begins with an
+    /// Ethernet header.
     l3: u32,
-    /// Offset of the header after the packet's IP header; 0 for none.
+    /// Offset in the frame of the header after the packet's IP header; 0 for none.
     l4: u32,
-    /// Offset of the packet's payload; 0 for none.
+    /// Offset in the frame of the packet's payload; 0 for none.
     payload: u32,
-    /// Offset of the packet's end, by the innermost header that has a length field.
+    /// Offset in the frame of the packet's end, by the innermost header that has a length field.
     end: u32,
     /// Number of headers of the frame that may still be parsed.
     layers: u8,
@@ -54,7 +54,7 @@ pub struct Headers {
 /// VLAN tags of a packet: their number, and the two outermost tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags {
-    /// Number of VLAN tags of the packet.
+    /// Number of VLAN tags in front of the packet.
     pub count: u8,
     /// Tag control information of the packet's two outermost VLAN tags.
     tci: [u16; 2],
@@ -123,7 +123,7 @@ impl Headers {
         plain::parse_plain(frame).unwrap_or_else(|| Self::parse_any(frame))
     }
 
-    /// Parses the headers of the outermost packet of any frame, one by one.
+    /// Parses the headers of the outermost packet of any frame, one header after the other.
     #[inline(never)]
     fn parse_any(frame: &[u8]) -> Self {
         let mut headers = Self::with_end(frame.len(), MAX_HEADERS);
@@ -142,8 +142,8 @@ impl Headers {
     }
 
     /// Parses the headers of the innermost packet, given the headers that [`Headers::parse`]
-    /// returned for the same frame. For callers that need both packets. Returns `None` if the
-    /// outermost packet carries no tunnel.
+    /// returned for the same frame. This is for callers that need both packets. Returns `None` if
+    /// the outermost packet carries no tunnel.
     #[inline]
     #[must_use]
     pub fn descend(&self, frame: &[u8]) -> Option<Self> {
@@ -201,7 +201,8 @@ impl Headers {
         nonzero(self.l3)
     }
 
-    /// Returns the offset of the packet's header after IP, its options and extension headers.
+    /// Returns the offset in the frame of the packet's header after IP, its options and extension
+    /// headers.
     #[inline]
     #[must_use]
     pub fn l4(&self) -> Option<usize> {
@@ -216,13 +217,14 @@ impl Headers {
         nonzero(self.payload)
     }
 
-    /// Returns the offset of the end of the packet. Bytes after it in the frame are padding.
+    /// Returns the offset in the frame of the end of the packet. Bytes after it are padding.
     #[must_use]
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
-    /// Returns the TCP control bits of a frame; 0 if it has no complete TCP header.
+    /// Returns the TCP control bits (flags) of the packet in a frame; 0 if it has no complete TCP
+    /// header.
     #[inline]
     #[must_use]
     pub fn tcp_flags(&self, frame: &[u8]) -> u8 {
@@ -232,7 +234,7 @@ impl Headers {
         }
     }
 
-    /// Returns the TCP header of a frame; `None` if the frame has no complete one.
+    /// Returns the TCP header of the packet in a frame; `None` if it has no complete one.
     #[inline]
     #[must_use]
     pub fn tcp<'f>(&self, frame: &'f [u8]) -> Option<Tcp<'f>> {
@@ -251,7 +253,7 @@ impl Headers {
         }
     }
 
-    /// Returns the bytes of the packet from offset `at` to its end.
+    /// Returns the bytes of the packet from offset `at` of the frame to the packet's end.
     #[inline]
     fn bytes_from<'f>(&self, frame: &'f [u8], at: usize) -> &'f [u8] {
         frame.get(at..self.end as usize).unwrap_or_default()
@@ -375,7 +377,8 @@ impl Headers {
         self.extension_headers(frame, at + Ipv6::LEN, ip.next_header());
     }
 
-    /// Parses the chain of IPv6 extension headers and the transport header.
+    /// Parses the chain of IPv6 extension headers from offset `at` on, and the transport header
+    /// after it.
     #[inline]
     fn extension_headers(&mut self, frame: &[u8], mut at: usize, mut next: u8) {
         // A truncated chain has no L4 offset, even if an AH before it had set one.
@@ -419,7 +422,7 @@ impl Headers {
         self.transport(frame, at, next);
     }
 
-    /// Parses the packet's header after IP.
+    /// Parses the header after IP at offset `at`, which is of protocol `protocol`.
     #[inline]
     fn transport(&mut self, frame: &[u8], at: usize, protocol: u8) {
         let rest = self.bytes_from(frame, at);
@@ -460,7 +463,7 @@ impl Headers {
         self.record_fault(fault);
     }
 
-    /// Parses the packet's header after IP for protocols other than TCP and UDP.
+    /// Parses the header after IP at offset `at` for protocols other than TCP and UDP.
     #[inline(never)]
     fn rare_transport(&mut self, frame: &[u8], at: usize, protocol: u8) {
         let rest = self.bytes_from(frame, at);
@@ -583,8 +586,8 @@ impl Headers {
         }
     }
 
-    /// Parses the tunnel header at the given offset. Returns the start of the packet in the tunnel;
-    /// `None` if the header is malformed or carries no packet.
+    /// Parses the tunnel header of type `next` at offset `at` of the frame. Returns the start of
+    /// the packet in the tunnel; `None` if the header is malformed or carries no packet.
     fn enter_tunnel(&mut self, frame: &[u8], (at, next): (usize, Next)) -> Option<TunnelExit> {
         let mut segment = self.segment;
         let to = |at, next, segment| Some(TunnelExit { at, next, segment });
@@ -628,7 +631,7 @@ impl Headers {
         }
     }
 
-    /// Parses the packet in a tunnel; it begins at offset `at`.
+    /// Parses the packet in a tunnel, which begins at offset `at` of the frame.
     fn tunnelled_packet(&mut self, frame: &[u8], at: usize, next: Next) {
         match next {
             Next::Ethernet => self.ethernet(frame, at),
@@ -638,7 +641,8 @@ impl Headers {
     }
 }
 
-/// Parses the header of a less common tunnel. Returns its length and the type of the next header.
+/// Parses the header of a less common tunnel at the start of `rest`. Returns its length and the
+/// type of the next header.
 #[cold]
 #[inline(never)]
 fn other_tunnel(rest: &[u8], next: Next) -> Result<(usize, Next), Malformed> {
@@ -662,24 +666,24 @@ fn other_tunnel(rest: &[u8], next: Next) -> Result<(usize, Next), Malformed> {
     })
 }
 
-/// Start of the packet in a tunnel.
+/// Start of the packet in a tunnel: its offset and type.
 struct TunnelExit {
-    /// Offset in the frame of the packet in a tunnel.
+    /// Offset in the frame at which the packet in the tunnel begins.
     at: usize,
-    /// Type of the first header of the packet in a tunnel.
+    /// Type of the first header of the packet in the tunnel.
     next: Next,
-    /// Network identifier of the tunnel, or of a tunnel around it.
+    /// Network identifier (24 bits) of the tunnel, or of a tunnel around it.
     segment: Option<u32>,
 }
 
-/// Returns a header offset in its stored form. Frames are far shorter than 4 GiB; in a longer
-/// frame, offsets beyond 4 GiB would be wrong but not unsafe.
+/// Returns a header offset in its stored form of 32 bits. Frames are far shorter than 4 GiB; in a
+/// longer frame, offsets beyond 4 GiB would be wrong but not unsafe.
 #[inline]
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// Returns a stored header offset; `None` for 0.
+/// Returns a stored header offset, or `None` for 0, which means no header.
 #[inline]
 fn nonzero(at: u32) -> Option<usize> {
     (at != 0).then_some(at as usize)

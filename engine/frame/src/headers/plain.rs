@@ -110,7 +110,8 @@ mod tests {
         udp
     };
 
-    /// Asserts that both parsers agree on a frame. Returns whether the fast parser handled it.
+    /// Asserts that the fast and the general parser agree on a frame. Returns `true` if the fast
+    /// parser handled it.
     fn agree(frame: &[u8]) -> bool {
         let plain = parse_plain(frame);
         assert!(

@@ -1,4 +1,4 @@
-//! The 5-tuple of a packet.
+//! The 5-tuple of a packet: addresses, ports and protocol.
 
 use std::{
     fmt,
@@ -136,7 +136,7 @@ impl FiveTuple {
     }
 }
 
-/// Returns an IPv4 address in the 16-byte format of [`FiveTuple`].
+/// Returns an IPv4 address in the 16-byte format of [`FiveTuple`], zeros after its 4 bytes.
 #[inline]
 pub(super) fn widened(address: [u8; 4]) -> [u8; 16] {
     u128::from(u32::from_le_bytes(address)).to_le_bytes()

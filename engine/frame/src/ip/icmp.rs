@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 headers.
+//! View of ICMP and ICMPv6 headers.
 
 use crate::{field::fixed_header, malformed::Malformed};
 
@@ -15,7 +15,7 @@ fixed_header! {
 }
 
 impl Icmp<'_> {
-    /// Returns the ICMP message type.
+    /// Returns the type field of the ICMP message.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.0[0]

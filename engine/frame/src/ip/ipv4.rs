@@ -1,4 +1,4 @@
-//! IPv4 headers with options.
+//! View of IPv4 headers with options.
 
 use crate::{field::be16, malformed::Malformed};
 
@@ -89,9 +89,9 @@ impl<'a> Ipv4<'a> {
         [16, 17, 18, 19].map(|i: usize| self.header[i])
     }
 
-    /// Returns start and end of the IPv4 payload, counted from the start of the header, and a fault
-    /// if the total length exceeds the frame. Such a packet is tolerated: its payload ends at the
-    /// end of the frame.
+    /// Returns the offsets of start and end of the IPv4 payload, counted from the start of the
+    /// header, and a fault if the total length exceeds the frame. Such a packet is tolerated: its
+    /// payload ends at the end of the frame.
     ///
     /// # Errors
     /// The lengths leave the start of the payload undefined: the header length is below 20 bytes or

@@ -1,4 +1,4 @@
-//! IPv6 headers and extension headers.
+//! Views of IPv6 headers and extension headers.
 
 use crate::{
     field::{be16, fixed_header},
@@ -72,9 +72,9 @@ impl<'a> Ipv6<'a> {
         std::array::from_fn(|i| self.header[24 + i])
     }
 
-    /// Returns the end of the IPv6 payload, counted from the start of the header, and a fault if
-    /// the payload length exceeds the frame. Such a packet is tolerated: its payload ends at the
-    /// end of the frame.
+    /// Returns the offset of the end of the IPv6 payload, counted from the start of the header, and
+    /// a fault if the payload length exceeds the frame. Such a packet is tolerated: its payload
+    /// ends at the end of the frame.
     #[inline]
     #[must_use]
     pub fn extent(&self) -> (usize, Option<Malformed>) {

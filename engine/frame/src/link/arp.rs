@@ -1,4 +1,4 @@
-//! ARP packets.
+//! View of ARP packets.
 
 use crate::malformed::Malformed;
 

@@ -35,8 +35,8 @@ impl Ethernet<'_> {
     }
 
     /// Returns `true` if an Ethernet header begins with certainty: its source is the address of a
-    /// single station, and the packet that it announces begins as that packet must. For content
-    /// that no header announces. Headers of less common packets are not recognised.
+    /// single station, and the packet that it announces begins as that packet must. This is for
+    /// content whose type no header states. Headers of less common packets are not recognised.
     pub(crate) fn surely_begins(bytes: &[u8]) -> bool {
         let Ok(ethernet) = Ethernet::new(bytes) else {
             return false;
@@ -116,7 +116,7 @@ impl<'a> Llc<'a> {
         }
     }
 
-    /// Returns the type of the header after LLC.
+    /// Returns the type of the header after the LLC header.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.ethertype() {

@@ -49,9 +49,10 @@ impl FabricTag {
         )
     }
 
-    /// Parses the header that `ethertype` announces.
+    /// Parses the header of a switch or fabric that `ethertype` announces.
     ///
     /// # Errors
+    ///
     /// `bytes` ends within the header.
     pub fn new(ethertype: u16, bytes: &[u8]) -> Result<Self, Malformed> {
         let len = match (ethertype, bytes) {

@@ -1,4 +1,4 @@
-//! MPLS label stacks.
+//! View of MPLS label stacks.
 
 use super::Ethernet;
 use crate::{
@@ -22,7 +22,7 @@ fixed_header! {
 }
 
 impl Mpls<'_> {
-    /// Returns the MPLS label (20 bits).
+    /// Returns the label (20 bits) of the MPLS label stack entry.
     #[must_use]
     pub fn label(&self) -> u32 {
         u32::from(be16(self.0[0], self.0[1])) << 4 | u32::from(self.0[2] >> 4)
@@ -36,7 +36,7 @@ impl Mpls<'_> {
 
     /// Length in bytes of a pseudowire's control word: RFC 4385 section 3.
     pub const CONTROL_WORD_LEN: usize = 4;
-    /// Label of the generic associated channel: RFC 5586 section 4.
+    /// MPLS label of the generic associated channel: RFC 5586 section 4.
     const ASSOCIATED_CHANNEL: u32 = 13;
 
     /// Returns the type of the header after an MPLS label stack entry; `behind` are the bytes after

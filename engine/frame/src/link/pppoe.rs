@@ -44,13 +44,13 @@ impl<'a> Pppoe<'a> {
         be16(self.header[4], self.header[5])
     }
 
-    /// Returns the end of the PPPoE payload, counted from the start of the header.
+    /// Returns the offset of the end of the PPPoE payload, counted from the start of the header.
     #[must_use]
     pub fn end(&self) -> usize {
         self.available.min(Self::LEN + usize::from(self.length()))
     }
 
-    /// Returns a fault if PPPoE version or type is not 1, or if the payload length exceeds the
+    /// Returns a fault if the PPPoE version or type is not 1, or if the payload length exceeds the
     /// frame.
     #[must_use]
     pub fn fault(&self) -> Option<Malformed> {
@@ -58,7 +58,8 @@ impl<'a> Pppoe<'a> {
         (self.header[0] != 0x11 || end > self.available).then_some(Malformed::PppoeHeader)
     }
 
-    /// Returns the type of the PPPoE payload: PPP for session data (code 0).
+    /// Returns the type of the PPPoE payload: PPP for session data (code 0), else payload that is
+    /// not parsed.
     #[must_use]
     pub fn next(&self) -> Next {
         if self.header[1] == 0 {
@@ -108,7 +109,7 @@ impl Ppp {
         self.len
     }
 
-    /// Returns the PPP protocol number.
+    /// Returns the number of the protocol that PPP carries.
     #[must_use]
     pub fn protocol(&self) -> u16 {
         self.protocol

@@ -1,4 +1,4 @@
-//! VLAN tags, single and stacked.
+//! View of VLAN tags, single and stacked.
 
 use crate::{
     field::{be16, fixed_header},
@@ -38,7 +38,7 @@ impl Vlan<'_> {
         be16(self.0[0], self.0[1])
     }
 
-    /// Returns the VLAN identifier (12 bits).
+    /// Returns the VLAN identifier (12 bits) in the tag.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.tci() & 0xfff

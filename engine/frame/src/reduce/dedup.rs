@@ -26,13 +26,14 @@ const LEAST: usize = 1 << 10;
 /// Maximum number of buckets of a deduplication table: 16 MiB.
 const MOST: usize = 1 << 18;
 
-/// Bucket of the deduplication table in one cache line: hashes and times of four kept frames.
+/// Bucket of the deduplication table in one cache line: hashes and times of four frames that were
+/// kept.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
-    /// Hashes of the kept frames in a bucket; 0 for a free entry.
+    /// Hashes of the frames in a bucket that were kept; 0 for a free entry.
     hashes: [u64; 4],
-    /// Times at which the bucket's frames were kept, in nanoseconds.
+    /// Times at which the bucket's frames were kept, in nanoseconds since 1970.
     kept: [u64; 4],
 }
 
@@ -53,13 +54,14 @@ struct Bucket {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum MayDiffer {
-    /// Duplicates may differ in MAC addresses.
+    /// MAC addresses, which may differ between duplicates.
     Mac,
-    /// Duplicates may differ in the number and values of VLAN tags.
+    /// Number and values of VLAN tags, which may differ between duplicates.
     Vlan,
-    /// Duplicates may differ in TTL or hop limit, and the checksum of the IPv4 header.
+    /// TTL or hop limit, and the checksum of the IPv4 header, which may differ between duplicates.
     Ttl,
-    /// Duplicates may differ in checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
+    /// Checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6, which may differ between
+    /// duplicates.
     Checksum,
 }
 
@@ -114,8 +116,8 @@ impl IgnoredFields {
         hash.digest()
     }
 
-    /// Skips the fields of the IP and transport headers that deduplication ignores, in ascending
-    /// order.
+    /// Passes the byte ranges of the IP and transport fields that deduplication ignores to `skip`,
+    /// in ascending order.
     fn skip_ip(self, headers: &Headers, ip: usize, skip: &mut impl FnMut(Range<usize>)) {
         let four = headers.tuple.version == 4;
         if self.ttl {
@@ -140,14 +142,15 @@ impl IgnoredFields {
     }
 }
 
-/// Table of the frames kept within the deduplication window.
+/// Table of the frames kept within the deduplication window, the time in which repetitions are
+/// detected.
 #[derive(Debug)]
 pub struct DedupWindow {
-    /// Length of the deduplication window in nanoseconds.
+    /// Length in nanoseconds of the time within which duplicates are detected.
     length_ns: u64,
     /// Fields that deduplication does not compare.
     ignored: IgnoredFields,
-    /// Random seed of the frame hash.
+    /// Random seed of the hash by which frames are compared.
     seed: u64,
     /// Hash table of kept frames; its length is a power of two.
     buckets: Box<[Bucket]>,
@@ -162,7 +165,7 @@ fn buckets(length_ns: u64) -> usize {
         .next_power_of_two()
 }
 
-/// Returns the memory in bytes of a deduplication window of `length_ns` nanoseconds.
+/// Returns the memory in bytes of the table for a deduplication window of `length_ns` nanoseconds.
 #[must_use]
 pub fn memory(length_ns: u64) -> u64 {
     (buckets(length_ns) * size_of::<Bucket>()) as u64

@@ -1,4 +1,5 @@
-//! Slice length of frames, as it is written in the configuration and on the command line.
+//! Slice, the header after which frames are truncated, as it is written in the configuration and on
+//! the command line.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,18 +7,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Slice {
-    /// Frames are not truncated: `""`.
+    /// No truncation: whole frames are kept (`""`).
     #[default]
     Whole,
-    /// Frames are truncated after the L3 header: `"l3"`.
+    /// Truncation after the L3 header, the IP header (`"l3"`).
     L3,
-    /// Frames are truncated after the L4 header: `"l4"`.
+    /// Truncation after the L4 header, such as TCP or UDP (`"l4"`).
     L4,
-    /// Frames are truncated this many bytes after the L4 header: `"payload:64"`.
+    /// Truncation this many bytes after the L4 header (`"payload:64"`).
     Payload(u32),
 }
 
-/// Error for a text that is not a slice.
+/// Error for a text that is not a slice, the header after which frames are truncated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a slice; write \"\", \"l3\", \"l4\" or \"payload:N\"")]
 pub struct SliceError(String);

@@ -1,4 +1,4 @@
-//! SCTP common headers.
+//! View of SCTP common headers.
 
 use crate::{
     field::{be16, fixed_header, ports},

@@ -1,4 +1,4 @@
-//! TCP headers.
+//! View of TCP headers.
 
 use crate::{
     field::{be16, ports},
@@ -28,13 +28,13 @@ pub struct Tcp<'a> {
 impl<'a> Tcp<'a> {
     /// Length in bytes of a TCP header without options.
     pub const LEN: usize = 20;
-    /// TCP control bit: no more data from the sender.
+    /// FIN, the TCP control bit for the end of the sender's data.
     pub const FIN: u8 = 1;
-    /// TCP control bit: start of a connection.
+    /// SYN, the TCP control bit for the start of a connection.
     pub const SYN: u8 = 1 << 1;
-    /// TCP control bit: reset of the connection.
+    /// RST, the TCP control bit for the reset of a connection.
     pub const RST: u8 = 1 << 2;
-    /// TCP control bit: the acknowledgement number is valid.
+    /// ACK, the TCP control bit for a valid acknowledgement number.
     pub const ACK: u8 = 1 << 4;
 
     /// Checks that the fixed part of a TCP header is present. Ports and flags are valid then, even
@@ -64,7 +64,7 @@ impl<'a> Tcp<'a> {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// Returns the TCP control bits.
+    /// Returns the control bits (flags) of the TCP header.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> u8 {

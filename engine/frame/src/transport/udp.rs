@@ -109,8 +109,8 @@ const L2TP: u16 = 1701;
 const TEREDO: u16 = 3544;
 const CAPWAP: u16 = 5247;
 
-/// Returns `true` for the UDP ports of [`Udp::rare_next`], and for few others: only the last six
-/// bits are compared, at once.
+/// Returns `true` for the UDP ports of [`Udp::rare_next`], and for a few others: only the last six
+/// bits are compared, all at once.
 #[inline]
 fn is_candidate(port: u16) -> bool {
     const LAST_BITS: u64 = 1 << (GRE % 64)

@@ -1,4 +1,4 @@
-//! Geneve headers.
+//! View of Geneve headers.
 
 use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 

@@ -1,4 +1,4 @@
-//! GRE headers, and ERSPAN headers of mirrored ports.
+//! Views of GRE headers, and of ERSPAN headers of mirrored ports.
 
 use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 

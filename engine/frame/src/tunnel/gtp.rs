@@ -48,7 +48,7 @@ impl<'a> Gtp<'a> {
         self.len
     }
 
-    /// Returns the GTP-U message type.
+    /// Returns the message type in the GTP-U header.
     #[must_use]
     pub fn message(&self) -> u8 {
         self.header[1]

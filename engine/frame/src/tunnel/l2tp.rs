@@ -27,10 +27,10 @@ parsed_header! {
 }
 
 impl L2tp {
-    /// Possible lengths of cookie and sublayer in version 3.
+    /// Possible total lengths in bytes of cookie and sublayer in an L2TP header of version 3.
     const OPTIONAL: [usize; 4] = [0, 4, 8, 12];
 
-    /// Parses an L2TP header; `over_ip`: directly over IP instead of UDP.
+    /// Parses an L2TP data header; `over_ip` is `true` if it is directly over IP instead of UDP.
     ///
     /// # Errors
     /// `bytes` ends within the header.
@@ -70,7 +70,8 @@ impl L2tp {
             .ok_or(Malformed::TunnelShort)
     }
 
-    /// Finds the content after the session that ends at `session_end`.
+    /// Finds the content of an L2TP packet of version 3, whose session field ends at offset
+    /// `session_end`.
     fn version_3(bytes: &[u8], session_end: usize) -> Self {
         let find = |begins: fn(&[u8]) -> bool| {
             let mut offsets = Self::OPTIONAL.into_iter().map(|it| session_end + it);
@@ -90,8 +91,8 @@ impl L2tp {
     }
 }
 
-/// Returns `true` if an IP packet in PPP begins with certainty: a protocol field of two bytes and
-/// the version that it announces.
+/// Returns `true` if `bytes` certainly begin with PPP and an IP packet: a protocol field of two
+/// bytes and the version that it announces.
 fn begins_ppp(bytes: &[u8]) -> bool {
     let Ok(ppp) = Ppp::new(bytes) else {
         return false;

@@ -20,7 +20,7 @@ parsed_header! {
 }
 
 impl Teredo {
-    /// Parses the headers before IPv6; both are optional.
+    /// Parses the headers of a Teredo packet before IPv6; both are optional.
     ///
     /// # Errors
     /// `bytes` is empty or ends within a header.

@@ -1,6 +1,6 @@
-//! Decoding of integers in either byte order.
+//! Decoding of integers in a capture file of either byte order.
 
-/// Byte order of a capture file or of a section of it.
+/// Byte order of the integers in a capture file or in a section of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
     /// Byte order with the least significant byte first.
@@ -10,14 +10,15 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// Byte order of this machine.
+    /// Byte order of the machine that runs this program.
     pub const NATIVE: Self = if cfg!(target_endian = "big") {
         Self::Big
     } else {
         Self::Little
     };
 
-    /// Returns the byte order in which the first four bytes of a file equal `magic`.
+    /// Returns the byte order in which the first four bytes of a file, as a number, equal `magic`;
+    /// `None`: neither.
     #[must_use]
     pub fn from_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
         [Self::Little, Self::Big]
@@ -44,7 +45,7 @@ macro_rules! numbers {
 
 numbers!(u16: "two", u32: "four", u64: "eight", u128: "sixteen");
 
-/// Returns the `N` bytes at offset `at`; zeros if `bytes` is too short.
+/// Returns the `N` bytes of `bytes` at offset `at`; zeros if `bytes` is too short.
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let there = bytes.get(at..).and_then(|rest| rest.first_chunk());

@@ -26,12 +26,12 @@ pub fn put_words(out: &mut [u8], words: &[u32]) {
     }
 }
 
-/// Format of a capture file.
+/// Format of a capture file: pcap or pcapng.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// Classic pcap format: a file header, then records.
+    /// Classic format pcap: a file header, then records.
     Pcap,
-    /// pcapng format: a sequence of blocks.
+    /// Format pcapng: a sequence of blocks.
     Pcapng,
 }
 
@@ -64,15 +64,16 @@ pub struct Interface {
     /// Options of the interface with their codes, for a copy of its description: comments, text,
     /// addresses, speed and filter. Numbers are in this machine's byte order.
     pub options: Vec<(u16, Vec<u8>)>,
-    /// Number of options of the interface that are not kept: unknown, malformed, or not to be copied.
+    /// Number of options of the interface that `options` lacks: unknown, malformed, or not to be
+    /// copied.
     pub options_left_out: u64,
-    /// Last statistics of the interface in the capture file.
+    /// Last statistics of the interface in the capture file so far.
     pub statistics: InterfaceStatistics,
-    /// Conversion of the interface's timestamps to nanoseconds.
+    /// Conversion of the interface's timestamps in the file to nanoseconds.
     pub time_base: pcapng::TimeBase,
 }
 
-/// Statistics of a capture interface.
+/// Statistics of a capture interface in a capture file: frames received and lost, and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics {
     /// Number of frames received on the interface.

@@ -34,7 +34,8 @@ const HAS_FCS: u32 = 1 << 26;
 /// 16-bit words.
 const FCS_SHIFT: u32 = 28;
 
-/// Encodes a pcap file header for records with timestamps in nanoseconds.
+/// Encodes a pcap file header for records with timestamps in nanoseconds. `fcs_len` is the length
+/// in bytes of the FCS that each frame ends with, if known.
 #[must_use]
 pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; HEADER_LEN] {
     let fcs = fcs_len.map_or(0, |bytes| HAS_FCS | u32::from(bytes / 2) << FCS_SHIFT);
@@ -80,20 +81,21 @@ pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] 
 /// captured length first, writers of earlier versions the original length (libpcap, `sf-pcap.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LengthOrder {
-    /// The captured length is first.
+    /// The captured length precedes the original length.
     CapturedFirst,
-    /// The original length is first.
+    /// The original length precedes the captured length.
     OriginalFirst,
-    /// The smaller length is the captured one: writers of version 2.3 used either order.
+    /// The smaller of the two lengths is the captured one: writers of version 2.3 used either
+    /// order.
     SmallerIsCaptured,
 }
 
-/// Layout of the records of a pcap file.
+/// Layout of the records of a pcap file: byte order, unit of time, and header.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLayout {
     /// Byte order of the pcap file.
     pub order: ByteOrder,
-    /// Nanoseconds per unit of the fraction in a pcap timestamp.
+    /// Nanoseconds per unit of the second word of a pcap timestamp, the fraction of a second.
     pub unit: u64,
     /// Length in bytes of the pcap file's record headers.
     pub header_len: usize,

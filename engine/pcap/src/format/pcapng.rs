@@ -32,7 +32,7 @@ pub const BLOCK_TRAILER_LEN: usize = 4;
 /// Offset of the snapshot length in a pcapng interface description block.
 pub const SNAPLEN_OFFSET: u64 = 12;
 
-/// Option codes of pcapng.
+/// Codes of the options in pcapng blocks.
 #[allow(missing_docs, reason = "the draft defines the codes under these names")]
 pub mod code {
     pub const OPT_ENDOFOPT: u16 = 0;
@@ -78,8 +78,8 @@ const IF_TEXTS: [u16; 5] = [
     IF_HARDWARE,
     IF_IANA_TZNAME,
 ];
-/// Maximum number of bytes kept of all interface options of a pcapng file. One interface gets at
-/// most half of this, so that its block stays below the limit of readers.
+/// Maximum number of bytes that are kept of all interface options of a pcapng file together. One
+/// interface gets at most half of this, so that its block stays below the limit of readers.
 pub const MOST_TEXTS: usize = 16 << 20;
 /// Maximum length of a pcapng option value in bytes.
 const MOST_VALUE: usize = u16::MAX as usize;
@@ -107,7 +107,8 @@ pub fn section_comments(body: &[u8], order: ByteOrder) -> impl Iterator<Item = S
     comments.map(|(_, value)| text(value))
 }
 
-/// Returns the host name in the body of a pcapng section header block.
+/// Returns the host name in the comments of a pcapng section header block, given by its body;
+/// `None`: it has none.
 #[must_use]
 pub fn section_host(body: &[u8], order: ByteOrder) -> Option<String> {
     let mut options = Options::new(body.get(16..)?, order);
@@ -151,7 +152,8 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Decodes a pcapng timestamp of two words. The high word is first in either byte order.
+/// Decodes the pcapng timestamp of two words at offset `at`. The high word is first in either byte
+/// order.
 #[inline]
 fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
     u64::from(order.u32(bytes, at)) << 32 | u64::from(order.u32(bytes, at + 4))
@@ -162,12 +164,13 @@ fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
 pub struct PacketFields {
     /// Index of the packet's interface in its pcapng section.
     pub interface: usize,
-    /// Timestamp of the packet in units of the interface; `None` for a simple packet block.
+    /// Timestamp of the packet in units of its interface; `None` for a simple packet block, which
+    /// has none.
     pub ticks: Option<u64>,
     /// Captured length of the packet in bytes. A simple packet block has no such field, and the
     /// length is at most the interface's snapshot length.
     pub caplen: u32,
-    /// Length of the packet's frame on the wire in bytes.
+    /// Length of the packet's frame on the wire in bytes, as the file states it.
     pub len: u32,
     /// Offset of the frame in the pcapng packet block.
     pub data: usize,
@@ -204,8 +207,8 @@ impl PacketFields {
     }
 }
 
-/// Remaining memory for the interface options of a file. The limit prevents a malicious file from
-/// exhausting the memory.
+/// Remaining memory budget for the interface options of a capture file. The limit prevents a
+/// malicious file from exhausting the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct TextBudget {
     /// Remaining bytes of the budget for interface options.
@@ -238,8 +241,8 @@ impl TextBudget {
 }
 
 impl Interface {
-    /// Decodes the body of a pcapng interface description block. Options beyond the budget are left
-    /// out.
+    /// Decodes the body of a pcapng interface description block. Options beyond the memory budget
+    /// are left out.
     #[must_use]
     pub fn decode(body: &[u8], order: ByteOrder, budget: &mut TextBudget) -> Self {
         let mut texts = TextBudget {
@@ -279,7 +282,7 @@ impl Interface {
     }
 }
 
-/// Returns the text of a pcapng option, as far as it fits into an option again.
+/// Returns the text of a pcapng option, truncated so that it fits into an option again.
 fn text(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     let text = text.trim_end_matches('\0');
@@ -328,10 +331,10 @@ impl InterfaceStatistics {
     }
 }
 
-/// Conversion of an interface's timestamps to nanoseconds.
+/// Conversion of the timestamps of an interface in a pcapng file to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeBase {
-    /// Timestamp units of the interface per second.
+    /// Number of timestamp units of the interface per second.
     ticks_per_second: u128,
     /// Nanoseconds per timestamp unit of the interface, if that is a whole number.
     ns_per_tick: Option<u64>,

@@ -14,25 +14,25 @@ use super::{
 
 /// Secrets type `TLS Key Log` of a pcapng decryption secrets block.
 const TLS_KEY_LOG: u32 = 0x544c_534b;
-/// Approximate maximum length in bytes of a TLS key log in one pcapng block, far below the limit of
-/// readers.
+/// Approximate maximum length in bytes of the part of a TLS key log in one pcapng block, far below
+/// the limit of readers.
 const PIECE: usize = 4 << 20;
 
 /// Content of a pcapng decryption secrets block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Secrets {
-    /// Secrets type of the decryption secrets block.
+    /// Type of the secrets in the decryption secrets block, such as TLS key log.
     kind: u32,
     /// Decryption secrets in the format of their type.
     bytes: Vec<u8>,
-    /// Comments of the decryption secrets block, encoded in this machine's byte order.
+    /// Comment options of the decryption secrets block, encoded in this machine's byte order.
     options: Vec<u8>,
 }
 
 /// Reason why a TLS key log cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyLogError {
-    /// A line of the file does not have the format of a TLS key log.
+    /// A line of the key log file does not have the format of a TLS key log.
     #[error(
         "line {0} is not a line of a TLS key log; write LABEL CLIENT_RANDOM SECRET, the format of SSLKEYLOGFILE"
     )]
@@ -78,12 +78,12 @@ impl Secrets {
         });
     }
 
-    /// Returns the length of decryption secrets and options in bytes.
+    /// Returns the total length of the decryption secrets and their options in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.options.len()
     }
 
-    /// Converts a TLS key log to decryption secrets blocks of complete lines.
+    /// Converts a TLS key log to decryption secrets blocks that consist of complete lines.
     ///
     /// # Errors
     /// A line is not a line of a TLS key log, or the log contains no secret.

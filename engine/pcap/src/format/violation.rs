@@ -10,9 +10,9 @@ pub enum FormatViolation {
     /// The version in a pcap header is unknown.
     #[error("pcap version {major}.{minor} is not supported; only 2.0 to 2.4 and 543.0 can be read")]
     PcapVersion {
-        /// Major version in the pcap header.
+        /// Major version number in the pcap header.
         major: u16,
-        /// Minor version in the pcap header.
+        /// Minor version number in the pcap header.
         minor: u16,
     },
     /// The major version in a pcapng section header is not 1.
@@ -21,12 +21,12 @@ pub enum FormatViolation {
     /// A pcap record has more bytes than readers accept.
     #[error("a record of {caplen} bytes is too long; at most {limit} are accepted")]
     RecordLength {
-        /// Captured length in the record's header.
+        /// Captured length in the pcap record's header, in bytes.
         caplen: u32,
-        /// Longest accepted length.
+        /// Longest captured length in bytes that the reader accepts.
         limit: u32,
     },
-    /// Zeros stand in the place of a record, and other bytes follow them.
+    /// A pcap file has zeros in the place of a record, and other bytes follow them.
     #[error("the file has {0} zero bytes instead of a record, and more data after them")]
     Zeros(u64),
     /// A pcapng file does not begin with a section header.
@@ -40,13 +40,13 @@ pub enum FormatViolation {
         "a pcapng block of type {kind:#x} has {total} bytes; the length must be a multiple of 4 from {least} to {limit}"
     )]
     BlockLength {
-        /// Type of the block.
+        /// Block type in the pcapng block's header.
         kind: u32,
-        /// Total length in the block's header.
+        /// Total length in the pcapng block's header, in bytes.
         total: u32,
-        /// Length of a block without a body.
+        /// Length in bytes of a pcapng block of this type without a body.
         least: u32,
-        /// Longest accepted length.
+        /// Longest length of a pcapng block in bytes that the reader accepts.
         limit: u32,
     },
     /// The two length fields of a pcapng block differ.
@@ -54,9 +54,9 @@ pub enum FormatViolation {
         "a pcapng block of {total} bytes must end with this length, but its trailing length is {closing}"
     )]
     ClosingLength {
-        /// Total length in the block's header.
+        /// Total length in the pcapng block's header, in bytes.
         total: usize,
-        /// Total length at the block's end.
+        /// Total length at the pcapng block's end, in bytes.
         closing: usize,
     },
     /// The interface of a pcapng packet block is not described before the block.
@@ -65,9 +65,9 @@ pub enum FormatViolation {
     /// The captured bytes of a pcapng packet exceed its block, or the longest accepted length.
     #[error("a packet of {caplen} bytes is too long for its block of {total} bytes")]
     PacketLength {
-        /// Captured length of the packet.
+        /// Captured length of the pcapng packet in bytes.
         caplen: u32,
-        /// Total length of the packet's block.
+        /// Total length of the pcapng packet's block in bytes.
         total: usize,
     },
 }

@@ -1,5 +1,5 @@
-//! Cursor of a reader: the buffered bytes from the current record on, and the interfaces and
-//! anomalies found so far. Independent of the file format.
+//! Position and state of a capture file reader: the buffered bytes from the current record on, and
+//! the interfaces and anomalies found so far. Independent of the file format.
 
 use super::window::Window;
 use crate::format::{FormatViolation, Interface, pcapng::TextBudget, secrets::Secrets};
@@ -13,23 +13,23 @@ use std::{
 /// Maximum length in bytes of a frame that the reader accepts; libpcap accepts a quarter of this.
 pub const MAX_FRAME: u32 = 1 << 20;
 
-/// Maximum number of interfaces in a capture file.
+/// Maximum number of interfaces in a capture file that the reader accepts.
 pub const MOST_INTERFACES: usize = 1 << 16;
 
-/// Kind of the end of a capture file.
+/// Kind of the end of a capture file: clean, torn within a record, or padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEnd {
-    /// The capture file ends with a complete record.
+    /// Capture file that ends with a complete record.
     Clean,
-    /// The capture file ends within a record.
+    /// Capture file that ends within a record.
     Torn {
         /// Offset of the truncated record in the capture file.
         offset: u64,
         /// Number of bytes of the truncated record that are present.
         bytes: u64,
     },
-    /// The capture file ends with zeros, which direct I/O leaves as padding.
+    /// Capture file that ends with zeros, which direct I/O leaves as padding.
     Padding {
         /// Offset of the first zero of the padding in the capture file.
         offset: u64,
@@ -59,17 +59,17 @@ impl fmt::Display for FileEnd {
 pub struct Anomalies {
     /// Number of records with a captured length above the frame's length on the wire.
     pub longer_than_frame: u64,
-    /// Number of records longer than the snapshot length.
+    /// Number of records that have more captured bytes than the snapshot length.
     pub above_snaplen: u64,
     /// Number of records with a timestamp fraction of one second or more; usually nanoseconds in a
     /// file declared with microseconds.
     pub fraction_above_second: u64,
-    /// Number of records without a timestamp.
+    /// Number of records that have no timestamp.
     pub unstamped: u64,
-    /// Number of pcapng blocks other than packets, interfaces, statistics, and secrets if those are
-    /// collected.
+    /// Number of pcapng blocks that the reader skipped: all but packets, interfaces, statistics,
+    /// and secrets if those are collected.
     pub other_blocks: u64,
-    /// Number of options of section headers: comments, hardware, operating system, program.
+    /// Number of options of pcapng section headers: comments, hardware, operating system, program.
     pub section_options: u64,
     /// Number of names, comments and descriptions of interfaces beyond the limit
     /// [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS), which were not kept.
@@ -82,15 +82,15 @@ pub struct Anomalies {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system reports an I/O error for the capture file.
+    /// The system reports an I/O error while the capture file is read.
     #[error("at byte {offset}: {source}")]
     Io {
         /// Offset in the capture file at which the I/O error occurred.
         offset: u64,
-        /// Error that the system reports.
+        /// I/O error that the system reports.
         source: io::Error,
     },
-    /// The capture file has no bytes.
+    /// The capture file is empty: it has no bytes.
     #[error("the file is empty; a capture file has at least a header")]
     Empty,
     /// The capture file begins with these bytes, the magic number of no supported format.
@@ -108,12 +108,12 @@ pub enum ReadError {
         /// Offset in the capture file of the first interface description beyond the limit.
         offset: u64,
     },
-    /// The capture file violates its format.
+    /// The capture file violates the rules of its format.
     #[error("at byte {offset}: {violation}")]
     Damaged {
         /// Offset of the damaged record in the capture file.
         offset: u64,
-        /// Rule of the format that the record violates.
+        /// Rule of the format that the damaged record violates.
         violation: FormatViolation,
     },
 }
@@ -146,11 +146,11 @@ pub(super) struct RecordHead {
     pub(super) interface: usize,
     /// Timestamp of the record in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Length of the record's frame on the wire in bytes.
+    /// Length of the record's frame on the wire in bytes, as the file states it.
     pub(super) len: u32,
     /// Range of the record's frame in the reader's window.
     pub(super) data: Range<usize>,
-    /// Set when the record has a timestamp of its own.
+    /// `true` if the record has a timestamp of its own.
     pub(super) stamped: bool,
     /// Range of the record's options in the reader's window.
     pub(super) options: Range<usize>,
@@ -164,11 +164,11 @@ pub(super) struct Cursor<R> {
     pub(super) window: Window<R>,
     /// Interfaces that the capture file has described so far.
     pub(super) interfaces: Vec<Interface>,
-    /// Header of the reader's current record.
+    /// Header of the reader's current record, decoded.
     pub(super) head: RecordHead,
-    /// Anomalies of the capture file counted so far.
+    /// Counts of the anomalies found so far in the capture file.
     pub(super) anomalies: Anomalies,
-    /// Remaining budget for interface texts.
+    /// Remaining memory budget for texts that describe interfaces.
     pub(super) texts: TextBudget,
     /// Host name of the current pcapng section.
     pub(super) host: Option<String>,
@@ -177,7 +177,7 @@ pub(super) struct Cursor<R> {
     /// Decryption secrets read since the last call of `take_secrets`; `None` if they are not
     /// collected.
     pub(super) secrets: Option<Vec<Secrets>>,
-    /// End in the capture file of the last complete record or block.
+    /// Offset in the capture file of the end of the last complete record or block.
     pub(super) sound_end: u64,
 }
 
@@ -196,7 +196,8 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Reads until the reader's window has `n` bytes. Returns `false` if the source ends before.
+    /// Reads until the reader's window has `n` bytes. Returns `false` if the capture file ends
+    /// before.
     #[inline]
     pub(super) fn ensure(&mut self, n: usize) -> Result<bool, ReadError> {
         self.window.ensure(n).map_err(|source| ReadError::Io {
@@ -205,7 +206,7 @@ impl<R: Read> Cursor<R> {
         })
     }
 
-    /// Returns an error for the record at the reader's current offset.
+    /// Returns the error that the record at the reader's current offset violates its format.
     #[cold]
     pub(super) fn damaged(&self, violation: FormatViolation) -> ReadError {
         ReadError::Damaged {
@@ -227,7 +228,7 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Skips zeros at the start of a record. Returns the padding if only zeros follow up to the
+    /// Skips zeros in the place of a record. Returns the padding if only zeros follow up to the
     /// file's end, and an error otherwise.
     pub(super) fn zeros(&mut self) -> Result<FileEnd, ReadError> {
         let offset = self.window.offset();

@@ -36,14 +36,14 @@ const THREE_BYTES: u32 = 0xff_ffff;
 pub struct Decompressor<R: Read> {
     /// Decoder for the compression format of the file.
     codec: Codec<R>,
-    /// Ends of compressed frames that have not been taken, if they are recorded: offsets in the
-    /// file and in the content.
+    /// Ends of compressed frames that have not been taken, as offsets in the file and in the
+    /// content; `None`: they are not recorded.
     frame_ends: Option<VecDeque<(u64, u64)>>,
     /// Set while the decompressor's position is inside a compressed frame.
     in_frame: bool,
     /// Number of content bytes that the decompressor has returned so far.
     produced: u64,
-    /// End of the last complete compressed frame: offsets in the file and in the content.
+    /// End of the last complete compressed frame, as offsets in the file and in the content.
     sound: (u64, u64),
 }
 
@@ -107,22 +107,22 @@ impl<R: Read> Decompressor<R> {
     }
 
     /// Takes the next recorded end of a compressed frame at or before offset `place` of the
-    /// content. Returns its offset in the file and in the content. All ends before the last byte
-    /// read are recorded.
+    /// content. Returns its offset in the file and in the content. The ends of all frames before
+    /// the last byte read are recorded.
     pub fn take_frame_end(&mut self, place: u64) -> Option<(u64, u64)> {
         self.frame_ends
             .as_mut()?
             .pop_front_if(|(_, end)| *end <= place)
     }
 
-    /// Returns the end of the last complete compressed frame read: offsets in the file and in the
-    /// content.
+    /// Returns the end of the last complete compressed frame that was read, as offsets in the file
+    /// and in the content.
     #[must_use]
     pub fn sound_end(&self) -> (u64, u64) {
         self.sound
     }
 
-    /// Returns the window over the compressed file.
+    /// Returns the window over the compressed bytes of the file.
     fn input(&mut self) -> &mut Window<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,
@@ -132,7 +132,7 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Returns an error for the compressed frame after the last complete one.
+    /// Returns the error that the compressed frame after the last complete one is damaged.
     fn damaged(&self, problem: impl std::fmt::Display, kind: ErrorKind) -> io::Error {
         let at = self.sound.0;
         io::Error::new(
@@ -146,7 +146,7 @@ impl<R: Read> Decompressor<R> {
         self.damaged("the file ends within the frame", ErrorKind::UnexpectedEof)
     }
 
-    /// Returns the error for other data after a compressed frame.
+    /// Returns the error for a file with other data after a compressed frame.
     fn foreign(&self) -> io::Error {
         self.damaged("another kind of data begins here", ErrorKind::InvalidData)
     }
@@ -266,7 +266,8 @@ impl<R: Read> Read for Decompressor<R> {
     }
 }
 
-/// Returns the next four bytes of the file without consuming them; `None` if the file ends before.
+/// Returns the next four bytes of the file as a number without consuming them; `None` if the file
+/// ends before.
 fn magic(input: &mut Window<impl Read>) -> io::Result<Option<u32>> {
     input.ensure(4)?;
     let magic = input.held().first_chunk();

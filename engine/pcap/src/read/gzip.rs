@@ -10,9 +10,9 @@ use crate::format::ByteOrder;
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 use std::io::{self, Read};
 
-/// Length in bytes of the fixed part of a gzip header.
+/// Length in bytes of the fixed part of a gzip member's header.
 const HEADER: usize = 10;
-/// Length in bytes of a gzip trailer: CRC-32 and length.
+/// Length in bytes of a gzip member's trailer: CRC-32 and length.
 const TRAILER: usize = 8;
 /// Flag in the fourth byte of a gzip header: a checksum of the header follows it.
 const FHCRC: u8 = 2;
@@ -26,7 +26,7 @@ const FCOMMENT: u8 = 16;
 /// Decoder of the current gzip member of a file.
 pub(super) struct GzipMember {
     inflate: Decompress,
-    /// CRC-32 and length of the member's content so far.
+    /// CRC-32 and length of the gzip member's content so far.
     sum: Crc,
     part: MemberPart,
 }
@@ -34,11 +34,11 @@ pub(super) struct GzipMember {
 /// Part of a gzip member that is decoded next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MemberPart {
-    /// The deflate data is decoded next.
+    /// Deflate data (the compressed content), which is decoded next.
     Data,
-    /// The checksum and the length are checked next.
+    /// Checksum and length after the deflate data, which are checked next.
     Trailer,
-    /// The whole gzip member has been decoded.
+    /// End of the gzip member: all parts have been decoded.
     Ended,
 }
 
@@ -131,7 +131,7 @@ impl GzipMember {
         }
     }
 
-    /// Checks the trailer of the gzip member, which ends it.
+    /// Checks the trailer of the gzip member (checksum and length), which ends the member.
     fn check(&mut self, input: &mut Window<impl Read>) -> io::Result<()> {
         if !input.ensure(TRAILER)? {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -146,7 +146,7 @@ impl GzipMember {
     }
 }
 
-/// Skips the text in a gzip header, which a zero ends. Returns `false` if the file ends before.
+/// Skips a text in a gzip header, which ends with a zero. Returns `false` if the file ends before.
 fn skip_text(input: &mut Window<impl Read>) -> io::Result<bool> {
     while input.ensure(1)? {
         let end = input.held().iter().position(|byte| *byte == 0);

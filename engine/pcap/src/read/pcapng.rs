@@ -25,12 +25,12 @@ pub const MAX_BLOCK: u32 = 16 << 20;
 /// Maximum number of bytes of decryption secrets that are kept between two packets.
 const MOST_SECRETS: usize = 16 << 20;
 
-/// Current section of a pcapng file.
+/// Current section of a pcapng file, with its byte order and its first interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentSection {
     /// Byte order of the current pcapng section.
     pub(super) order: ByteOrder,
-    /// Index in the pcapng file of the section's first interface.
+    /// Index of the section's first interface among all interfaces of the pcapng file.
     first: usize,
 }
 
@@ -108,7 +108,8 @@ fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<CurrentSection, Read
     })
 }
 
-/// Records the content of a pcapng block that is not a packet.
+/// Stores the content of a pcapng block that is not a packet, such as an interface or statistics,
+/// in the cursor.
 fn other_block<R: Read>(
     cursor: &mut Cursor<R>,
     section: CurrentSection,
@@ -159,7 +160,7 @@ fn other_block<R: Read>(
     Ok(())
 }
 
-/// Checks the fields of a pcapng packet block and sets the cursor's head.
+/// Checks the fields of a pcapng packet block and stores them in the cursor's head.
 #[inline]
 fn packet_block<R: Read>(
     cursor: &mut Cursor<R>,

@@ -14,7 +14,7 @@ use crate::format::{
 };
 use std::{io::Read, mem};
 
-/// Packet record of a capture file.
+/// Packet record of a capture file: a frame with its time, lengths and options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Packet<'a> {
@@ -23,7 +23,7 @@ pub struct Packet<'a> {
     /// Timestamp of the packet in nanoseconds since 1970. A record without a timestamp has that of
     /// the previous record.
     pub ns: u64,
-    /// Length of the packet's frame on the wire in bytes.
+    /// Length of the packet's frame on the wire in bytes, as the file states it.
     pub len: u32,
     /// Captured bytes of the packet's frame.
     pub bytes: &'a [u8],
@@ -70,34 +70,34 @@ fn fcs_in_flags(options: &[u8], order: ByteOrder) -> Option<u8> {
 
 /// Reader of the packets of a capture file.
 pub struct PacketReader<R> {
-    /// Position of the packet reader in the capture file.
+    /// Position and state of the packet reader in the capture file.
     cursor: Cursor<R>,
-    /// Format of the capture file that is read.
+    /// Format of the capture file, with the state that its decoder needs.
     layout: FileLayout,
     /// Number of packets that the reader has returned so far.
     packets: u64,
-    /// State of the reader's iteration over packets.
+    /// State of the reader's iteration over the packets of the capture file.
     state: ReaderState,
 }
 
 /// Format of a capture file, with the state that its decoder needs.
 enum FileLayout {
-    /// The file is pcap, with this layout of its records.
+    /// pcap format, with this layout of its records.
     Pcap(RecordLayout),
-    /// The file is pcapng, with the current section; `None` before the first section header.
+    /// pcapng format, with the current section; `None` before the first section header.
     Pcapng(Option<CurrentSection>),
 }
 
-/// State of the reader's iteration over packets.
+/// State of a packet reader's iteration over the capture file.
 #[derive(Clone, Copy)]
 enum ReaderState {
-    /// The reader has not read a record yet.
+    /// No record has been read yet.
     Begun,
-    /// The cursor's head is the current packet.
+    /// The cursor's head is the current packet record.
     At,
-    /// The capture file has ended in this way.
+    /// The capture file has ended, in this way.
     Ended(FileEnd),
-    /// The reader has returned an error and returns no further packets.
+    /// The reader has returned an error, and returns no further packets.
     Broken,
 }
 
@@ -272,13 +272,13 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Returns the reader's current offset in the capture file.
+    /// Returns the offset in the capture file at which the reader is.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.cursor.window.offset()
     }
 
-    /// Returns the source from which the packet reader reads.
+    /// Returns the source from which the packet reader reads, for changes.
     pub fn source_mut(&mut self) -> &mut R {
         &mut self.cursor.window.source
     }
@@ -302,8 +302,8 @@ pub fn is_capture_start(start: &[u8]) -> bool {
     start.starts_with(&SECTION_HEADER.to_ne_bytes()) || RecordLayout::from_magic(start).is_some()
 }
 
-/// Returns the error for a file with an unsupported magic number. Known compression formats get the
-/// command that decompresses them.
+/// Returns the error for a file with an unsupported magic number. The error for a known compression
+/// format names the command that decompresses it.
 fn unknown(start: &[u8]) -> ReadError {
     const COMPRESSED: [(&[u8], &str); 5] = [
         (&[0x28, 0xb5, 0x2f, 0xfd], "zstd -dc FILE"),

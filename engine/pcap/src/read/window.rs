@@ -1,5 +1,5 @@
-//! Sliding window over a source: the bytes from the start of a record on, and their offset in the
-//! file.
+//! Sliding window of a reader over a capture file: the bytes from the start of a record on, and
+//! their offset in the file.
 //!
 //! Invariant: memory grows at most to the longest requested record, and only as its bytes arrive. A
 //! false length field therefore allocates no memory.
@@ -17,15 +17,15 @@ const STEP: usize = 64 << 10;
 pub(super) struct Window<R> {
     /// Source of the window's bytes.
     pub(super) source: R,
-    /// Bytes read from the capture file, of which the window is a part.
+    /// Buffer with bytes read from the source. The window is a part of it.
     bytes: Vec<u8>,
-    /// Start of the window in the buffer `bytes`.
+    /// Offset in the buffer `bytes` at which the window starts.
     start: usize,
-    /// End of the bytes read into the buffer `bytes`.
+    /// Offset in the buffer `bytes` at which the bytes read from the source end.
     end: usize,
-    /// Offset in the file of the window's start.
+    /// Offset in the file at which the window starts.
     offset: u64,
-    /// Set when the window's source has returned end of file.
+    /// `true` if the window's source has returned end of file.
     ended: bool,
 }
 
@@ -41,7 +41,7 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Returns the buffered bytes in the window.
+    /// Returns the buffered bytes that are in the window.
     #[inline]
     pub(super) fn held(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
@@ -86,7 +86,8 @@ impl<R: Read> Window<R> {
         Ok(true)
     }
 
-    /// Skips zeros. Returns `true` if they lead to the end of the source.
+    /// Skips zeros from the start of the window on. Returns `true` if only zeros follow up to the
+    /// end of the source.
     pub(super) fn skip_zeros(&mut self) -> io::Result<bool> {
         while self.ensure(1)? {
             let zeros = self.held().iter().take_while(|byte| **byte == 0).count();
@@ -138,7 +139,8 @@ impl<R: Read> Read for Window<R> {
 mod tests {
     use super::*;
 
-    /// Source that returns one byte per read, and `Interrupted` for every third read.
+    /// Source of bytes that returns one byte per read, and the error `Interrupted` for every third
+    /// read.
     struct Drops(Vec<u8>, usize);
 
     impl Read for Drops {

@@ -1,5 +1,5 @@
-//! Clock discipline: computes lines from readings. The line follows the host's clock (held), or the
-//! NIC's own clock.
+//! Clock discipline: computes the linear conversion from device stamps to nanoseconds (the line)
+//! from clock readings. The line follows the host's clock (held), or the NIC's own clock.
 //!
 //! One reading per second counts. It is the last one, unless an earlier one showed the NIC's clock
 //! further ahead than a rate can explain. The reason is that an answer may be late and then shows a
@@ -58,7 +58,7 @@ pub struct Disturbance {
 /// Clock discipline: computes the conversion from device stamps to nanoseconds from clock readings.
 #[derive(Clone, Debug)]
 pub struct ClockDiscipline {
-    /// Form of the time stamps in completions.
+    /// Form of the device's time stamps in completions.
     form: StampForm,
     /// `true` if the stamp conversion follows the host's time, `false` if it follows the NIC's.
     held: bool,

@@ -25,7 +25,7 @@ const AHEAD_NS: u64 = 20_000_000;
 /// Form of the time stamp in a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampForm {
-    /// Ticks of the device's free-running counter.
+    /// Stamp in ticks of the device's free-running counter.
     Ticks {
         /// Number of high bits of the stamp that are not part of the counter.
         unused: u32,
@@ -198,7 +198,7 @@ impl Conversion {
 mod tests {
     use super::*;
 
-    /// Counter of 64 valid bits.
+    /// Stamp form of a device counter with 64 valid bits.
     const ALL: StampForm = StampForm::Ticks { unused: 0 };
 
     #[test]

@@ -16,7 +16,7 @@ const LOOKS: usize = 4;
 /// so it is read until it changes. An idle software NIC updates its counter with any query. A
 /// counter that does not change even then says nothing about the present time.
 const STILL_NS: u64 = 10_000;
-/// Uncertainty, in nanoseconds, of a clock sample whose device counter did not change.
+/// Uncertainty, in nanoseconds, of a clock sample whose device counter did not change: 1 s.
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
 /// Maximum number of samples of the NIC's clock by which the first reading exceeds a later one.
@@ -28,14 +28,14 @@ const MOMENT: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ClockReading {
-    /// Value of the device's counter, in ticks.
+    /// Value of the device's counter at the reading, in ticks.
     pub ticks: u64,
     /// NIC's time as the driver computes it from the device's counter; `None` if the driver does
     /// not report it.
     pub nic: Option<NicTime>,
-    /// Host's system time, in nanoseconds since 1970.
+    /// Host's system time at the reading, in nanoseconds since 1970.
     pub system_ns: u64,
-    /// Time on the host's monotonic clock, in nanoseconds.
+    /// Time of the reading on the host's monotonic clock, in nanoseconds.
     pub mono_ns: u64,
     /// Maximum distance of a clock reading's host times from the time of its counter value, in
     /// nanoseconds either way.

@@ -1,4 +1,4 @@
-//! Conversion that is shared by all loops.
+//! Conversion of device stamps that all receive loops share.
 
 use super::{Conversion, StampForm};
 use crate::sync::{
@@ -64,7 +64,7 @@ impl SharedConversion {
         self.in_utc.load(Ordering::Relaxed) != 0
     }
 
-    /// Converts stamps as UTC from now on. Returns `true` for the first call.
+    /// Converts device stamps as UTC from now on. Returns `true` for the first call.
     pub fn switch_to_utc(&self) -> bool {
         self.in_utc.swap(1, Ordering::Relaxed) == 0
     }

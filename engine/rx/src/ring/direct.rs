@@ -12,8 +12,8 @@ pub(super) const NOTHING: u32 = u32::MAX;
 
 /// Buffer mode of a receive queue: one frame per WQE, or many frames per WQE.
 pub trait Filling {
-    /// Enters at most `limit` completions into the receive ring's account. `bound` is the slot of
-    /// each WQE.
+    /// Enters at most `limit` completions of the queue into the receive ring's account. `bound` is
+    /// the index of the slot that each WQE points to.
     ///
     /// # Errors
     /// The queue failed.

@@ -46,7 +46,7 @@ pub(crate) struct Script {
     /// Function that returns `true` for a present WQ state that the fake device refuses in a RESET
     /// request; `None`: no request is refused.
     pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
-    /// Number of polls of the fake device.
+    /// Number of times that the fake device was polled.
     pub(crate) polls: u64,
     /// `true`: frames of remaining actions have arrived, in a block that is not passed on.
     pub(crate) has_block: bool,

@@ -1,4 +1,4 @@
-//! Queue to which a striding queue falls back: a WQE per frame, in the same memory.
+//! Queue with a WQE per frame that replaces a striding queue in the same memory.
 //!
 //! A buffer of the striding queue is divided into pieces, one for each WQE. Tokens still name the
 //! buffer, so frames that the pipeline holds from before the change return as before.
@@ -14,13 +14,13 @@ use wqcap_verbs::{Context, DirectCq, DirectWq, Mr, Pd, VerbsError, Wq, WqState};
 /// Limits of the queue with a WQE per frame to which a striding queue falls back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FallbackAttr {
-    /// Bytes of the longest frame that the queue must receive.
+    /// Length in bytes of the longest frame that the queue must receive.
     pub longest: u32,
-    /// Maximum number of WRs of a WQ.
+    /// Maximum number of WRs of the queue's WQ.
     pub most_wrs: u32,
 }
 
-/// Objects from which the queue is created that a striding queue falls back to.
+/// Verbs objects from which the queue is created that replaces a striding queue.
 pub struct FallbackParents {
     pub(super) context: Context,
     pub(super) pd: Pd,
@@ -33,21 +33,22 @@ pub struct FallbackParents {
 pub struct PieceQueue {
     wq: DirectWq,
     cq: DirectCq,
-    /// Piece that each WQE points to, counted over all buffers.
+    /// Index of the piece of a buffer that each WQE points to, counted over all buffers.
     bound: Box<[u32]>,
-    /// One flag per WQE, set while the device has it.
+    /// One flag per WQE, set while the device has the WQE.
     posted: Box<[bool]>,
     tokens: BufferTokens,
     /// Number of each buffer's pieces that the device has.
     with_device: Box<[u32]>,
-    /// Bytes of a piece.
+    /// Number of bytes of a piece of a buffer.
     piece: u32,
-    /// Number of a buffer's pieces.
+    /// Number of pieces of each buffer.
     pieces: u32,
 }
 
 impl PieceQueue {
-    /// Creates the queue in the ready state, without WQEs. `tokens` are those of the striding queue.
+    /// Creates the queue in the ready state, without posted WQEs. `tokens` are those of the
+    /// striding queue that it replaces.
     pub(super) fn new(parents: &FallbackParents, tokens: BufferTokens) -> Result<Self, VerbsError> {
         let FallbackParents {
             attr, limits, mr, ..

@@ -85,7 +85,7 @@ pub struct RingAttr {
     /// Format of compressed completions; `None`: completions are not compressed. Supported by
     /// direct rings only. Time stamps are invalid with compression.
     pub compression: Option<MiniFormat>,
-    /// WQ creation flags (`ibv_wq_flags`).
+    /// Creation flags of the ring's WQ (`ibv_wq_flags`).
     pub flags: u32,
     /// Completion vector of the ring's CQ.
     pub vector: u32,
@@ -120,7 +120,7 @@ pub struct Batch {
     /// Returned slots that are reposted with this batch: slots of earlier batches, and used up
     /// buffers of a striding queue.
     pub(crate) home: Vec<Slot>,
-    /// Maximum number of completions in the batch.
+    /// Maximum number of completions that one poll enters into the batch.
     size: usize,
 }
 
@@ -163,7 +163,7 @@ impl Batch {
     }
 }
 
-/// WR that completed in error.
+/// Receive WR that completed in error.
 #[derive(Debug)]
 pub struct Failed {
     /// Slot of the WR that completed in error.

@@ -21,11 +21,12 @@ pub struct PacketQueue {
     socket: Arc<PacketSocket>,
     ring: BlockRing,
     tokens: BufferTokens,
-    /// Number of blocks of the ring.
+    /// Number of blocks of the packet socket's ring.
     blocks: u32,
-    /// Block that the kernel passes on next, or that is being read.
+    /// Index of the block that the kernel passes on next, or that is being read.
     current: u32,
-    /// Position in the current block; `None`: the kernel has not passed it on.
+    /// Position of the next frame in the current block; `None`: the kernel has not passed the block
+    /// on.
     cursor: Option<PacketCursor>,
 }
 
@@ -57,8 +58,8 @@ impl Ring<PacketQueue> {
 }
 
 impl PacketQueue {
-    /// Enters frames of the current block, at most `most`. Returns `false` if the kernel has not
-    /// passed the block on.
+    /// Enters at most `most` frames of the current block into the ring's account. Returns `false`
+    /// if the kernel has not passed the block on.
     #[inline]
     fn poll_block(&mut self, account: &mut Account<'_>, most: usize) -> Result<bool, RingError> {
         let block = self.current;

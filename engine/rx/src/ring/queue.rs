@@ -16,9 +16,9 @@ use wqcap_verbs::{RawQpHandle, VerbsError, WqHandle, WqState};
 /// Arrival that ends the sleep of a receive loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// The next frame.
+    /// Arrival of the next frame.
     AtFirst,
-    /// Many frames, if the queue can gather them; otherwise the next frame.
+    /// Arrival of many frames, if the queue can gather them; otherwise of the next frame.
     AtMany,
 }
 
@@ -36,7 +36,7 @@ pub enum Wake {
 /// impl wqcap_rx::Queue for Careless {}
 /// ```
 pub unsafe trait Queue {
-    /// Enters at most `limit` completions into the ring's account.
+    /// Enters at most `limit` completions of the queue into the ring's account.
     ///
     /// # Errors
     /// The queue failed. The completions entered before the error are valid.
@@ -93,7 +93,7 @@ pub unsafe trait Queue {
         false
     }
 
-    /// Returns `true` if most of the memory of such a queue has frames that were not entered.
+    /// Returns `true` if most of the queue's memory has frames that no poll has entered.
     fn is_short_of_memory(&self) -> bool {
         false
     }
@@ -120,7 +120,7 @@ fn unsupported(what: &str) -> VerbsError {
 /// Receive queue of a device, by method of access.
 #[non_exhaustive]
 pub enum DeviceQueue {
-    /// Queue accessed through the verbs.
+    /// Receive queue accessed through the verbs.
     Verbs(VerbsQueue),
     /// Queue accessed directly in the memory of its WQ and CQ.
     Direct(DirectQueue),
@@ -128,21 +128,21 @@ pub enum DeviceQueue {
     Striding(DirectQueue<ManyFrames>),
     /// Queue with one frame per WR that replaced a striding queue.
     Pieces(PieceQueue),
-    /// Queue of a device without WQs.
+    /// Receive queue of a RAW_PACKET QP, for a device without WQs.
     RawQp(RawQpQueue),
 }
 
-/// Handle of the object that a ring's frames are steered to.
+/// Handle of the WQ or QP that a ring's frames are steered to.
 #[derive(Clone)]
 pub enum QueueHandle {
-    /// WQ, an entry for an indirection table.
+    /// Handle of a WQ, which is an entry for an indirection table.
     Wq(WqHandle),
-    /// RAW_PACKET QP with its own receive queue, to which flow rules lead.
+    /// Handle of a RAW_PACKET QP with its own receive queue, to which flow rules lead.
     RawQp(RawQpHandle),
 }
 
 impl QueueHandle {
-    /// Returns the number that identifies the object in asynchronous events, unique in this
+    /// Returns the number that identifies the WQ or QP in asynchronous events, unique in this
     /// process.
     #[must_use]
     pub fn id(&self) -> usize {

@@ -11,24 +11,25 @@ use wqcap_verbs::{FrameStrides, Striding};
 
 /// Number of a striding queue's buffers whose completions are checked.
 pub(super) const CHECKED_BUFFERS: u16 = 2;
-/// Number of a frame's first bytes of which at least one must differ from the mark.
+/// Number of a frame's first bytes of which at least one must differ from the mark in its buffer.
 const HEAD: u32 = 8;
-/// Number of a frame's last bytes of which at least one must differ from the mark.
+/// Number of a frame's last bytes of which at least one must differ from the mark in its buffer.
 const TAIL: u32 = 4;
 
-/// Position in a striding queue's ring that the next completion must be of.
+/// Position in a striding queue's ring at which the next completion is expected.
 pub(super) struct ExpectedStrides {
     pub shape: Striding,
     pub buffer: u32,
     /// Number of strides used up in the buffer.
     pub used: u32,
-    /// Ring index of the buffer's WQE.
+    /// Ring index of the WQE that names the buffer.
     pub wqe: u32,
 }
 
 impl ExpectedStrides {
-    /// Checks the completion of a frame or filler. `wqe` is the ring index of the WQE that the CQE
-    /// names; `None`: it names none, as mini CQEs.
+    /// Checks the completion of a frame or filler: its position, its number of strides, and that
+    /// the device wrote the frame. `wqe` is the ring index of the WQE that the CQE names; `None`
+    /// for mini CQEs, which name no WQE.
     pub(super) fn check(
         &self,
         it: FrameStrides,

@@ -3,13 +3,13 @@
 
 use super::pool::Slot;
 
-/// Number of tokens of each buffer that are not returned.
+/// Number of tokens of each receive buffer that were not returned.
 #[derive(Debug, Default)]
 pub(super) struct BufferTokens(Box<[u32]>);
 
 impl BufferTokens {
-    /// Creates the counts of `buffers` buffers, none of which is posted yet: the token of the device
-    /// exists from the start.
+    /// Creates the token counts of `buffers` receive buffers, none of which is posted yet: the
+    /// token of the device exists from the start.
     pub(super) fn new(buffers: u32) -> Self {
         Self(vec![1; buffers as usize].into())
     }

@@ -46,7 +46,7 @@ impl Ring<XdpQueue> {
 }
 
 impl XdpQueue {
-    /// Wakes a driver that has stopped to take free chunks.
+    /// Wakes the network driver if it has stopped to take free chunks.
     #[inline]
     fn wake_driver(&self) {
         if self.ring.needs_wakeup() {
@@ -54,7 +54,8 @@ impl XdpQueue {
         }
     }
 
-    /// Enters the frames that waited at the last refresh, at most `limit`.
+    /// Enters at most `limit` of the frames that waited at the last refresh into the ring's
+    /// account.
     #[inline]
     fn enter(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         let memory = account.memory;
@@ -130,7 +131,7 @@ unsafe impl Queue for XdpQueue {
         Ok(())
     }
 
-    /// Clears a pending error of the socket.
+    /// Clears a pending error of the AF_XDP socket.
     fn take_event(&mut self) -> bool {
         self.socket.clear_error();
         true
@@ -160,9 +161,9 @@ mod tests {
         numa_node: None,
         promiscuous: false,
     };
-    /// Time limit for frames to arrive.
+    /// Time limit for frames to arrive in a test.
     const PATIENCE: Duration = Duration::from_secs(10);
-    /// Bytes of Ethernet, IPv4 and UDP headers.
+    /// Number of bytes of a test frame's Ethernet, IPv4 and UDP headers.
     const HEADERS: usize = 14 + 20 + 8;
 
     /// Runs `test` on a thread in a new network namespace, whose loopback interface is up. Without
@@ -205,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Receives as many frames as there are numbers, and checks that they have these numbers.
+    /// Receives as many frames as `numbers` has, and checks that they carry these numbers in order.
     fn receive(ring: &mut Ring<XdpQueue>, numbers: std::ops::Range<u32>) -> Vec<Filled> {
         let mut batch = Batch::new(7);
         let mut frames = Vec::new();

@@ -13,7 +13,7 @@ use wqcap_core::time::system_ns;
 /// wrong one, unless `rx-all` is set.
 const FCS_FRAMES: u32 = 8;
 
-/// Checks of a queue's first frames that are not finished.
+/// Checks of a queue's first frames that are still to be made.
 #[derive(Debug)]
 pub(super) struct FirstFrames {
     is_pending: bool,
@@ -39,8 +39,8 @@ impl FirstFrames {
         self.is_pending
     }
 
-    /// Checks received frames. Returns `true` if the NIC stamps them in UTC instead of ticks, and no
-    /// other queue has found that before.
+    /// Checks the first received frames of a queue. Returns `true` if the NIC stamps them in UTC
+    /// instead of ticks, and no other queue has found that before.
     ///
     /// # Errors
     /// No frame has its FCS.

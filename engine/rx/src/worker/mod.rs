@@ -100,7 +100,7 @@ pub struct Taken {
 pub struct SlotsLost {
     /// Number of lost receive slots, and so of frames.
     pub frames: u64,
-    /// Reason for the loss of the receive slots.
+    /// Reason for which the pipeline lost the receive slots.
     pub why: String,
 }
 
@@ -345,13 +345,13 @@ struct LoopState {
     first_frames: FirstFrames,
 }
 
-/// Result of one turn of a receive loop.
+/// Result of one turn of a receive loop, which polls its queue once.
 enum Turn {
-    /// The queue had completions.
+    /// The receive queue had completions.
     Found,
-    /// The queue was empty.
+    /// The receive queue was empty.
     Empty,
-    /// The outlet had no room.
+    /// The outlet had no room for frames.
     Full,
     /// The receive loop ends, or leaves its ring.
     Ended(Ended),
@@ -593,8 +593,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         checked
     }
 
-    /// Continues a queue whose striding WQ completes frames in an unknown way with a WQE per frame.
-    /// Frames that were received before it are settled as ever.
+    /// Replaces a queue's striding WQ, whose completions do not have the expected layout, by a WQ
+    /// with a WQE per frame. Frames that were received before are counted as usual.
     #[cold]
     fn fall_back(&mut self, mismatch: StrideMismatch) -> Result<(), LoopError> {
         let queue = self.queue;
@@ -761,7 +761,7 @@ impl Ended {
 struct EarlyRecoveries {
     /// Number of expected error events of WQs that are already recovered.
     events: u32,
-    /// Time of the last WQ recovery.
+    /// Time of the last recovery of the WQ; `None`: it was not recovered.
     since: Option<Instant>,
 }
 

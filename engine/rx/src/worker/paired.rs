@@ -33,23 +33,24 @@ const FILLING: Duration = Duration::from_millis(200);
 /// Number of turns without frames before the loop sleeps: fewer than with one queue, because a turn polls
 /// several.
 const POLLS: u32 = 16;
-/// Number of turns between two readings of the clock.
+/// Number of turns of a paired loop between two readings of the clock.
 const TURNS: u32 = 1024;
-/// Number of runs for which a loop has room from its start: two batches of alternating frames.
+/// Number of runs of frames for which a paired loop has room from its start: two batches of
+/// alternating frames.
 const RUNS: usize = 128;
 
 /// Outlet of one queue of a paired loop: holds the frames of a receive batch until they are passed on.
 #[derive(Debug, Default)]
 pub struct Hold {
     frames: Vec<Filled>,
-    /// Time of reception of each frame, in nanoseconds since 1970.
+    /// Time of reception of each held frame, in nanoseconds since 1970.
     stamps: Vec<u64>,
-    /// Index of the first frame that was not passed on.
+    /// Index of the first held frame that was not passed on.
     next: usize,
 }
 
 impl Hold {
-    /// Returns `true` if all frames were passed on.
+    /// Returns `true` if all held frames were passed on.
     #[inline]
     fn is_dry(&self) -> bool {
         self.next == self.stamps.len()
@@ -98,7 +99,7 @@ pub trait MergedOutlet {
     fn idle(&mut self) {}
 }
 
-/// Frames of several queues in the order of their time stamps.
+/// Batch of frames of several queues in the order of their time stamps.
 pub struct MergedBatch<'a> {
     queues: &'a [PairedQueue],
     runs: &'a [FrameRange],
@@ -107,18 +108,18 @@ pub struct MergedBatch<'a> {
 /// Successive frames of one queue in a [`MergedBatch`].
 #[derive(Clone, Copy)]
 pub struct MergedRun<'a> {
-    /// Index of the queue in the paired loop.
+    /// Index among the paired loop's queues of the queue that has the run's frames.
     pub queue: usize,
-    /// Frames in the order of reception.
+    /// Frames of the run in the order of reception.
     pub frames: &'a [Filled],
-    /// Time of reception of each frame, in nanoseconds since 1970.
+    /// Time of reception of each frame of the run, in nanoseconds since 1970.
     pub stamps: &'a [u64],
-    /// Memory of the queue's slots.
+    /// Memory of the receive slots that hold the run's frames.
     pub memory: &'a SlotMemory,
 }
 
 impl<'a> MergedRun<'a> {
-    /// Returns the bytes of each frame.
+    /// Returns the bytes of each frame of the run.
     pub fn bytes(self) -> impl Iterator<Item = &'a [u8]> {
         self.frames.iter().map(move |it| it.bytes(self.memory))
     }
@@ -133,7 +134,7 @@ struct FrameRange {
 }
 
 impl<'a> MergedBatch<'a> {
-    /// Returns the batch as runs of frames of one queue.
+    /// Returns the merged batch as runs of successive frames of one queue.
     pub fn runs(&self) -> impl Iterator<Item = MergedRun<'a>> + use<'a> {
         let queues = self.queues;
         self.runs.iter().map(move |it| {
@@ -148,7 +149,7 @@ impl<'a> MergedBatch<'a> {
     }
 }
 
-/// Queue of a paired loop.
+/// One of the receive queues that a paired loop polls.
 pub struct PairedQueue {
     lane: Box<dyn PortLane>,
     hold: Hold,
@@ -176,14 +177,14 @@ impl PairedQueue {
     }
 }
 
-/// Knowledge of the frames that a queue has not entered, after a poll that found none.
+/// State of the frames that a queue has not entered, after a poll that found none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LaneOutlook {
-    /// There is no frame that was received before the poll.
+    /// All frames that were received before the poll were entered.
     Complete,
-    /// There is no frame that the kernel stamped longer than [`ENTRY`] before the poll.
+    /// All frames that the kernel stamped longer than [`ENTRY`] before the poll were entered.
     Stamped,
-    /// Earlier frames are in a block that the kernel has not passed on.
+    /// Frames that were received before the poll are in a block that the kernel has not passed on.
     Partial,
 }
 
@@ -192,22 +193,23 @@ trait PortLane: Send {
     /// Makes a turn of the queue's worker, which reposts the slots of `hold` and leaves new frames there.
     /// Returns `true` if there is more to do.
     fn turn(&mut self, hold: &mut Hold) -> bool;
-    /// Returns the memory of the queue's slots.
+    /// Returns the memory of the queue's receive slots.
     fn memory(&self) -> &SlotMemory;
-    /// Returns what is known of the queue's further frames after a turn that has found none.
+    /// Returns the state of the frames that the queue has not entered, after a turn that found
+    /// none.
     fn outlook(&self) -> LaneOutlook;
-    /// Returns `true` if most of the ring's memory is in use.
+    /// Returns `true` if most of the memory of the queue's ring is in use.
     fn is_short_of_memory(&self) -> bool;
     /// Requests a wake-up by the queue's descriptor. Returns `false` if the loop cannot sleep on it.
     fn arm(&mut self, wake: Wake) -> bool;
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
     fn take_event(&mut self);
-    /// Returns the behaviour that the queue's loop would have while it is empty.
+    /// Returns the behaviour that the queue's loop would have while the queue is empty.
     fn idle(&self) -> Idle;
     /// Counts an idle iteration of a loop whose queue was found empty after `since`.
     fn count_idle(&self, since: Instant);
     fn has_ended(&self) -> bool;
-    /// Returns the queue's number, its ring, and the reason for the end.
+    /// Returns the queue's number, its ring, and the reason for the end of its loop.
     fn end(self: Box<Self>) -> LoopEnd;
 }
 
@@ -216,13 +218,13 @@ pub type LoopEnd = (u16, Box<dyn Send>, Ended);
 
 /// State of a queue in a paired loop.
 enum LanePhase {
-    /// The loop polls the ring.
+    /// The loop polls the queue's ring.
     Receiving,
-    /// The loop polls the ring no more, and still holds frames of it.
+    /// The loop no longer polls the ring, and still holds frames of it.
     Leaving(Ended),
     /// The loop waits for the ring that replaces the one that it has left.
     Away(Ended),
-    /// The queue delivers no more frames.
+    /// The queue has ended and delivers no more frames.
     Ended(Ended),
 }
 
@@ -377,7 +379,7 @@ impl<Q: Queue + Send + 'static> PortLane for WorkerLane<Q> {
 
 /// Receive loop of several queues, ready to run on its thread.
 pub struct PairedWorker<O> {
-    /// Queues that the loop polls.
+    /// Queues that the paired loop polls, one of each port.
     pub queues: Vec<PairedQueue>,
     /// Outlet that takes the frames of all queues.
     pub outlet: O,
@@ -387,33 +389,34 @@ pub struct PairedWorker<O> {
     pub budget: Option<Arc<Budget>>,
 }
 
-/// Progress of a paired loop.
+/// Progress of a paired loop: its next frames, and the times of its empty turns.
 struct Progress {
-    /// Frames that are passed on next.
+    /// Ranges of held frames that are passed on next.
     runs: Vec<FrameRange>,
-    /// For each queue, the index of the first held frame that is not in `runs`.
+    /// For each queue, the index of the first held frame that is in no range of `runs`.
     next: Vec<usize>,
-    /// For each queue, since when the kernel has been filling a block for it.
+    /// For each queue, the time since which the kernel has been filling a block for it.
     filling: Vec<Option<Instant>>,
-    /// Number of turns since the clock was read.
+    /// Number of turns since the paired loop last read the clock.
     unclocked: u32,
     /// Number of successive turns without a frame that was found or passed on.
     quiet: u32,
     /// Time from which the next idle call is due after [`IDLE_AFTER`].
     since: Instant,
-    /// `true` after a frame was passed on since then.
+    /// `true` if a frame was passed on after `since`.
     is_busy: bool,
 }
 
-/// Time stamps that held frames may have to be passed on while other queues are empty.
+/// Limit of the time stamps of held frames that are passed on while other queues are empty.
 #[derive(Clone, Copy)]
 struct Horizon {
-    /// Latest stamp that may be passed on.
+    /// Latest time stamp of a held frame that is passed on, in nanoseconds since 1970.
     until: u64,
-    /// Time of the poll. Later stamps may be passed on too: the clock was set back, so that no stamp of
-    /// an earlier frame is known.
+    /// Time of the poll, in nanoseconds since 1970. Frames with later stamps are passed on too: the
+    /// clock was set back, so that no stamp of an earlier frame is known.
     polled: u64,
-    /// Time after which later stamps may be passed on; `None`: when an empty queue has frames.
+    /// Time after which frames with later stamps may be passed on; `None`: once an empty queue has
+    /// frames.
     retry: Option<Duration>,
 }
 
@@ -474,8 +477,9 @@ impl<O: MergedOutlet> PairedWorker<O> {
         self.queues.into_iter().map(|it| it.lane.end()).collect()
     }
 
-    /// Polls each queue that holds no frame. Returns `true` if one has found frames, and which held
-    /// frames the empty queues let pass; `None`: this is not known before the next poll.
+    /// Polls each queue that holds no frame. Returns `true` if one of them has found frames, and
+    /// the limit that the empty queues set for held frames; `None`: the limit is not known before
+    /// the next poll.
     #[inline]
     fn poll(&mut self, progress: &mut Progress) -> (bool, Option<Horizon>) {
         let (mut found, mut is_open) = (false, true);
@@ -514,8 +518,8 @@ impl<O: MergedOutlet> PairedWorker<O> {
         (found, (is_open || !found).then_some(horizon))
     }
 
-    /// Passes on held frames in the order of their time stamps, until a queue that held some holds no
-    /// more. Returns `true` if there were any.
+    /// Passes on held frames in the order of their time stamps, until a queue that held frames has
+    /// none left. Returns `true` if frames were passed on.
     #[inline]
     fn pass_on(&mut self, progress: &mut Progress, mut horizon: Horizon) -> bool {
         let Progress { runs, next, .. } = progress;
@@ -594,7 +598,8 @@ impl<O: MergedOutlet> PairedWorker<O> {
         }
     }
 
-    /// Lets the loop sleep until an empty queue has a completion, or the time is over.
+    /// Lets the paired loop sleep until an empty queue has a completion, or the time limit has
+    /// passed.
     fn sleep(&mut self, progress: &mut Progress, retry: Option<Duration>) {
         progress.unclocked = TURNS;
         let is_dry = |it: &PairedQueue| it.hold.is_dry();

@@ -13,32 +13,32 @@ use wqcap_verbs::WqState;
 const SLOTS: u32 = 16;
 /// `IBV_WC_LOC_LEN_ERR`: the frame was too long; the WQ stays ready.
 const TOO_LONG: u32 = 1;
-/// `IBV_WC_LOC_PROT_ERR`: the WQ goes into error.
+/// `IBV_WC_LOC_PROT_ERR`: a completion with this error puts the WQ into error.
 const PROTECTION: u32 = 4;
 
 /// Record of the calls to an outlet, shared with the test.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Bytes of each frame, in order.
+    /// Bytes of each frame that the outlet took, in order.
     frames: Vec<Vec<u8>>,
-    /// Number of frames in each batch.
+    /// Number of frames in each batch that the outlet took.
     batches: Vec<usize>,
-    /// Number of calls of [`Outlet::wait`].
+    /// Number of calls of the outlet's [`Outlet::wait`].
     waits: u32,
 }
 
-/// Outlet with configurable behaviour.
+/// Outlet whose room, kept frames and lost slots a test configures.
 #[derive(Default)]
 struct Sink {
     seen: Arc<Mutex<Seen>>,
-    /// Room after each successive wait; unlimited once the list is used up.
+    /// Room of the outlet after each successive wait; unlimited once the list is used up.
     rooms: VecDeque<usize>,
-    /// Value that [`Outlet::room`] returns.
+    /// Number of frames that the outlet's [`Outlet::room`] returns.
     room: usize,
-    /// `true`: keeps the frames, as parsers do, and returns their slots at the end.
+    /// `true`: the outlet keeps the frames, as parsers do, and returns their slots at the end.
     keeps: bool,
     kept: Vec<Filled>,
-    /// `true`: does not return the last kept slot.
+    /// `true`: the outlet does not return the last kept slot.
     loses_one: bool,
     /// Number of frames after which the stop flag of the control is set.
     stop_after: Option<(usize, Arc<Control>)>,
@@ -151,13 +151,13 @@ impl Bench {
         self
     }
 
-    /// Sets the stop flag after `frames` frames.
+    /// Sets the loop's stop flag after `frames` frames.
     fn stopped_after(mut self, frames: usize) -> Self {
         self.sink.stop_after = Some((frames, Arc::clone(&self.control)));
         self
     }
 
-    /// Runs the loop to its end and collects the counters and notes.
+    /// Runs the receive loop to its end and collects its counters and notes.
     fn run(self) -> Outcome {
         let ring = self.queue.ring(SLOTS);
         self.queue.script().longest_list = 0;

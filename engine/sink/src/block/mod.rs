@@ -49,7 +49,7 @@ pub(super) struct Full {
 
 /// Channels by which a sink gets empty write blocks and sends filled ones.
 pub(super) struct Exchange {
-    /// Number of write blocks that the queue has.
+    /// Number of write blocks of the sink's queue.
     pub(super) blocks: usize,
     pub(super) empty: Receiver<Block>,
     pub(super) full: Sender<Full>,
@@ -179,7 +179,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Adds the open file's new bytes to the write limit's count.
+    /// Adds the bytes of the open capture file that are new to the write limit's count.
     fn publish_written_bytes(&mut self) {
         if let Some(limit) = &self.limit
             && let Some(file) = self.file.open_mut()
@@ -324,7 +324,7 @@ impl<E: Encoder> BlockSink<E> {
         self.take(self.shape.queue, &self.record_with_fcs(frame, fcs))
     }
 
-    /// Returns the record to write for a frame with an FCS.
+    /// Returns the record to write for a frame whose FCS the device delivers.
     #[inline]
     fn record_with_fcs<'a>(&self, frame: &Frame<'a>, fcs: &'a Fcs) -> Record<'a> {
         let record = self.record(frame);
@@ -338,7 +338,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns the record to write for a frame without an FCS.
+    /// Returns the record to write for a frame whose FCS the device does not deliver.
     #[inline]
     fn record<'a>(&self, frame: &Frame<'a>) -> Record<'a> {
         let caplen = frame.bytes.len().min(self.shape.snaplen);
@@ -383,7 +383,8 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Adds new marks to the notes for the next frame record of the sink's open file.
+    /// Adds the operator's new marks to the notes for the next frame record of the sink's open
+    /// file.
     #[cold]
     fn add_marks(&mut self) {
         let marks = self.asked.take_marks();

@@ -29,10 +29,10 @@ pub(super) enum SinkFile {
 
 /// Capture file that a sink has begun and not ended.
 pub(super) struct OpenSinkFile {
-    /// Write block that the sink fills.
+    /// Write block that the sink fills with the file's records.
     pub(super) block: Block,
     pub(super) limits: FileLimits,
-    /// Frame statistics of the file.
+    /// Frame statistics of the capture file, written at its end.
     pub(super) totals: Totals,
     /// Lower bound of the frame time stamps in `block`, in nanoseconds since 1970.
     pub(super) since_ns: u64,
@@ -44,7 +44,7 @@ pub(super) struct OpenSinkFile {
 /// value `u64::MAX` stands for no limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileLimits {
-    /// Time stamp in nanoseconds at which the next file begins.
+    /// Time stamp of a frame, in nanoseconds since 1970, at which the next file begins.
     pub(super) ns: u64,
     /// Value of [`Totals::received`] at which the next file begins.
     pub(super) frames: u64,

@@ -11,7 +11,7 @@ pub(crate) const ALIGN: usize = 4096;
 /// Write block: a piece of a capture file, with the memory that holds it.
 pub(crate) struct Block {
     pub(crate) memory: Region,
-    /// Number of the block's file among the queue's files, from 1.
+    /// Number of the block's capture file among the queue's files, from 1.
     pub(crate) file: u64,
     /// Number of write blocks that the queue sent before this block. Set by the writer.
     pub(crate) number: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Block {
     pub(super) until: usize,
     /// Number of bytes in the block up to the end of its last whole frame record.
     pub(crate) whole: usize,
-    /// Number of frames whose records end in the block, and of their bytes.
+    /// Number of frames whose records end in the block, and the number of their bytes on the wire.
     pub(crate) tally: FrameTally,
     /// Time stamp of the first frame record in the block's file.
     pub(crate) first_ns: u64,
@@ -122,7 +122,7 @@ impl Block {
     }
 }
 
-/// Number of frames in a piece of a capture file, and of their bytes on the wire.
+/// Number of frames in a piece of a capture file, and the number of their bytes on the wire.
 #[derive(Clone, Default)]
 pub(crate) struct FrameTally {
     pub(crate) frames: u64,

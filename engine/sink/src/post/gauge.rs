@@ -4,18 +4,18 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wqcap_core::stats::Outlook;
 
-/// Number and size of the finished capture files that pins hold.
+/// Number and size of the finished capture files that pins protect from deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PinnedFiles {
-    /// Number of pinned capture files.
+    /// Number of capture files that pins protect from deletion.
     pub files: u64,
-    /// Number of bytes in the pinned capture files.
+    /// Number of bytes of the capture files that pins protect from deletion.
     pub bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct GaugeState {
-    /// Set while a retention limit is set.
+    /// Set while a retention limit on capture files is set.
     is_on: bool,
     pinned: PinnedFiles,
     outlook: Option<Outlook>,
@@ -46,7 +46,7 @@ impl RetentionGauge {
         }
     }
 
-    /// Returns the numbers of capture files and bytes held by pins.
+    /// Returns the number and size of the capture files that pins protect from deletion.
     #[must_use]
     pub fn pinned(&self) -> PinnedFiles {
         self.found().pinned

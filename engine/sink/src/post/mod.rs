@@ -153,12 +153,13 @@ impl PostClose {
         self.gauge.clone()
     }
 
-    /// Returns the present retention limits.
+    /// Returns the present retention limits on finished capture files.
     pub(super) fn retention(&self) -> Retention {
         self.trigger.limits()
     }
 
-    /// Replaces the retention limits. The retention thread applies them at once.
+    /// Replaces the retention limits on finished capture files. The retention thread applies them
+    /// at once.
     pub(super) fn set_retention(&self, limits: Retention) {
         self.trigger.set_limits(limits);
     }

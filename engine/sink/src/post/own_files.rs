@@ -64,7 +64,7 @@ pub(super) fn written(metadata: &fs::Metadata) -> SystemTime {
 enum FileOwner {
     /// The file is not a capture of wqcap.
     Foreign,
-    /// An earlier run wrote the file.
+    /// An earlier run of wqcap wrote the file.
     Earlier,
     /// This run wrote the file, with the file's number from 1.
     Ours(u64),

@@ -1,5 +1,5 @@
-//! Pinned files as retention finds them. Pins are read at each check, notes on them are logged once, and
-//! the numbers are published in the gauge.
+//! Capture files that pins protect from deletion, as retention finds them. Pins are read at each
+//! check, notes on them are logged once, and the numbers are published in the gauge.
 //!
 //! Invariant: a file is held if it cannot be decided whether a pin holds it ([`wqcap_files::pin`]).
 
@@ -16,14 +16,14 @@ use wqcap_files::{
     sealed::SecretKey,
 };
 
-/// Evaluation of which capture files pins hold.
+/// Evaluation of the pins, which protect capture files of a time range from deletion.
 #[derive(Default)]
 pub(super) struct Pinned {
     index_dir: Option<PathBuf>,
     holder: RefCell<PinEvaluator>,
-    /// Notes on pins of the last retention check, which are logged already.
+    /// Notes on pins of the last retention check, which were already logged.
     logged: RefCell<BTreeSet<String>>,
-    /// Set while pinned files exceed the retention limits, which is logged already.
+    /// Set while pinned files exceed the retention limits, which was already logged.
     is_over_limit: Cell<bool>,
     gauge: RetentionGauge,
 }
@@ -43,8 +43,8 @@ impl Pinned {
         self.gauge.clone()
     }
 
-    /// Returns for each finished capture file of `dir`, given with its length, whether a pin holds
-    /// it.
+    /// Returns for each finished capture file of `dir`, given with its length, whether a pin
+    /// protects the file from deletion.
     pub(super) fn held(&self, dir: &Path, files: &[(&Path, u64)]) -> Vec<bool> {
         let pins = PinFolder { dir }.read();
         let unsound = pins.unsound.iter().map(|it| {
@@ -77,8 +77,8 @@ impl Pinned {
         self.logged.replace(lines);
     }
 
-    /// Logs once that pinned files prevent the retention limits from being kept. `too_much` is set
-    /// if the files left exceed the limits.
+    /// Logs once that pinned files keep the retention limits exceeded. `too_much` is set if the
+    /// files left exceed the limits.
     pub(super) fn log_over_limit(&self, dir: &Path, too_much: bool) {
         let pinned = self.gauge.pinned();
         let is_over_limit = too_much && pinned.files > 0;

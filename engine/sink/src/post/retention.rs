@@ -114,7 +114,7 @@ pub(crate) struct DeletedFiles {
     pub(crate) unshipped: u64,
     /// Number of frames in the deleted unshipped files, as far as they were counted.
     pub(crate) unshipped_frames: u64,
-    /// Capture files held by pins at the last retention check.
+    /// Number and size of the capture files that pins protected at the last retention check.
     pub(crate) pinned: PinnedFiles,
 }
 
@@ -146,12 +146,12 @@ impl RetentionLimits {
 }
 
 impl RetentionTrigger {
-    /// Returns the present retention limits.
+    /// Returns the present retention limits on capture files.
     pub(super) fn limits(&self) -> Retention {
         *self.limits.lock()
     }
 
-    /// Replaces the retention limits, and wakes the retention thread.
+    /// Replaces the retention limits on capture files, and wakes the retention thread.
     pub(super) fn set_limits(&self, limits: Retention) {
         *self.limits.lock() = limits;
         self.wake();
@@ -255,7 +255,7 @@ enum TidyFailure {
     Delete { path: PathBuf, source: io::Error },
 }
 
-/// State of the retention thread.
+/// State of the thread that deletes capture files by the retention limits.
 struct RetentionThread {
     dir: PathBuf,
     keep: Retention,
@@ -370,7 +370,7 @@ struct RetentionCandidate {
     written: SystemTime,
     path: PathBuf,
     len: u64,
-    /// `true` if a pin holds the finished file.
+    /// `true` if a pin protects the finished file from deletion.
     held: bool,
 }
 
@@ -520,7 +520,8 @@ impl RetentionThread {
         now.wall.duration_since(since).ok()
     }
 
-    /// Returns `true` if the finished file is not shipped yet; `None`: files are not shipped.
+    /// Returns `true` if `wqcap ship` has not shipped the finished file yet; `None`: files are not
+    /// shipped.
     fn is_unshipped(&self, path: &Path) -> Option<bool> {
         let delivery = self.delivery.as_ref()?;
         Some(delivery.is_unshipped(path))

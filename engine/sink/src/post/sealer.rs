@@ -30,7 +30,7 @@ use wqcap_files::{
 /// Longest wait at the end of a run for finished files that are still to be encrypted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes that are compared at a time between a plain file and its encrypted file.
+/// Number of bytes that are compared at a time between a plain file and its encrypted file.
 const PIECE: usize = 1 << 20;
 
 /// Numbers of capture files encrypted and not encrypted in a run.
@@ -39,7 +39,7 @@ const PIECE: usize = 1 << 20;
 pub struct EncryptionReport {
     /// Number of encrypted capture files, of this run or left by an earlier one.
     pub files: u64,
-    /// Number of plain bytes in the encrypted capture files.
+    /// Number of bytes of the encrypted capture files before their encryption.
     pub bytes: u64,
     /// Number of capture files that could not be encrypted and stay as they are.
     pub failed: u64,
@@ -47,7 +47,7 @@ pub struct EncryptionReport {
     pub left: u64,
 }
 
-/// Result of the encryption thread.
+/// Result of the encryption thread: its report, its files and its failures.
 #[derive(Debug, Default)]
 pub(crate) struct SealedFiles {
     pub(crate) report: EncryptionReport,

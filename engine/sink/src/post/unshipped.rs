@@ -1,5 +1,5 @@
-//! Files that retention deletes before `wqcap ship` has shipped them: each is recorded with its number
-//! of frames for the delivery ledger.
+//! Files that retention deletes before `wqcap ship` has shipped them: each is recorded with its
+//! number of frames for the delivery ledger of `wqcap ship`.
 //!
 //! Invariant: retention does not depend on the record. If it cannot be written, the file is deleted
 //! nevertheless, and an error is logged.

@@ -10,7 +10,7 @@ pub struct Backlog {
     pub(super) idle: Vec<Receiver<Block>>,
     /// Number of write blocks per queue.
     pub(super) per_queue: usize,
-    /// Bytes of a write block.
+    /// Size of a write block in bytes.
     pub(super) block: usize,
 }
 
@@ -21,8 +21,8 @@ impl Backlog {
         (self.idle.len() * self.per_queue * self.block) as u64
     }
 
-    /// Returns the bytes of write blocks that are being filled, compressed or written, or wait for
-    /// that. When all blocks are in use, frames are dropped, or receive loops wait.
+    /// Returns the number of bytes in write blocks that are being filled, compressed or written, or
+    /// wait for that. When all blocks are in use, frames are dropped, or receive loops wait.
     #[must_use]
     pub fn used(&self) -> u64 {
         let idle: usize = self.idle.iter().map(Receiver::len).sum();

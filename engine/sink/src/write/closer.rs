@@ -96,10 +96,10 @@ enum CloserFailure {
 /// Failure to close a complete capture file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CloseFailure {
-    /// A file without records cannot be removed.
+    /// A capture file without records cannot be removed.
     #[error("cannot remove the empty capture file {}: {source}", part.display())]
     Remove { part: PathBuf, source: io::Error },
-    /// A file with records cannot be finished.
+    /// A capture file with records cannot be finished.
     #[error(
         "cannot {step} the capture file {}: {source}; the file keeps its .part name",
         part.display()
@@ -115,9 +115,9 @@ pub(super) enum CloseFailure {
 /// Capture file to close, which gets no more write blocks.
 pub(super) struct ClosingFile {
     pub(super) named: NamedFile,
-    /// Bytes of whole frame records in the file.
+    /// Number of bytes of whole frame records in the file.
     pub(super) len: u64,
-    /// Number of frames in the file's whole records, and of their bytes.
+    /// Number of frames in the file's whole records, and the number of their bytes.
     pub(super) tally: FrameTally,
     /// Counters of the queues whose frames are in the file.
     pub(super) ledger: FileLedger,

@@ -73,7 +73,7 @@ pub(super) enum WriteDecision {
     /// The block is written again from byte `from`, with plain writes. With `leaves_direct` the file
     /// leaves direct I/O before.
     Repeat { from: usize, leaves_direct: bool },
-    /// The block is not written again now.
+    /// The block is not written again now; the value is the outcome of its write.
     End(WriteEnd),
 }
 
@@ -102,18 +102,18 @@ pub(super) enum CreateDecision {
 /// Decision of the policy after a call of io_uring_enter.
 #[derive(Debug)]
 pub(super) enum RingDecision {
-    /// The call succeeded.
+    /// The call of io_uring_enter succeeded, and writing through the ring continues.
     Continue,
-    /// The call is repeated after a pause.
+    /// The failed call of io_uring_enter is repeated after a pause.
     Repeat(io::Error, Duration),
-    /// Blocks are written without the ring from now on.
+    /// Blocks are written without io_uring from now on, because of this error.
     Leave(io::Error),
 }
 
 /// Notice for the user about a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskNotice {
-    /// The disk has become full.
+    /// The disk has become full: writing pauses.
     Full,
     /// The disk was full for a time, and has room again or the run has ended.
     WasFull { lasted: Duration },
@@ -168,8 +168,8 @@ impl DiskPolicy {
         }
     }
 
-    /// Decides after the first write of a block of `want` bytes, which returned the number of bytes
-    /// written.
+    /// Decides after the first write of a block of `want` bytes whether the block is finished,
+    /// written again, kept or lost. `result` is the number of bytes written, or the error.
     pub(super) fn after_write(
         &mut self,
         result: io::Result<usize>,
@@ -193,7 +193,8 @@ impl DiskPolicy {
         }
     }
 
-    /// Decides after the repetition of a write, which is not repeated once more.
+    /// Decides after the second write of a block whether the block is finished, kept until the disk
+    /// has room, or lost.
     pub(super) fn after_repeat(&mut self, result: io::Result<()>, now: Instant) -> WriteEnd {
         match result {
             Ok(()) => WriteEnd::Done(self.record_success(now)),
@@ -204,7 +205,8 @@ impl DiskPolicy {
         }
     }
 
-    /// Decides after a file could not be created.
+    /// Decides after a file could not be created whether its first block is kept until the disk has
+    /// room, or its blocks are lost.
     pub(super) fn after_create(&mut self, error: DiskError, now: Instant) -> CreateDecision {
         match self.waits_after(error, now) {
             true => CreateDecision::Keep(self.record_full(now)),
@@ -264,13 +266,14 @@ impl DiskPolicy {
         }
     }
 
-    /// Returns `true` during the pause between two attempts: no write is started then.
+    /// Returns `true` during the pause between two attempts to write to a full disk: no write is
+    /// started then.
     pub(super) fn pauses(&self) -> bool {
         matches!(self.disk, DiskState::Full { .. })
     }
 
-    /// Returns the time to sleep when only kept blocks are left to write; `None`: the disk is not
-    /// full.
+    /// Returns the time for which the writer sleeps when only kept blocks are left to write;
+    /// `None`: the disk is not full.
     pub(super) fn nap(&self, now: Instant) -> Option<Duration> {
         match self.disk {
             DiskState::Ready => None,
@@ -296,7 +299,8 @@ pub(super) enum RingUse {
 }
 
 impl RingUse {
-    /// Decides after a call of io_uring_enter. The first of several pauses is `first_pause`.
+    /// Decides after a call of io_uring_enter whether writing continues, the call is repeated, or
+    /// blocks are written without io_uring. The first of several pauses is `first_pause`.
     pub(super) fn after_enter(
         &mut self,
         result: io::Result<()>,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::{fmt::Display, time::Instant};
 use wqcap_files::folder::file_list::FileList;
 
-/// Maximum number of write failures reported; further ones are only in the log.
+/// Maximum number of write failures in the writer's report; further ones are only in the log.
 const MOST_FAILURES: usize = 16;
 /// Maximum number of notes in the writer's report; further ones are only in the log.
 const MOST_NOTES: usize = 16;
@@ -18,7 +18,7 @@ pub struct WriterReport {
     pub files: FileList,
     /// Old capture files that were deleted; `None`: files are never deleted.
     pub deleted: Option<Deleted>,
-    /// Capture files held by pins; `None`: files are never deleted.
+    /// Number and size of the capture files that pins protect; `None`: files are never deleted.
     pub pinned: Option<PinnedFiles>,
     /// Report on the encryption of files; `None`: files are not encrypted.
     pub encryption: Option<EncryptionReport>,

@@ -66,17 +66,17 @@ use wqcap_memory::{Region, Untouched};
 
 use wqcap_files::sealed::SecretKey;
 
-/// Bytes of a write block if a queue's share of the buffer holds enough blocks. Each write has a
-/// fixed cost for its start and its completion, and the writes of a file are sequential, so large
-/// blocks are faster.
+/// Size of a write block in bytes if a queue's share of the buffer holds enough blocks. Each write
+/// has a fixed cost for its start and its completion, and the writes of a file are sequential, so
+/// large blocks are faster.
 pub const BLOCK: usize = 4 << 20;
-/// Minimum bytes of a write block if a queue's share of the buffer holds several, and maximum bytes
-/// of a block that is compressed.
+/// Minimum size in bytes of a write block if a queue's share of the buffer holds several, and
+/// maximum size of a block that is compressed.
 const SMALL_BLOCK: usize = 1 << 20;
 /// Number of write blocks per queue above which blocks are made larger instead.
 const ENOUGH_BLOCKS: usize = 16;
-/// Bytes of a relay block. With smaller blocks the ordering thread gets each queue's next record
-/// earlier.
+/// Size of a relay block in bytes. With smaller blocks the ordering thread gets each queue's next
+/// record earlier.
 const RELAY_BLOCK: usize = 64 << 10;
 /// Number of idle calls of a sink, at most five per second, before its partial block is compressed
 /// and written.
@@ -190,7 +190,7 @@ struct Prepared<E: Encoder> {
     /// Channels that return emptied write blocks to the sinks, by queue.
     empties: Vec<Sender<Block>>,
     backlog: Backlog,
-    /// Bytes of a write block.
+    /// Size of a write block in bytes.
     block: usize,
 }
 
@@ -621,7 +621,7 @@ impl Writer {
 
 /// Size and number of a queue's write blocks.
 struct BlockSizes {
-    /// Bytes of a write block.
+    /// Size of a write block in bytes.
     block: usize,
     /// Number of write blocks per queue.
     per_queue: usize,

@@ -153,9 +153,9 @@ struct Syncs {
 pub(super) struct ToSync {
     file: Arc<File>,
     part: PathBuf,
-    /// Bytes of whole frame records that were written before the sync was requested.
+    /// Number of bytes of whole frame records that were written before the sync was requested.
     written: u64,
-    /// Directories to sync with the capture file.
+    /// Directories to sync together with the capture file.
     folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
@@ -195,7 +195,7 @@ pub(super) struct SyncFailure {
 /// Failure to create a capture file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreateFailure {
-    /// The file cannot be created or linked.
+    /// The capture file cannot be created or linked.
     #[error("output.dir: cannot create {}: {source}", part.display())]
     Create { part: PathBuf, source: io::Error },
     /// Other files have all names that the file may get.
@@ -208,7 +208,7 @@ pub(super) enum CreateFailure {
 }
 
 impl CreateFailure {
-    /// Returns the class of the failure for the disk's policy.
+    /// Returns the class of the failure, by which the policy for the disk decides.
     pub(super) fn class(&self) -> DiskError {
         match self {
             Self::Create { source, .. } => source.into(),

@@ -97,7 +97,7 @@ pub(super) struct NameCandidates {
     queue: Option<u16>,
     /// Time stamp of the capture file's first record.
     ns: u64,
-    /// Intended name of the capture file.
+    /// Intended name of the capture file, which is tried first.
     first: String,
     /// Number of the next naming attempt.
     attempt: u64,

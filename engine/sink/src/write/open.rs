@@ -24,7 +24,7 @@ use std::{collections::VecDeque, mem};
 /// State of an open capture file: what happens to its next block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileState {
-    /// The next block is written at once.
+    /// The file's next block is written at once.
     Open,
     /// A partial block is being written. The next block repeats its last sector, and waits.
     Tail,
@@ -59,11 +59,11 @@ pub(super) struct ChainedFile {
     chain: VecDeque<BlockLink>,
     /// Number of the first link in the file's chain of blocks.
     first: u64,
-    /// Bytes of whole frame records in the file's contiguous blocks on disk.
+    /// Number of bytes of whole frame records in the file's contiguous blocks on disk.
     whole: u64,
-    /// Bytes of whole frame records that the last sync of the file included.
+    /// Number of bytes of whole frame records that the last sync of the file included.
     synced: u64,
-    /// Number of frames in the file's contiguous blocks on disk, and of their bytes.
+    /// Number of frames in the file's contiguous blocks on disk, and the number of their bytes.
     tally: FrameTally,
     /// Write blocks that wait for a partial block before them, or for the disk to accept another
     /// write.
@@ -125,7 +125,7 @@ impl ChainedFile {
         Some(order)
     }
 
-    /// Returns an error if another program has truncated the capture file.
+    /// Returns an error if another program has truncated the open capture file.
     pub(super) fn is_cut(&self) -> Option<Truncated> {
         self.named.is_cut(self.whole)
     }

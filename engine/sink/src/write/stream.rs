@@ -52,7 +52,7 @@ impl PatientOutput {
         }
     }
 
-    /// Waits until the reader takes bytes.
+    /// Waits until the stream's reader takes bytes.
     fn wait(&mut self) -> io::Result<()> {
         let timeout = Timespec::try_from(CHECK).map_err(io::Error::other)?;
         loop {

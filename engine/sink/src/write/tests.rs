@@ -40,12 +40,13 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> WriterConfig {
     WriterConfig::new(output, 2048)
 }
 
-/// Reads the frames of a file, as (stamp, bytes).
+/// Reads the frames of a capture file, as (stamp, bytes).
 fn frames_of(path: &Path) -> Vec<(u64, Vec<u8>)> {
     try_frames_of(path).expect("a valid file")
 }
 
-/// Reads the frames of a file that is being written; `None` if it does not end with a whole record.
+/// Reads the frames of a capture file that is being written; `None` if it does not end with a whole
+/// record.
 fn try_frames_of(path: &Path) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = pcap_file::pcap::PcapReader::new(File::open(path).ok()?).ok()?;
     let mut frames = Vec::new();
@@ -81,7 +82,7 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
         .sum()
 }
 
-/// Returns the finished files in name order.
+/// Returns the finished capture files in name order.
 fn listed(finished: &WriterReport) -> Vec<PathBuf> {
     finished.files.iter().collect()
 }
@@ -492,7 +493,7 @@ struct Seen {
     disk: Hand,
     tasks: Receiver<CloserTask>,
     deadline: Arc<ShutdownDeadline>,
-    /// Channel of emptied blocks.
+    /// Channel of emptied write blocks back to the sink.
     empty: Sender<Block>,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Unclosed {
     tasks: Sender<CloserTask>,
     /// Number of times that the writer waited for room in the queue.
     waits: u64,
-    /// Time that the writer waited in total.
+    /// Total time that the writer waited for room in the queue.
     waited: Duration,
 }
 

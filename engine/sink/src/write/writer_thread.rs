@@ -39,7 +39,7 @@ use wqcap_core::sync::wakeup::Alarm;
 /// since.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// State of the writer thread.
+/// State of the writer thread: its queues, its disk, and the blocks to write.
 pub(super) struct WriterThread {
     naming: Arc<Naming>,
     /// `true` if blocks come from packer threads: out of order, and without an offset in their
@@ -77,7 +77,7 @@ impl WriteSlot {
         }
     }
 
-    /// Frees the slot and returns the write that was in it.
+    /// Frees the slot and returns the block write that was in it.
     fn take(&mut self) -> Option<BlockWrite> {
         match mem::take(self) {
             Self::Free => None,
@@ -86,12 +86,12 @@ impl WriteSlot {
     }
 }
 
-/// Write of a block to a file.
+/// Write of a block to its capture file.
 struct BlockWrite {
     queue: usize,
     /// Number of the block's link in the chain of its file.
     link: u64,
-    /// Number of the block's bytes to write.
+    /// Number of bytes of the block that the write must put on the disk.
     want: usize,
     block: Block,
 }

@@ -30,7 +30,7 @@ unsafe impl Send for BlockMemory {}
 unsafe impl Sync for BlockMemory {}
 
 impl BlockMemory {
-    /// Maps the ring of a packet socket.
+    /// Maps the ring of a packet socket into the process.
     pub(super) fn map(socket: BorrowedFd<'_>, blocks: u32, block_bytes: u32) -> io::Result<Self> {
         let memory = |start| Self {
             start,
@@ -60,13 +60,13 @@ impl BlockMemory {
         }
     }
 
-    /// Returns the address of the first block.
+    /// Returns the address of the first block of the ring.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Returns the bytes of all blocks.
+    /// Returns the size in bytes of all blocks of the ring.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks as usize * self.block_bytes as usize
@@ -78,19 +78,19 @@ impl BlockMemory {
         false
     }
 
-    /// Returns the number of blocks.
+    /// Returns the number of blocks of the ring.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Returns the bytes of a block.
+    /// Returns the size in bytes of a block of the ring.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
 
-    /// Returns the address of byte `at` of a block.
+    /// Returns the address of byte `at` of the block `block`.
     ///
     /// # Panics
     /// If the byte is outside of the ring.
@@ -134,12 +134,12 @@ impl Drop for BlockMemory {
     }
 }
 
-/// Frame in a block of the ring.
+/// Frame in a block of a packet socket's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockFrame {
     /// Offset of the frame's first byte in its block.
     pub at: u32,
-    /// Number of bytes of the frame in the block.
+    /// Number of bytes of the frame that the block holds.
     pub len: u32,
     /// Number of bytes of the frame on the interface; more than `len` if the block was too small.
     pub wire_len: u32,
@@ -149,12 +149,13 @@ pub struct BlockFrame {
     pub outgoing: bool,
 }
 
-/// Block whose headers point outside of it.
+/// Error of a block of a packet socket's ring whose headers point outside of the block; the number
+/// is the block's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel's block {0} is damaged: a header points outside of the block")]
 pub struct Damaged(pub u32);
 
-/// Position in a block that the kernel has passed on.
+/// Position of a reader in a block that the kernel has passed on.
 #[derive(Debug)]
 pub struct PacketCursor {
     block: u32,
@@ -173,28 +174,30 @@ impl PacketCursor {
     }
 }
 
-/// Ring of blocks, as its reader sees it.
+/// Reader's side of a packet socket's ring of blocks.
 #[derive(Debug)]
 pub struct BlockRing {
     memory: Arc<BlockMemory>,
     super_frames: Arc<AtomicU64>,
 }
 
-/// Bytes of the two MAC addresses in front of a VLAN tag (IEEE 802.3).
+/// Length in bytes of the two MAC addresses in front of a VLAN tag (IEEE 802.3).
 const MACS: usize = 12;
-/// Bytes of a VLAN tag (IEEE 802.1Q).
+/// Length in bytes of a VLAN tag (IEEE 802.1Q).
 const TAG: u32 = 4;
 /// TPID of a VLAN tag whose TPID the kernel does not report (IEEE 802.1Q).
 const CVLAN: u16 = 0x8100;
 /// Status of a super-frame: TCP segments that GRO has merged, or that a sender leaves to be cut by
 /// hardware (`TP_STATUS_GSO_TCP` of linux/if_packet.h, since Linux 6.3).
 const GSO_TCP: u32 = 1 << 8;
-/// Statuses of frames that need more than their header: one test for each frame.
+/// Status bits of frames for which the reader does more than read their header: one test for each
+/// frame.
 const SPECIAL: u32 = libc::TP_STATUS_VLAN_VALID | GSO_TCP;
 /// Offset of the `struct sockaddr_ll` behind a frame's header: the header's size, aligned as by
 /// TPACKET_ALIGN.
 const ADDRESS: u32 = (size_of::<libc::tpacket3_hdr>() as u32).next_multiple_of(16);
-/// Bytes between a frame's header and its earliest first byte.
+/// Number of bytes from the start of a frame's header to the earliest place of the frame's first
+/// byte.
 const BEFORE_FRAME: u32 = ADDRESS + size_of::<libc::sockaddr_ll>() as u32;
 
 impl BlockRing {

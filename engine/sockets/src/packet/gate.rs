@@ -9,13 +9,13 @@ use wqcap_core::settings::Direction;
 /// Program of a packet socket's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// No frame passes.
+    /// Gate that lets no frame pass.
     Closed,
-    /// Frames of this direction pass.
+    /// Gate that lets the frames of this direction pass.
     Open(Direction),
 }
 
-/// Maximum bytes of a frame that a program lets pass: more than any frame has.
+/// Maximum number of bytes of a frame that a gate's program lets pass: more than any frame has.
 const WHOLE: u32 = 0x7fff_ffff;
 /// Address of the packet type in the area of ancillary data: `SKF_AD_OFF + SKF_AD_PKTTYPE`
 /// (linux/filter.h).
@@ -23,17 +23,17 @@ const PACKET_TYPE: u32 = (-0x1000_i32 + 4).cast_unsigned();
 /// Packet type of a frame that the host sends: `PACKET_OUTGOING` (linux/if_packet.h).
 pub(super) const OUTGOING: u32 = 4;
 
-/// Length of the longest program in instructions.
+/// Length of the longest program of a gate in instructions.
 const LONGEST: usize = 4;
 
 impl Gate {
-    /// Returns the gate's program.
+    /// Returns the gate's classic BPF program and its number of instructions.
     pub(super) fn program(self) -> ([libc::sock_filter; LONGEST], usize) {
-        /// `BPF_RET | BPF_K`
+        /// Opcode `BPF_RET | BPF_K`, which returns a constant.
         const RETURN: u16 = 0x06;
-        /// `BPF_LD | BPF_W | BPF_ABS`
+        /// Opcode `BPF_LD | BPF_W | BPF_ABS`, which loads a word.
         const LOAD: u16 = 0x20;
-        /// `BPF_JMP | BPF_JEQ | BPF_K`
+        /// Opcode `BPF_JMP | BPF_JEQ | BPF_K`, which compares the loaded word with a constant.
         const EQUAL: u16 = 0x15;
         let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         let end = |bytes| step(RETURN, 0, 0, bytes);

@@ -120,7 +120,7 @@ impl AsFd for RawPacket {
     }
 }
 
-/// Converts the result of a system call to the error of errno.
+/// Converts the result of a system call; a negative one becomes the error of errno.
 pub(crate) fn checked(result: c_int) -> io::Result<()> {
     if result < 0 {
         return Err(io::Error::last_os_error());

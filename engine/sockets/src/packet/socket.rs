@@ -14,11 +14,11 @@ use std::{
 };
 use wqcap_core::settings::Direction;
 
-/// Failure of a packet socket.
+/// Failure to create, prepare or read a packet socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// A socket cannot be created.
+    /// A packet socket cannot be created.
     #[error("cannot create a packet socket: {0}")]
     Create(#[source] io::Error),
     /// The interface does not exist in this network namespace.
@@ -27,34 +27,34 @@ pub enum PacketError {
         /// Name of the interface.
         interface: String,
     },
-    /// The ring cannot be created or mapped.
+    /// The ring of a packet socket cannot be created or mapped.
     #[error(
         "{interface}: cannot map a packet ring of {blocks} blocks of {block_bytes} bytes: {source}"
     )]
     Ring {
         /// Name of the interface.
         interface: String,
-        /// Number of blocks of the ring.
+        /// Number of blocks of the socket's ring.
         blocks: u32,
-        /// Bytes of a block.
+        /// Size in bytes of a block of the ring.
         block_bytes: u32,
-        /// Answer of the kernel.
+        /// Error that the kernel returned.
         source: io::Error,
     },
-    /// The kernel refused an option of the socket.
+    /// The kernel refused an option of the packet socket.
     #[error("{interface}: cannot set {option} of a packet socket: {source}")]
     Option {
         /// Name of the interface.
         interface: String,
-        /// Name of the option, as in packet(7).
+        /// Name of the socket option, as in packet(7).
         option: &'static str,
-        /// Answer of the kernel.
+        /// Error that the kernel returned.
         source: io::Error,
     },
 }
 
 impl PacketError {
-    /// Returns the answer of the kernel (errno), if there is one.
+    /// Returns the errno that the kernel returned, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -71,7 +71,7 @@ impl PacketError {
 pub struct PacketAttr {
     /// Number of blocks of the socket's ring.
     pub blocks: u32,
-    /// Bytes of a block: a power of two from 64 KiB.
+    /// Size in bytes of a block of the ring: a power of two from 64 KiB.
     pub block_bytes: u32,
     /// Time after which the kernel passes on a block that is not full, in whole milliseconds.
     pub retire: Duration,
@@ -89,7 +89,7 @@ pub struct FanoutGroup(u16);
 /// Counts of a packet socket since the last reading (`struct tpacket_stats_v3`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounts {
-    /// Number of frames that the gate let pass, with those that found no room.
+    /// Number of frames that the gate let pass, including those that found no room in the ring.
     pub frames: u64,
     /// Number of frames that found no room in the ring.
     pub dropped: u64,

@@ -18,7 +18,7 @@ const ATTR: PacketAttr = PacketAttr {
     promiscuous: false,
     direction: Direction::In,
 };
-/// Time limit for frames to arrive.
+/// Time limit for frames to arrive in a test.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs `test` on a thread in a new network namespace, whose loopback interface is up. Without
@@ -76,7 +76,7 @@ impl Reader {
         Self { ring, block: 0 }
     }
 
-    /// Reads the blocks that the kernel has passed on. Returns the bytes of each frame.
+    /// Reads the frames of the blocks that the kernel has passed on, with the bytes of each frame.
     fn read(&mut self) -> Vec<(BlockFrame, Vec<u8>)> {
         let mut frames = Vec::new();
         while let Some(mut cursor) = self.ring.read(self.block) {
@@ -108,7 +108,7 @@ impl Reader {
     }
 }
 
-/// Bytes of Ethernet, IPv4 and UDP headers.
+/// Number of bytes of a test frame's Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
 
 fn number(frame: &[u8]) -> u32 {

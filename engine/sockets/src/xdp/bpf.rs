@@ -11,7 +11,7 @@ use std::{
     ptr,
 };
 
-/// Words of memory for `union bpf_attr`, of which any command uses the beginning.
+/// Number of 64-bit words of memory for `union bpf_attr`, of which any command uses the beginning.
 const WORDS: usize = 24;
 
 /// Command of bpf(2) with the argument that belongs to it.
@@ -19,7 +19,7 @@ const WORDS: usize = 24;
 /// # Safety
 /// `COMMAND` reads `Self` as its part of `union bpf_attr`, and `Self` has no padding.
 pub(super) unsafe trait BpfCommand {
-    /// Number of the command (`enum bpf_cmd`).
+    /// Number of the command of bpf(2) (`enum bpf_cmd`).
     const COMMAND: c_int;
 
     /// Runs the command, and returns its result.
@@ -65,7 +65,7 @@ pub(super) unsafe trait BpfCommand {
     }
 }
 
-/// Argument of `BPF_MAP_CREATE`.
+/// Argument of `BPF_MAP_CREATE`, which creates a BPF map.
 #[repr(C)]
 pub(super) struct MapAttr {
     pub(super) map_type: u32,
@@ -83,14 +83,14 @@ unsafe impl BpfCommand for MapAttr {
 }
 
 impl MapAttr {
-    /// Creates the BPF map.
+    /// Creates the BPF map that this argument describes.
     pub(super) fn create(&self) -> io::Result<OwnedFd> {
         // SAFETY: the argument has no addresses, and the command returns a descriptor.
         unsafe { self.open() }
     }
 }
 
-/// Argument of `BPF_MAP_UPDATE_ELEM`.
+/// Argument of `BPF_MAP_UPDATE_ELEM`, which stores an entry in a BPF map.
 #[repr(C)]
 pub(super) struct MapElement {
     pub(super) map_fd: u32,
@@ -105,7 +105,7 @@ unsafe impl BpfCommand for MapElement {
     const COMMAND: c_int = 2;
 }
 
-/// Argument of `BPF_PROG_LOAD`.
+/// Argument of `BPF_PROG_LOAD`, which loads a BPF program.
 #[repr(C)]
 pub(super) struct ProgramAttr {
     pub(super) prog_type: u32,
@@ -125,7 +125,7 @@ unsafe impl BpfCommand for ProgramAttr {
     const COMMAND: c_int = 5;
 }
 
-/// Argument of `BPF_LINK_CREATE`.
+/// Argument of `BPF_LINK_CREATE`, which attaches a BPF program.
 #[repr(C)]
 pub(super) struct LinkAttr {
     pub(super) prog_fd: u32,
@@ -139,7 +139,7 @@ unsafe impl BpfCommand for LinkAttr {
     const COMMAND: c_int = 28;
 }
 
-/// Argument of `BPF_LINK_DETACH`.
+/// Argument of `BPF_LINK_DETACH`, which detaches a BPF program.
 #[repr(C)]
 pub(super) struct LinkDetachment {
     pub(super) link_fd: u32,

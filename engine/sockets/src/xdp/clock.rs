@@ -2,9 +2,9 @@
 
 use wqcap_core::time::{monotonic_ns, system_ns};
 
-/// Time in nanoseconds between two readings of a clock that were not interrupted.
+/// Time in nanoseconds between two readings of a clock below which they count as not interrupted.
 const UNDISTURBED_NS: u64 = 2_000;
-/// Maximum number of readings of the clocks for one difference.
+/// Maximum number of attempts to read both clocks for one difference between them.
 const READINGS: usize = 4;
 
 /// Difference between the system's clock and the monotonic clock, read once for each batch of
@@ -18,7 +18,7 @@ pub(super) struct ArrivalClock {
 }
 
 impl ArrivalClock {
-    /// Reads both clocks.
+    /// Reads the system's clock and the monotonic clock, and updates their difference.
     #[inline]
     pub(super) fn update(&mut self) {
         let mut best_ns = u64::MAX;

@@ -7,15 +7,15 @@ use wqcap_core::error::ResourceError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpError {
-    /// A socket cannot be created.
+    /// A socket that the capture needs cannot be created.
     #[error(
         "cannot create a socket of kind {kind}: {source}{}",
         creation_remedy(source)
     )]
     Create {
-        /// Address family of the socket.
+        /// Address family of the socket that cannot be created.
         kind: &'static str,
-        /// Answer of the kernel.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// The interface does not exist in this network namespace.
@@ -24,7 +24,7 @@ pub enum XdpError {
         /// Name of the interface.
         interface: String,
     },
-    /// More queues are wanted than the interface has.
+    /// More receive queues are to be captured than the interface has.
     #[error(
         "{interface}: cannot capture {wanted} receive queues: the interface has {has}; use {has} or fewer, or add queues \
          with `ethtool -L {interface}`"
@@ -32,7 +32,7 @@ pub enum XdpError {
     Queues {
         /// Name of the interface.
         interface: String,
-        /// Number of queues that are wanted.
+        /// Number of receive queues to capture.
         wanted: u32,
         /// Number of receive queues of the interface.
         has: u32,
@@ -45,9 +45,9 @@ pub enum XdpError {
     Mtu {
         /// Name of the interface.
         interface: String,
-        /// MTU of the interface.
+        /// MTU of the interface in bytes.
         mtu: u32,
-        /// Bytes of a chunk.
+        /// Size in bytes of a chunk of the receive memory.
         chunk_bytes: u32,
         /// Largest MTU whose frames fit in a chunk.
         longest: u32,
@@ -61,14 +61,14 @@ pub enum XdpError {
         /// Name of the interface.
         interface: String,
     },
-    /// The program cannot be loaded or attached, or the interface cannot be prepared.
+    /// The XDP program cannot be loaded or attached, or the interface cannot be prepared.
     #[error("{interface}: cannot {step}: {source}{}", program_remedy(source))]
     Program {
         /// Name of the interface.
         interface: String,
         /// Step that failed, such as "load the XDP program".
         step: &'static str,
-        /// Answer of the kernel.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// The receive memory of a queue cannot be allocated.
@@ -76,12 +76,12 @@ pub enum XdpError {
     Memory {
         /// Name of the interface.
         interface: String,
-        /// Number of the receive queue.
+        /// Number of the receive queue whose memory cannot be allocated.
         queue: u32,
-        /// Failure of the allocation.
+        /// Failure of the allocation of the receive memory.
         source: ResourceError,
     },
-    /// The socket of a queue cannot be prepared or read.
+    /// The AF_XDP socket of a receive queue cannot be prepared or read.
     #[error(
         "{interface} queue {queue}: cannot {step}: {source}{}",
         queue_remedy(source)
@@ -89,17 +89,17 @@ pub enum XdpError {
     Queue {
         /// Name of the interface.
         interface: String,
-        /// Number of the receive queue.
+        /// Number of the receive queue of the socket.
         queue: u32,
         /// Step that failed, such as "bind the AF_XDP socket".
         step: &'static str,
-        /// Answer of the kernel.
+        /// Error that the kernel returned.
         source: io::Error,
     },
 }
 
 impl XdpError {
-    /// Returns the answer of the kernel (errno), if there is one.
+    /// Returns the errno that the kernel returned, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {

@@ -8,20 +8,22 @@ use super::{
 use crate::packet::raw::RawPacket;
 use std::{io, sync::Arc};
 
-/// Bytes that the kernel keeps in each chunk in front of the frame (`XDP_PACKET_HEADROOM` of
-/// linux/bpf.h).
+/// Number of bytes that the kernel keeps in each chunk in front of the frame (`XDP_PACKET_HEADROOM`
+/// of linux/bpf.h).
 const HEADROOM: u32 = 256;
-/// Bytes of an Ethernet header and two VLAN tags, which an MTU does not include.
+/// Number of bytes of an Ethernet header and two VLAN tags, which an MTU does not include.
 const HEADERS: u32 = 14 + 2 * 4;
 
 /// Attributes of the AF_XDP sockets of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct XdpAttr {
-    /// Number of receive queues, from queue 0. The frames of other queues stay with the kernel.
+    /// Number of receive queues to capture, from queue 0. The frames of other queues stay with the
+    /// kernel.
     pub queues: u32,
     /// Number of chunks of a queue's receive memory, each of which holds one frame.
     pub chunks: u32,
-    /// Bytes of a chunk: 2048, or 4096, which is the maximum of the kernel with pages of 4 KiB.
+    /// Size in bytes of a chunk: 2048, or 4096, which is the maximum of the kernel with pages of 4
+    /// KiB.
     pub chunk_bytes: u32,
     /// NUMA node for the receive memory; `None`: any node.
     pub numa_node: Option<u32>,
@@ -38,8 +40,8 @@ impl XdpAttr {
         1 << (self.chunks / 2).clamp(1, MOST).ilog2()
     }
 
-    /// Returns the bytes of the smallest chunk that holds the frames of this MTU, or of the largest
-    /// one that the kernel has.
+    /// Returns the size in bytes of the smallest chunk that holds the frames of this MTU, or of the
+    /// largest chunk that the kernel has.
     #[must_use]
     pub const fn chunk_for(mtu: u32) -> u32 {
         if mtu <= Self::longest_mtu(2048) {
@@ -61,7 +63,8 @@ impl XdpAttr {
 /// open.
 #[derive(Debug)]
 pub struct XdpInterface {
-    /// Dropped first, so that the kernel gets the frames again.
+    /// Attachment of the XDP program. It is dropped first, so that the kernel gets the frames
+    /// again.
     _link: ProgramLink,
     program: SocketProgram,
     /// Packet socket without frames. It holds promiscuous mode, and detects the deletion of the
@@ -151,8 +154,8 @@ impl XdpInterface {
         Ok((opened, rings))
     }
 
-    /// Lets the frames of all queues into the rings. No call of the kernel is needed, so the gate
-    /// can be opened and closed without rights.
+    /// Lets the frames of all captured queues into their rings. No call of the kernel is needed, so
+    /// the gate can be opened and closed without rights.
     pub fn open_gate(&self) {
         self.program.set_gate(true);
     }
@@ -163,7 +166,7 @@ impl XdpInterface {
         self.program.set_gate(false);
     }
 
-    /// Returns the sockets of the queues, in the order of the queues.
+    /// Returns the AF_XDP sockets of the receive queues, in the order of the queues.
     #[must_use]
     pub fn sockets(&self) -> &[Arc<XdpSocket>] {
         &self.sockets
@@ -203,17 +206,17 @@ impl XdpInterface {
     }
 }
 
-/// Facts of an interface that limit its capture by AF_XDP.
+/// Properties of an interface that limit its capture by AF_XDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpLimits {
-    /// Number of receive queues.
+    /// Number of receive queues of the interface.
     pub queues: u32,
-    /// MTU in bytes.
+    /// MTU of the interface in bytes.
     pub mtu: u32,
 }
 
 impl XdpLimits {
-    /// Reads the facts of an interface.
+    /// Reads the MTU and the number of receive queues of an interface.
     ///
     /// # Errors
     /// The interface does not exist, or the process lacks CAP_NET_RAW.
@@ -248,8 +251,8 @@ fn find(interface: &str) -> Result<(RawPacket, i32), XdpError> {
     Ok((packets, index))
 }
 
-/// Attaches the program in the driver, or else in the network stack. Returns also where, and why
-/// the driver refused it.
+/// Attaches the XDP program in the driver, or else in the network stack. Returns the attachment,
+/// its place, and the error of a driver that refused the program.
 fn attach(
     program: &SocketProgram,
     index: i32,

@@ -34,12 +34,12 @@ pub(super) fn receive_queues(packets: &RawPacket, interface: &str, index: c_int)
         .map_or(1, |it| it.max(1))
 }
 
-/// Returns the number of channels that receive: those for receiving alone, and those that also send
-/// (`struct ethtool_channels` of linux/ethtool.h).
+/// Returns the number of an interface's channels that receive: those for receiving alone, and those
+/// that also send (`struct ethtool_channels` of linux/ethtool.h).
 fn channels(packets: &RawPacket, interface: &str) -> io::Result<u32> {
-    /// Number of the command.
+    /// Number of the ethtool command that reads the channels.
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    /// Fields `rx_count` and `combined_count`, in words.
+    /// Positions of the fields `rx_count` and `combined_count`, in words of 32 bits.
     const RX_COUNT: usize = 5;
     const COMBINED_COUNT: usize = 8;
     let mut words = [0_u32; 9];
@@ -72,7 +72,7 @@ fn shown_queues(interface: &str, index: c_int) -> Option<u32> {
     u32::try_from(count.count()).ok()
 }
 
-/// Creates a request for the interface of this name (netdevice(7)).
+/// Creates an ioctl(2) request for the interface of this name (netdevice(7)).
 fn request(interface: &str) -> io::Result<libc::ifreq> {
     // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -60,7 +60,7 @@ impl KernelMapping {
         }
     }
 
-    /// Returns the address of `T` at the offset `at`.
+    /// Returns the address of a `T` at the offset `at` of the mapping.
     ///
     /// # Panics
     /// If it is outside of the mapping, or not aligned.
@@ -72,7 +72,7 @@ impl KernelMapping {
         unsafe { self.start.add(at).cast() }
     }
 
-    /// Returns the word at the offset `at`.
+    /// Returns the word of 32 bits at the offset `at` of the mapping.
     ///
     /// # Panics
     /// If it is outside of the mapping, or not aligned.
@@ -83,7 +83,7 @@ impl KernelMapping {
         unsafe { AtomicU32::from_ptr(self.address(at).as_ptr()) }
     }
 
-    /// Returns the word of 64 bits at the offset `at`.
+    /// Returns the word of 64 bits at the offset `at` of the mapping.
     ///
     /// # Panics
     /// If it is outside of the mapping, or not aligned.
@@ -101,7 +101,7 @@ impl Drop for KernelMapping {
     }
 }
 
-/// Returns the bytes of a page of memory.
+/// Returns the size of a page of memory in bytes.
 pub(super) fn page_bytes() -> usize {
     // SAFETY: the call has no conditions.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -15,14 +15,14 @@ impl ChunkMemory {
         Region::allocate(bytes, attr.numa_node).map(Self)
     }
 
-    /// Returns the address of the first chunk.
+    /// Returns the address of the first chunk of the receive memory.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr()
     }
 
-    /// Returns the bytes of all chunks.
+    /// Returns the size in bytes of all chunks of the receive memory.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

@@ -22,13 +22,13 @@ use std::{
 /// Place at which the kernel runs the XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpHook {
-    /// The program runs in the driver, before the kernel makes a packet of the frame.
+    /// Place in the driver, before the kernel makes a packet of the frame.
     Native,
-    /// The program runs in the kernel's network stack, which every driver supports.
+    /// Place in the kernel's network stack, which every driver supports.
     Generic,
 }
 
-/// Loaded XDP program with its maps.
+/// Loaded XDP program with its BPF maps.
 #[derive(Debug)]
 pub(super) struct SocketProgram {
     /// BPF map of AF_XDP sockets by queue.
@@ -46,8 +46,8 @@ pub(super) struct SocketProgram {
 pub(super) struct ProgramLink(OwnedFd);
 
 impl Drop for ProgramLink {
-    /// Detaches the program. Closing the descriptor would do the same, but not while a child that is
-    /// about to exec has a copy.
+    /// Detaches the XDP program from its interface. Closing the descriptor would have this effect
+    /// too, but not while a child that is about to exec has a copy.
     fn drop(&mut self) {
         let link_fd = self.0.as_raw_fd().cast_unsigned();
         // SAFETY: the argument has no addresses.
@@ -55,12 +55,13 @@ impl Drop for ProgramLink {
     }
 }
 
-/// Failure to load the program, with the step that failed.
+/// Failure to load the XDP program: the step that failed, and its error.
 pub(super) type LoadFailure = (&'static str, io::Error);
 
 impl SocketProgram {
-    /// Loads the program for the first `queues` receive queues of an interface, with a closed gate. A
-    /// queue reaches its watermark with every Nth frame, where N is `every`, a power of two.
+    /// Loads the XDP program for the first `queues` receive queues of an interface, with a closed
+    /// gate. A queue reaches its watermark with every Nth frame, where N is `every`, a power of
+    /// two.
     pub(super) fn load(queues: u32, every: u32) -> Result<Self, LoadFailure> {
         /// `BPF_MAP_TYPE_ARRAY`, `BPF_MAP_TYPE_ARRAY_OF_MAPS` and `BPF_MAP_TYPE_XSKMAP` of
         /// `enum bpf_map_type`.
@@ -138,14 +139,15 @@ impl SocketProgram {
         Ok(watermark)
     }
 
-    /// Opens or closes the gate of all queues.
+    /// Opens or closes the gate, by which the XDP program passes frames to the sockets of all
+    /// queues.
     pub(super) fn set_gate(&self, is_open: bool) {
         self.control
             .word(0)
             .store(is_open.into(), Ordering::Release);
     }
 
-    /// Attaches the program to the interface of this index.
+    /// Attaches the XDP program to the interface of this index.
     pub(super) fn attach(&self, index: i32, hook: XdpHook) -> io::Result<ProgramLink> {
         /// `BPF_XDP` of `enum bpf_attach_type`.
         const BPF_XDP: u32 = 37;
@@ -179,12 +181,12 @@ fn store(map: &OwnedFd, queue: u32, descriptor: BorrowedFd<'_>) -> io::Result<()
     unsafe { element.run() }.map(drop)
 }
 
-/// Bytes of the program's stamp in front of a frame: the time of the monotonic clock, and this time
-/// XOR [`MARK`]. If the driver has no room for the stamp, other bytes are there.
+/// Number of bytes of the XDP program's stamp in front of a frame: the time of the monotonic clock,
+/// and this time XOR [`MARK`]. If the driver has no room for the stamp, other bytes are there.
 pub(super) const STAMP_BYTES: usize = 16;
 const MARK: u64 = 0x7771_6361_7020_3a29;
 
-/// Returns the time in the bytes in front of a frame; `None`: they are not a stamp.
+/// Returns the time in the XDP program's stamp in front of a frame; `None`: the bytes are no stamp.
 #[inline]
 pub(super) fn stamp(bytes: &[u8; STAMP_BYTES]) -> Option<u64> {
     let (time, mixed) = bytes.split_at(STAMP_BYTES / 2);
@@ -206,13 +208,13 @@ const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) ->
     u64::from_ne_bytes([code, registers, low, high, a, b, c, d])
 }
 
-/// ProgramOperands of the program's instructions.
+/// Operands of the XDP program's instructions.
 struct ProgramOperands {
     /// Descriptor of the BPF map of AF_XDP sockets by queue.
     sockets: RawFd,
     /// Descriptor of the BPF map of BPF rings by queue.
     watermarks: RawFd,
-    /// Descriptor of the control map.
+    /// Descriptor of the program's control map.
     control: RawFd,
     /// Number of receive queues that are captured.
     queues: u32,
@@ -220,9 +222,9 @@ struct ProgramOperands {
     every: u32,
 }
 
-/// Builds the program. While the gate is open, a frame of the first `queues` receive queues goes to
-/// the socket of its queue, with the time in front; every Nth frame of a queue puts an entry on the
-/// queue's BPF ring. Any other frame goes to the kernel.
+/// Builds the XDP program. While the gate is open, a frame of the first `queues` receive queues
+/// goes to the socket of its queue, with the time in front; every Nth frame of a queue puts an
+/// entry on the queue's BPF ring. Any other frame goes to the kernel.
 const fn instructions(of: &ProgramOperands) -> [u64; 52] {
     // Opcodes of loads and stores: BPF_LDX | BPF_MEM and BPF_STX | BPF_MEM with BPF_W and BPF_DW,
     // BPF_LD | BPF_IMM | BPF_DW.

@@ -25,11 +25,11 @@ use std::{
     },
 };
 
-/// Mapped ring of entries `T`, whose number is a power of two.
+/// Mapped ring of an AF_XDP socket with entries `T`, whose number is a power of two.
 #[derive(Debug)]
 struct EntryRing<T> {
     memory: KernelMapping,
-    /// Address of the first entry.
+    /// Address of the first entry of the ring.
     entries: NonNull<T>,
     mask: u32,
     at: XdpRingOffset,
@@ -69,7 +69,7 @@ impl<T> EntryRing<T> {
         self.memory.word(self.at.consumer as usize)
     }
 
-    /// Returns the address of an entry by its number since the start, modulo 2^32.
+    /// Returns the address of a ring entry by its number since the start, modulo 2^32.
     #[inline]
     fn entry(&self, number: u32) -> NonNull<T> {
         // SAFETY: the masked number is below the number of entries, all of which are in the mapping.
@@ -77,14 +77,14 @@ impl<T> EntryRing<T> {
     }
 }
 
-/// Frame in a chunk of the receive memory.
+/// Frame that an AF_XDP socket received into a chunk of the receive memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpFrame {
-    /// Index of the frame's chunk.
+    /// Index of the chunk that holds the frame.
     pub chunk: u32,
     /// Offset of the frame's first byte in its chunk.
     pub at: u32,
-    /// Number of bytes of the frame.
+    /// Number of bytes of the frame in the chunk.
     pub len: u32,
     /// Time at which the XDP program got the frame, in nanoseconds since 1970. If the driver has no
     /// room for the program's stamp, the time at which the process found the frame.
@@ -104,7 +104,7 @@ pub struct ChunkRing {
     free: EntryRing<u64>,
     memory: Arc<ChunkMemory>,
     chunks: u32,
-    /// Binary logarithm of a chunk's bytes.
+    /// Binary logarithm of a chunk's size in bytes.
     chunk_shift: u32,
     /// Number of filled chunks that were read, modulo 2^32.
     read: u32,
@@ -149,19 +149,19 @@ impl ChunkRing {
         })
     }
 
-    /// Returns the memory of the chunks.
+    /// Returns the receive memory whose chunks circulate in the rings.
     #[must_use]
     pub fn memory(&self) -> &Arc<ChunkMemory> {
         &self.memory
     }
 
-    /// Returns the number of chunks.
+    /// Returns the number of chunks of the receive memory.
     #[must_use]
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// Returns the bytes of a chunk.
+    /// Returns the size of a chunk in bytes.
     #[must_use]
     pub fn chunk_bytes(&self) -> u32 {
         1 << self.chunk_shift
@@ -228,8 +228,8 @@ impl ChunkRing {
         }))
     }
 
-    /// Returns the entries of the frames that were taken to the kernel, which can produce as many
-    /// more.
+    /// Returns the ring entries of the frames that were taken to the kernel, which can then fill as
+    /// many more.
     #[inline]
     pub fn release(&mut self) {
         self.filled.consumer().store(self.read, Ordering::Release);
@@ -253,7 +253,7 @@ impl ChunkRing {
         self.given = self.given.wrapping_add(1);
     }
 
-    /// Passes the chunks that were given on to the kernel.
+    /// Passes the chunks of earlier calls of [`ChunkRing::give`] on to the kernel.
     #[inline]
     pub fn publish(&mut self) {
         self.free.producer().store(self.given, Ordering::Release);
@@ -271,8 +271,8 @@ impl ChunkRing {
         true
     }
 
-    /// Returns the descriptor that is readable after the watermark, until the next
-    /// [`ChunkRing::begin_gathering`].
+    /// Returns the descriptor that becomes readable at the watermark, when many frames have
+    /// arrived, until the next [`ChunkRing::begin_gathering`].
     #[must_use]
     pub fn watermark_fd(&self) -> BorrowedFd<'_> {
         self.watermark.as_fd()
@@ -289,7 +289,7 @@ impl ChunkRing {
         })
     }
 
-    /// Returns a descriptor by its number since the start, modulo 2^32.
+    /// Returns the descriptor of a filled chunk by its number since the start, modulo 2^32.
     #[inline]
     fn descriptor(&self, number: u32) -> XdpDesc {
         debug_assert!(number.wrapping_sub(self.read) < self.produced.wrapping_sub(self.read));

@@ -26,7 +26,8 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// Interval between two attempts to bind to a receive queue that is in use.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Counts of an AF_XDP socket since it was opened (`struct xdp_statistics` of linux/if_xdp.h).
+/// Counts of lost frames and of failures of an AF_XDP socket since it was opened (`struct
+/// xdp_statistics` of linux/if_xdp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounts {
     /// Number of frames that found no free chunk, or were longer than a chunk (`rx_dropped`).
@@ -170,7 +171,7 @@ impl XdpSocket {
         }
     }
 
-    /// Returns the counts since the socket was opened.
+    /// Returns the counts of lost frames and of failures since the socket was opened.
     ///
     /// # Errors
     /// The kernel refuses the reading.
@@ -187,7 +188,7 @@ impl XdpSocket {
         let _ = net::recv(self, &mut nothing[..], RecvFlags::DONTWAIT);
     }
 
-    /// Clears the pending error of the socket.
+    /// Clears the pending error of the AF_XDP socket.
     pub fn clear_error(&self) {
         // The result is the pending error itself.
         let _ = sockopt::socket_error(self);
@@ -199,7 +200,7 @@ impl XdpSocket {
         self.queue
     }
 
-    /// Returns `true` if the NIC writes into the socket's memory.
+    /// Returns `true` if the NIC writes into the socket's memory (zero copy).
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.is_zero_copy

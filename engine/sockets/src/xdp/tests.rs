@@ -26,11 +26,11 @@ const ATTR: XdpAttr = XdpAttr {
     numa_node: None,
     promiscuous: false,
 };
-/// Time limit for frames to arrive.
+/// Time limit for frames to arrive in a test.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Queues of the veth pair: receive queues of `near`, send queues of `far`.
+/// Numbers of queues of the veth pair: receive queues of `near`, send queues of `far`.
 const ONE: (u32, u32) = (1, 1);
-/// Queues with which veth refuses XDP in the driver (ENOSPC): `far` sends on more.
+/// Numbers of queues with which veth refuses XDP in the driver (ENOSPC): `far` sends on more.
 const REFUSED: (u32, u32) = (1, 2);
 /// EtherType for experiments (IEEE 802).
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
@@ -95,7 +95,7 @@ fn in_lab((receive, send): (u32, u32), test: impl FnOnce() + Send) {
     });
 }
 
-/// Returns `true` if the description of the interface has `text`.
+/// Returns `true` if the description of the interface by `ip` has `text`.
 fn shows(interface: &str, text: &str) -> bool {
     ip(&format!("-d link show {interface}")).is_ok_and(|it| it.contains(text))
 }
@@ -127,7 +127,7 @@ fn flow(number: u8) -> Vec<u8> {
     header
 }
 
-/// Sender of frames at the far end.
+/// Sender of frames at the far end of the veth pair.
 struct Far(RawPacket);
 
 impl Far {
@@ -174,7 +174,7 @@ impl Near {
         Self { ring }
     }
 
-    /// Reads the frames that wait, with their bytes.
+    /// Takes the frames that wait in the ring, and returns them with their bytes.
     fn read(&mut self) -> Vec<(XdpFrame, Vec<u8>)> {
         let mut frames = Vec::new();
         self.ring.refresh();
@@ -547,7 +547,7 @@ fn a_deleted_interface_is_orphaned() {
     });
 }
 
-/// Takes all other capabilities (linux/capability.h) from this thread.
+/// Removes all capabilities (linux/capability.h) except `kept` from this thread.
 fn keep_capabilities(kept: u64) {
     /// `_LINUX_CAPABILITY_VERSION_3`, for this thread.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
@@ -559,7 +559,8 @@ fn keep_capabilities(kept: u64) {
     assert_eq!(set, 0);
 }
 
-/// Sets the limit of locked memory of this process, which does not hold with CAP_IPC_LOCK.
+/// Sets the limit of locked memory of this process. The limit does not apply to a process with
+/// CAP_IPC_LOCK.
 fn limit_locked_memory(limit: &libc::rlimit) {
     // SAFETY: the call reads a struct rlimit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, limit) }, 0);

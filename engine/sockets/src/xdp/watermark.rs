@@ -14,8 +14,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// Binary logarithm of the bytes per frame count in the control map: a cache line each, behind the
-/// line of the gate.
+/// Binary logarithm of the distance in bytes between two frame counts in the control map: each has
+/// a cache line, behind the line of the gate.
 pub(super) const COUNT_SHIFT: u32 = 6;
 
 /// Returns the offset of a queue's frame count in the control map.
@@ -23,7 +23,7 @@ pub(super) const fn count_at(queue: u32) -> usize {
     (queue as usize + 1) << COUNT_SHIFT
 }
 
-/// Watermark of a receive queue.
+/// Watermark of a receive queue: its descriptor becomes readable when many frames have arrived.
 #[derive(Debug)]
 pub(super) struct QueueWatermark {
     ring: OwnedFd,

@@ -40,7 +40,7 @@ impl ParsedHeaders {
 /// Frame whose headers were parsed in advance.
 #[derive(Default)]
 pub(super) struct ParsedAhead {
-    /// Memory address of the parsed frame's bytes.
+    /// Memory address of the parsed frame's bytes, by which the frame is recognised.
     address: usize,
     /// Parsed headers of the frame.
     pub(super) parsed: ParsedHeaders,
@@ -52,7 +52,7 @@ pub(super) struct ParsedAhead {
 
 /// Frames of a batch whose headers were parsed in advance.
 pub(super) struct ParsedBatch {
-    /// Seed of the flow hash.
+    /// Seed of the hash of a flow's key.
     seed: HashSeed,
     /// Frames parsed in advance; the first `len` are valid.
     known: Box<[ParsedAhead]>,
@@ -76,7 +76,7 @@ impl Default for ParsedBatch {
 }
 
 impl ParsedBatch {
-    /// Returns the seed of the flow hash.
+    /// Returns the seed of the hash of a flow's key.
     #[inline]
     pub(super) fn seed(&self) -> HashSeed {
         self.seed
@@ -89,8 +89,8 @@ impl ParsedBatch {
         self.next = 0;
     }
 
-    /// Parses the headers of the first [`MOST`] frames and prefetches their flows in `table`.
-    /// Further frames are parsed when they are decided on.
+    /// Parses the headers of the first [`MOST`] frames and prefetches the entries of their flows in
+    /// `table`. Further frames are parsed when they are decided on.
     pub(super) fn prepare<'a, E: Entry>(
         &mut self,
         frames: impl Iterator<Item = &'a [u8]>,
@@ -116,8 +116,8 @@ impl ParsedBatch {
 
     /// Returns the parsed headers and flow of a frame, or `None` if it was not parsed in advance.
     ///
-    /// Frames must be requested in the order of [`Ahead::prepare`]. Frames refused by an earlier
-    /// step may be missing.
+    /// Frames must be requested in the order of [`ParsedBatch::prepare`]. Frames refused by an
+    /// earlier step may be missing.
     #[inline]
     pub(super) fn find(&mut self, bytes: &[u8]) -> Option<&ParsedAhead> {
         let address = bytes.as_ptr().addr();

@@ -1,5 +1,5 @@
-//! Counters of a stage in addition to the ledger. They are published once per batch, and every
-//! thread may read them.
+//! Counters of a reduction stage in addition to the ledger (frames by what became of them). They
+//! are published once per batch, and every thread may read them.
 
 use crate::{
     analysis::limits::CutoffReport,
@@ -25,22 +25,22 @@ pub struct FcsReport {
 /// Published counters of one reduction stage.
 #[derive(Debug, Default)]
 pub struct StageCounters {
-    /// Malformed frames that the stage parsed, by class.
+    /// Number of malformed frames that the stage parsed, by class.
     malformed: [AtomicU64; Malformed::ALL.len()],
-    /// Frames whose FCS the stage checked.
+    /// Number of frames whose FCS the stage checked.
     fcs_checked: AtomicU64,
-    /// Frames of the stage with a bad FCS.
+    /// Number of frames that the stage found to have a bad FCS.
     fcs_bad: AtomicU64,
-    /// Flows of which `[[cutoff]]` left out frames.
+    /// Number of flows that lost frames by `[[cutoff]]`, which limits how much of a flow is kept.
     cut_flows: AtomicU64,
-    /// Bytes on the wire of the frames that `[[cutoff]]` left out.
+    /// Number of bytes on the wire of the frames that `[[cutoff]]` left out.
     cut_bytes: AtomicU64,
-    /// Frames kept because the cutoff's flow table was full.
+    /// Number of frames kept because the cutoff's flow table was full.
     untracked_frames: AtomicU64,
 }
 
 impl StageCounters {
-    /// Publishes the stage's number of malformed frames by class.
+    /// Publishes the stage's numbers of malformed frames by class.
     pub(super) fn publish_malformed(&self, counts: &MalformedCounts) {
         for (class, count) in counts.iter() {
             self.malformed[class as usize].store(count, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl StageCounters {
         self.untracked_frames.store(untracked, Ordering::Relaxed);
     }
 
-    /// Adds the stage's malformed frames to `sum`, by class name.
+    /// Adds the stage's numbers of malformed frames to `sum`, by the name of the class.
     pub fn add_malformed_to(&self, sum: &mut BTreeMap<&'static str, u64>) {
         for (class, count) in Malformed::ALL.iter().zip(&self.malformed) {
             let count = count.load(Ordering::Relaxed);

@@ -25,29 +25,31 @@ use crate::{
 /// Number of flows that are checked for silence when a flow is inserted into the cutoff's table.
 const SWEPT: usize = 4;
 
-/// Cutoff state of the flows of one reduction stage.
+/// Cutoff of one reduction stage: limits how much of each flow is kept, with the state of the
+/// flows.
 pub(super) struct Cutoff {
-    /// Configured limits of `[[cutoff]]`.
+    /// Configured limits on how much of each flow is kept (`[[cutoff]]`).
     limits: CutoffLimits,
-    /// Table of the flows that the cutoff tracks.
+    /// Table of the flows whose frames the cutoff counts.
     table: Table<CutFlow>,
     /// Index in the flow table at which the next sweep of silent flows begins.
     cursor: usize,
-    /// Counts of frames left out by the cutoff.
+    /// Counts of frames that the cutoff has left out.
     report: CutoffReport,
 }
 
-/// Cutoff state of one flow. The alignment keeps it on two cache lines.
+/// State of one flow for the cutoff, which limits how much of it is kept. The alignment keeps it on
+/// two cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct CutFlow {
-    /// Key of the flow: its protocol and both ends.
+    /// Key of the flow: its protocol, and the addresses and ports of both ends.
     key: Key,
     /// Hash of the flow's key.
     hash: u32,
-    /// `true` after a FIN or RST of the flow.
+    /// `true` after a TCP FIN or RST of the flow, which ends its connection.
     ended: bool,
-    /// `true` after a frame of the flow has been cut off.
+    /// `true` after a frame of the flow has been left out.
     cut: bool,
     /// Time of the flow's last frame, in nanoseconds since 1970.
     last_ns: u64,
@@ -76,7 +78,8 @@ impl CutFlow {
         limits.restarts(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
-    /// Counts a frame of the flow towards its cutoff. Returns `true` if the frame is cut off.
+    /// Counts a frame of the flow towards its cutoff limit. Returns `true` if the frame is beyond
+    /// the limit, so that it is left out.
     #[inline]
     fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, report: &mut CutoffReport) -> bool {
         let flags = place.tcp_flags;
@@ -96,8 +99,8 @@ impl CutFlow {
 }
 
 impl Cutoff {
-    /// Creates an empty flow table for the cutoff. Should be called on the loop's thread, so that
-    /// the memory is local to its NUMA node.
+    /// Creates the cutoff of a reduction stage with an empty flow table. Should be called on the
+    /// loop's thread, so that the memory is local to its NUMA node.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
         Self {
             limits: CutoffLimits::new(plan),
@@ -107,20 +110,21 @@ impl Cutoff {
         }
     }
 
-    /// Returns the flow table of the cutoff.
+    /// Returns the table of the flows whose frames the cutoff counts.
     #[inline]
     pub(super) fn table(&self) -> &Table<CutFlow> {
         &self.table
     }
 
-    /// Returns the counts of frames left out by the cutoff.
+    /// Returns the counts of frames that the cutoff has left out.
     pub(super) fn report(&self) -> CutoffReport {
         self.report
     }
 
-    /// Counts a frame towards its flow's cutoff. Returns `true` if it is cut off.
+    /// Counts a frame towards its flow's cutoff limit. Returns `true` if the frame is beyond the
+    /// limit, so that it is left out.
     ///
-    /// Kept out of line, so that it takes no registers in stages without a cutoff.
+    /// The function is not inlined, so that it takes no registers in stages without a cutoff.
     #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, guess: Guess) -> bool {
         if let Some(flow) = self.table.guessed_mut(guess, &place.key)
@@ -132,7 +136,7 @@ impl Cutoff {
     }
 
     /// Counts a frame of a flow that is new or not at the guessed table position. Returns `true` if
-    /// the frame is cut off.
+    /// the frame is beyond the flow's cutoff limit.
     #[cold]
     fn cuts_after_search(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> bool {
         let found = self.table.search(place.hash, &place.key);
@@ -208,10 +212,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Silence of a flow after which it counts as new, in nanoseconds.
+    /// Time without a frame of a flow after which the flow counts as new, in nanoseconds.
     const IDLE_NS: u64 = 1000;
 
-    /// Returns a cutoff plan with these limits: filter, bytes and packets.
+    /// Returns the plan of a cutoff with these flow limits: filter, bytes and packets.
     fn plan(limits: &[(&str, Option<u64>, Option<u64>)], capacity: usize) -> CutoffPlan {
         let limit = |&(filter, bytes, packets): &(&str, _, _)| FlowLimit {
             filter: Filter::compile(filter).unwrap(),
@@ -243,12 +247,13 @@ mod tests {
         frame
     }
 
-    /// Counts a frame that was not parsed in advance. Returns `true` if it is cut off.
+    /// Counts a frame that was not parsed in advance. Returns `true` if the cutoff leaves it out.
     fn cuts(cutoff: &mut Cutoff, bytes: &[u8], ns: u64) -> bool {
         cuts_known(cutoff, &mut ParsedBatch::default(), bytes, ns)
     }
 
-    /// Counts a frame that may have been parsed in advance. Returns `true` if it is cut off.
+    /// Counts a frame that may have been parsed in advance. Returns `true` if the cutoff leaves it
+    /// out.
     fn cuts_known(cutoff: &mut Cutoff, ahead: &mut ParsedBatch, bytes: &[u8], ns: u64) -> bool {
         let outer = Headers::parse(bytes);
         let frame = Frame::new(bytes, u32::try_from(bytes.len()).unwrap(), ns);
@@ -263,7 +268,8 @@ mod tests {
         cutoff.cuts(&frame, &place, guess)
     }
 
-    /// Counts frames of 100 bytes, one nanosecond apart. Returns `true` for each that is cut off.
+    /// Counts frames of 100 bytes, one nanosecond apart. Returns `true` for each that the cutoff
+    /// leaves out.
     fn run(cutoff: &mut Cutoff, frames: &[(u8, bool, u8)]) -> Vec<bool> {
         let each = (0..).zip(frames);
         each.map(|(ns, &(flow, back, flags))| cuts(cutoff, &tcp(flow, back, flags, 100), ns))

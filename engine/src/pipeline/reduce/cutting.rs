@@ -14,11 +14,11 @@ use crate::{
     pipeline::Frame,
 };
 
-/// Flow table that a cutoff uses.
+/// Flow table that a cutoff uses to count the frames of each flow.
 pub(super) enum CutoffTable {
-    /// Separate flow table of the cutoff.
+    /// Flow table that only the cutoff uses.
     Own(Cutoff),
-    /// Flow table of the flow records.
+    /// Flow table of the flow records, which also counts for the cutoff.
     #[cfg(feature = "flows")]
     Records,
 }
@@ -78,8 +78,8 @@ impl CutoffTable {
         }
     }
 
-    /// Passes a frame to the observers and counts it towards its flow's cutoff. Returns `true` if
-    /// it is cut off.
+    /// Passes a frame to the observers and counts it towards its flow's cutoff limit. Returns
+    /// `true` if the frame is beyond the limit, so that it is left out.
     #[inline]
     pub(super) fn cuts(
         &mut self,
@@ -99,7 +99,7 @@ impl CutoffTable {
         }
     }
 
-    /// Returns the counts of frames left out by the cutoff.
+    /// Returns the counts of frames that the cutoff has left out.
     pub(super) fn report(&self, observer: &Observer) -> CutoffReport {
         match self {
             Self::Own(cutoff) => cutoff.report(),

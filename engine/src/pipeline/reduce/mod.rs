@@ -49,33 +49,35 @@ use wqcap_frame::Slice;
 /// Reduction stage in front of a consumer: one for each queue or parser thread, and after the merge
 /// by time.
 pub struct Stage<C> {
-    /// Consumer of the frames that the stage keeps.
+    /// Consumer that gets the frames that the stage keeps.
     inner: C,
-    /// `true` if at least one reduction step is configured.
+    /// `true` if at least one reduction step has an effect, so that frames are not passed on
+    /// unchanged.
     active: bool,
     /// Reader of the present capture filter.
     reader: FilterReader,
     /// Deduplication window of the stage; `None` keeps repetitions of frames.
     window: Option<DedupWindow>,
-    /// Sampler of frames or flows.
+    /// Sampler that keeps one in N frames or flows.
     sampler: FrameSampler,
-    /// Flow table of the cutoff; `None` keeps flows whole.
+    /// Cutoff with its flow table, which limits how much of each flow is kept; `None` keeps flows
+    /// whole.
     cutoff: Option<CutoffTable>,
     /// Parsed headers of the frames of the present batch.
     ahead: ParsedBatch,
-    /// Protocol layer after which frames are cut.
+    /// Protocol layer of a frame after which the frame is cut.
     slice: Slice,
-    /// `true` if the stage parses the headers of frames.
+    /// `true` if the reduction stage parses the headers of frames.
     parses: bool,
-    /// Observer of frames for statistics and flow records.
+    /// Observer of the stage's frames, for statistics and flow records.
     observer: Observer,
-    /// Malformed frames of the stage, by class.
+    /// Number of malformed frames of the stage, by class.
     malformed: MalformedCounts,
-    /// `true` if the stage checks each frame's FCS.
+    /// `true` if the reduction stage checks each frame's FCS.
     verify_fcs: bool,
-    /// Counts of the stage's FCS checks.
+    /// Counts of the frames whose FCS the stage checked.
     fcs: FcsReport,
-    /// Counters of the stage that other threads read.
+    /// Published counters of the stage, which other threads read.
     published: Arc<StageCounters>,
 }
 
@@ -115,7 +117,8 @@ impl<C: Consumer> Stage<C> {
         stage
     }
 
-    /// Updates `active` (whether the stage has a reduction step) after a change of the filter.
+    /// Sets `active`: `true` if the stage has a reduction step. Called after a change of the
+    /// filter.
     fn update_active(&mut self) {
         self.active = self.reader.filter().program().is_some()
             || self.window.is_some()
@@ -124,7 +127,8 @@ impl<C: Consumer> Stage<C> {
             || self.parses;
     }
 
-    /// Applies all reduction steps to a frame.
+    /// Applies all reduction steps to a frame, and returns its verdict: kept, or left out by which
+    /// step.
     #[inline]
     fn reduce(&mut self, frame: &mut Frame<'_>) -> Verdict {
         if self.verify_fcs {
@@ -150,8 +154,8 @@ impl<C: Consumer> Stage<C> {
         self.inner.frame(frame)
     }
 
-    /// Applies the reduction steps that need headers. Returns the verdict of a frame that is not
-    /// kept.
+    /// Applies the reduction steps that need parsed headers. Returns the verdict of a frame that is
+    /// not kept, else `None`.
     #[inline(always)]
     fn reduce_parsed(&mut self, frame: &mut Frame<'_>, by_flow: bool) -> Option<Verdict> {
         let seed = self.ahead.seed();
@@ -263,7 +267,7 @@ impl<C> Drop for Stage<C> {
 }
 
 impl<C> Stage<C> {
-    /// Publishes the counters of the reduction stage.
+    /// Publishes the counters of the reduction stage, so that other threads read them.
     #[inline]
     fn publish(&self) {
         if self.parses {
@@ -288,7 +292,7 @@ mod tests {
     };
     use std::{collections::BTreeMap, time::Duration};
 
-    /// Consumer that stores the stage's frames and reported filters.
+    /// Consumer that stores the frames and the filters that a reduction stage passes on.
     #[derive(Default)]
     struct Kept {
         frames: Vec<(Vec<u8>, u32)>,
@@ -328,7 +332,7 @@ mod tests {
         stage.frame(&Frame::new(bytes, len, ns))
     }
 
-    /// Returns a reduction with these settings.
+    /// Returns the reduction steps with these settings.
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
         crate::plan::reduction(&Config {
             capture: CaptureConfig {

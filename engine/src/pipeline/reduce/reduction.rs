@@ -18,15 +18,16 @@ pub struct Reduction {
     pub dedup_ns: u64,
     /// Header fields in which a frame and its repetition may differ.
     pub dedup_ignore: Vec<MayDiffer>,
-    /// Bytes of memory of a deduplication window: one for each queue, and one more with time order.
+    /// Bytes of memory of a deduplication window: there is one for each queue, and one more with
+    /// time order.
     pub dedup_memory: u64,
     /// Sampling rate N: one in N frames or flows is kept.
     pub sample: u32,
-    /// Unit of the sampling rate: frames or flows.
+    /// Unit of the sampling rate: one in N frames or one in N flows is kept.
     pub sample_by: SampleBy,
     /// Limits on how much of each flow is kept; `None` keeps whole flows.
     pub cutoff: Option<CutoffPlan>,
-    /// Protocol layer after which frames are cut.
+    /// Protocol layer of a frame after which the frame is cut.
     pub slice: Slice,
     /// `true` if the run checks each frame's FCS. The check leaves no frame out.
     pub verify_fcs: bool,

@@ -1,13 +1,13 @@
 //! Sampling: one in N frames or flows is kept.
 
-/// Sampler of frames or flows.
+/// Sampler that keeps one in N frames or flows of a reduction stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameSampler {
     /// Sampler that keeps all frames.
     All,
     /// Sampler that keeps the first of every N frames of its reduction stage.
     Frames {
-        /// Number N of frames of which the sampler keeps one.
+        /// Number N of frames from which the sampler keeps one.
         every: u32,
         /// Number of frames that the sampler leaves out before the next kept one.
         skip: u32,
@@ -17,7 +17,7 @@ pub(super) enum FrameSampler {
     /// The flows of a larger N are thus a subset of those of a smaller N, and other captures of the
     /// same traffic keep the same flows.
     Flows {
-        /// Smallest flow hash that the sampler leaves out.
+        /// Smallest flow hash whose flow the sampler leaves out.
         below: u64,
     },
 }

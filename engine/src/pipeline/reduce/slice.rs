@@ -1,4 +1,4 @@
-//! Truncation of frames after a header.
+//! Truncation of frames after a header (`capture.slice`).
 
 use crate::frame::Headers;
 use wqcap_frame::Slice;

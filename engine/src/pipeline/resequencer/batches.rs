@@ -1,6 +1,5 @@
-//! Queue that returns batches in order, in whatever order their parts arrive.
-//!
-//! Imports nothing; the type of a part is generic.
+//! Queue that returns receive batches in order, in whatever order their parts (work batches)
+//! arrive.
 
 use std::collections::VecDeque;
 
@@ -10,7 +9,7 @@ use std::collections::VecDeque;
 pub(super) struct OpenBatches<T> {
     /// Number of the oldest receive batch that is incomplete or not returned yet.
     next: u64,
-    /// Receive batches from number `next` on.
+    /// Incomplete and waiting receive batches, from number `next` on.
     open: VecDeque<OpenBatch<T>>,
     /// Emptied lists of work batches, for reuse.
     spare: Vec<Vec<T>>,

@@ -16,13 +16,13 @@ use batches::OpenBatches;
 
 /// Resequencer of one queue: it puts the frames of its parsers back in order of reception.
 pub(super) struct Resequencer<S> {
-    /// State of the resequencer, which the parsers share.
+    /// State of the resequencer, which the parsers share and lock.
     state: Mutex<ResequencerState<S>>,
 }
 
-/// Attributes of a resequencer.
+/// Parts from which the resequencer of a queue is created.
 pub(super) struct ResequencerAttr<S> {
-    /// Sink for the frames that the parsers keep.
+    /// Consumer after the parsers, which gets the frames that they keep.
     pub(super) sink: S,
     /// `true` if frames reach the sink in the order of their reception, `false` if in the order in
     /// which the parsers finish them.
@@ -31,23 +31,24 @@ pub(super) struct ResequencerAttr<S> {
     pub(super) memory: Arc<SlotMemory>,
     /// Published frame counters of the queue.
     pub(super) counters: Arc<QueueCounters>,
-    /// Limit on the run's captured frames; `None` means no limit.
+    /// Budget of frames that the run may still capture; `None` means no limit.
     pub(super) budget: Option<Arc<Budget>>,
-    /// Channel on which work batches return to the receive loop. It has room for all work batches.
+    /// Channel on which work batches return to the receive loop. The channel has room for all work
+    /// batches of the queue.
     pub(super) home: Sender<WorkBatch>,
 }
 
-/// State of a resequencer, which the parsers share.
+/// State of the resequencer of a queue, which its parsers share.
 struct ResequencerState<S> {
     /// Sink, counters and return channel of the queue.
     attr: ResequencerAttr<S>,
     /// Work batches of parsers that wait for earlier work batches.
     batches: OpenBatches<WorkBatch>,
-    /// Reused list for the single work batch of an unordered queue.
+    /// Reused list for the single work batch that a queue without an order of frames passes on.
     alone: Vec<WorkBatch>,
-    /// Frames of the queue so far, by verdict.
+    /// Number of the queue's frames so far, by verdict.
     ends: VerdictCounts,
-    /// Expression of the capture filter that was last reported to the sink.
+    /// Expression of the capture filter that the sink was last notified of.
     reported_filter: Option<String>,
 }
 
@@ -56,7 +57,7 @@ struct ResequencerState<S> {
 pub(super) struct Broken;
 
 impl<S: Consumer> Resequencer<S> {
-    /// Creates the resequencer of a queue.
+    /// Creates the resequencer of one queue, which puts the frames of its parsers back in order.
     pub(super) fn new(attr: ResequencerAttr<S>) -> Self {
         Self {
             state: Mutex::new(ResequencerState {
@@ -90,7 +91,7 @@ impl<S: Consumer> Resequencer<S> {
         Ok(())
     }
 
-    /// Reports to the sink that no frames have come to the queue for a moment.
+    /// Notifies the sink that no frame has arrived on the queue for a moment.
     pub(super) fn idle(&self) {
         if let Ok(mut state) = self.state.lock() {
             state.attr.sink.idle();
@@ -125,7 +126,7 @@ impl<S: Consumer> ResequencerState<S> {
         }
     }
 
-    /// Reports a new capture filter to the sink, before the first frames that it applies to.
+    /// Notifies the sink of a new capture filter, before the first frames that it applies to.
     fn report_filter(&mut self, parts: &[WorkBatch]) {
         let new = parts
             .iter()

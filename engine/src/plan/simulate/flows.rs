@@ -27,7 +27,7 @@ pub(super) struct SimulatedFlow {
     protocol: u16,
     /// `true` if the flow's frames are IP fragments.
     fragment: bool,
-    /// Both ends of the flow in ascending order.
+    /// Addresses and ports of both ends of the flow, the lower end first.
     ends: [FlowEnd; 2],
 }
 
@@ -42,13 +42,13 @@ enum L3Key {
 /// Load and queues of a simulated flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
-    /// Frames and bytes of both directions of the flow.
+    /// Number of frames and bytes of both directions of the flow.
     pub(super) load: Volume,
     /// Queue of each direction of the flow; `None` if the direction was not seen.
     pub(super) queues: [Option<u16>; 2],
 }
 
-/// All flows of a simulation.
+/// All flows of a simulation, with the load and queues of each.
 #[derive(Default)]
 pub(super) struct Flows(pub(super) HashMap<SimulatedFlow, FlowLoad>);
 
@@ -112,7 +112,8 @@ impl SimulatedFlow {
         community_id((a?, b?), u8::try_from(self.protocol).ok()?, ports)
     }
 
-    /// Writes one end of a flow as a MAC address, or as an IP address with the port of TCP and UDP.
+    /// Writes one end of a simulated flow as a MAC address, or as an IP address with the port of
+    /// TCP and UDP.
     fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &FlowEnd) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = end.address;
         match self.ip(end) {
@@ -135,7 +136,8 @@ impl SimulatedFlow {
 }
 
 impl fmt::Display for SimulatedFlow {
-    /// Writes the protocol and both ends of the flow: `tcp 10.0.0.1:443 - 10.0.0.2:50000`.
+    /// Writes the protocol and both ends of the simulated flow: `tcp 10.0.0.1:443 -
+    /// 10.0.0.2:50000`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.layer, self.protocol) {
             (L3Key::Ethernet, 0) => f.write_str("ethernet")?,

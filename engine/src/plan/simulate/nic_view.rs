@@ -1,4 +1,4 @@
-//! Reconstruction of the NIC's view of a frame that the file may hold only the beginning of.
+//! Reconstruction of a frame as the NIC would see it, if the capture file holds only its beginning.
 //!
 //! A file truncated to 40 bytes per frame holds addresses and ports, but only part of a TCP header.
 //! The NIC would have seen the whole header. So missing bytes are replaced by zeros, as long as no
@@ -21,15 +21,16 @@ const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(super) enum CatchAllReason {
-    /// Catch-all rule takes the frame: EtherType other than IPv4 and IPv6.
+    /// EtherType other than IPv4 and IPv6, so that the catch-all rule takes the frame.
     NotIp,
-    /// Catch-all rule takes the frame: malformed IP header.
+    /// Malformed IP header, so that the catch-all rule takes the frame.
     DamagedIp,
-    /// Catch-all rule takes the frame: the packet ends within its L4 header.
+    /// Packet that ends within its L4 header, so that the catch-all rule takes the frame.
     TruncatedL4,
-    /// Catch-all rule takes the frame: hashed bytes are missing in the file.
+    /// Hashed bytes that are missing in the file, so that the frame is counted for the catch-all
+    /// rule.
     CutInFile,
-    /// Catch-all rule takes the frame: it is shorter than an Ethernet header.
+    /// Frame shorter than an Ethernet header, so that the catch-all rule takes it.
     TooShort,
 }
 
@@ -37,19 +38,20 @@ pub(super) enum CatchAllReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(super) enum HostsReason {
-    /// Only the addresses are hashed: IP fragment, which has no usable ports.
+    /// IP fragment, which has no usable ports, so that only the addresses are hashed.
     Fragments,
-    /// Only the addresses are hashed: IP protocol other than TCP and UDP.
+    /// IP protocol other than TCP and UDP, so that only the addresses are hashed.
     OtherProtocols,
-    /// Only the addresses are hashed: IPv6 extension header in front of the L4 header.
+    /// IPv6 extension header in front of the L4 header, so that only the addresses are hashed.
     ExtensionHeaders,
-    /// Only the addresses are hashed: configuration `rss.hash = "l3"`.
+    /// Configuration `rss.hash = "l3"`, so that only the addresses are hashed.
     HashL3,
 }
 
-/// Converter of a file's frames to the NIC's view, with a buffer that completes truncated frames.
+/// Converter from a capture file's frames to the frames that the NIC would see, with a buffer that
+/// completes truncated frames.
 pub(super) struct NicView {
-    /// Headers of a truncated frame, completed with zeros.
+    /// Buffer for the headers of a truncated frame, completed with zeros.
     filled: [u8; MOST],
 }
 
@@ -61,19 +63,19 @@ impl Default for NicView {
 
 /// Simulated frame as the NIC would see it.
 pub(super) struct NicFrame<'a> {
-    /// Layers, offsets and flags of the frame's headers.
+    /// Layers, offsets and flags of the headers of the simulated frame.
     pub(super) class: FrameClass,
     /// Bytes of the frame, completed with zeros if the file lacks some.
     pub(super) bytes: &'a [u8],
     /// `true` if bytes of the frame that decide the queue are missing in the file.
     cut: bool,
-    /// Length of the frame on the wire in bytes.
+    /// Length of the simulated frame on the wire in bytes, as the file states it.
     len: u32,
 }
 
 impl NicView {
-    /// Returns the NIC's view of a frame of `len` bytes on the wire, of which the file holds
-    /// `bytes`.
+    /// Returns the NIC's view of a frame of `len` bytes on the wire, whose first bytes, `bytes`,
+    /// are in the capture file.
     #[inline]
     pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> NicFrame<'a> {
         let class = FrameClass::from_frame(bytes);
@@ -89,7 +91,7 @@ impl NicView {
         self.fill_up(bytes, len)
     }
 
-    /// Completes a truncated frame with zeros, unless bytes that decide the queue are missing.
+    /// Completes a truncated frame with zeros, unless bytes are missing that select the queue.
     #[cold]
     fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> NicFrame<'a> {
         let there = bytes.len().min(MOST);
@@ -133,13 +135,14 @@ impl NicFrame<'_> {
         self.class.hash(self.bytes, fields, toeplitz)
     }
 
-    /// Returns the number of the frame's bytes on the wire that the view does not have.
+    /// Returns the number of the frame's bytes on the wire that are neither in the file nor
+    /// replaced by zeros.
     pub(super) fn missing(&self) -> u32 {
         let here = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.len.saturating_sub(here)
     }
 
-    /// Returns the reason why the catch-all rule takes the frame.
+    /// Returns the reason why the catch-all rule takes the simulated frame.
     pub(super) fn catch_all_reason(&self) -> CatchAllReason {
         if (self.len as usize) < Ethernet::LEN {
             CatchAllReason::TooShort
@@ -154,7 +157,7 @@ impl NicFrame<'_> {
         }
     }
 
-    /// Returns the reason why only the frame's addresses are hashed.
+    /// Returns the reason why only the simulated frame's addresses are hashed.
     pub(super) fn hosts_reason(&self) -> HostsReason {
         if self.class.fragment {
             HostsReason::Fragments

@@ -37,7 +37,7 @@ pub struct SimulatedQueue {
     /// Number of flows with a direction on this queue. A flow whose directions are split counts on
     /// two queues.
     pub flows: u64,
-    /// Frames and bytes that the queue would receive.
+    /// Number of frames and bytes that the queue would receive.
     #[serde(flatten)]
     pub load: Volume,
 }
@@ -52,15 +52,15 @@ pub struct Skew {
     pub bytes: Option<f64>,
 }
 
-/// Frames and bytes not hashed by ports, by reason. Every reason is listed, including those with no
-/// frames.
+/// Number of frames and bytes that are not hashed by ports, by reason. Every reason is listed,
+/// including those with no frames.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ByReason {
-    /// Frames and bytes of all reasons together.
+    /// Number of frames and bytes of all reasons together.
     #[serde(flatten)]
     pub load: Volume,
-    /// Frames and bytes of each reason, by the reason's name.
+    /// Number of frames and bytes of each reason, by the reason's name.
     pub reasons: BTreeMap<&'static str, Volume>,
 }
 
@@ -78,12 +78,12 @@ pub struct Directions {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HeaviestFlow {
-    /// Protocol and both ends of the heavy flow.
+    /// Protocol and both ends of the heavy flow, as text.
     pub flow: String,
     /// Community ID of the flow. `None` for flows without IP, for fragments, and for ICMP, whose
     /// messages have several IDs.
     pub community_id: Option<String>,
-    /// Frames and bytes of the heavy flow.
+    /// Number of frames and bytes of the heavy flow.
     #[serde(flatten)]
     pub load: Volume,
     /// Queues of the heavy flow: one, or two if its directions are split.
@@ -124,29 +124,30 @@ pub struct SimulationReport {
     pub spread: SimulatedSpread,
     /// Number of frames that the simulated queues receive.
     pub frames: u64,
-    /// Bytes on the wire of the frames that the simulated queues receive.
+    /// Number of bytes on the wire of the frames that the simulated queues receive.
     pub bytes: u64,
     /// Number of simulated flows, both directions together.
     pub flows: u64,
     /// Seconds from the first to the last time stamp of the simulated frames.
     pub seconds: f64,
-    /// Flows and frames of each simulated queue.
+    /// Number of flows and frames of each simulated queue.
     pub queues: Vec<SimulatedQueue>,
     /// Imbalance of the simulated queues: the busiest queue's load divided by the mean.
     pub skew: Skew,
-    /// Frames that the NIC does not hash and that therefore go to queue 0.
+    /// Number of frames that the NIC does not hash and that therefore go to queue 0, by reason.
     pub catch_all: ByReason,
-    /// Frames of which the NIC hashes only the addresses.
+    /// Number of frames for which the NIC hashes only the addresses, by reason.
     pub addresses_only: ByReason,
-    /// Frames that a flow rule drops; they are on no queue.
+    /// Number of frames and bytes that a flow rule drops; they are on no queue.
     pub dropped: Volume,
-    /// Frames that match no flow rule and are left to the kernel; they are on no queue.
+    /// Number of frames and bytes that match no flow rule and are left to the kernel; they are on
+    /// no queue.
     pub left: Volume,
     /// Number of simulated flows seen in both directions, and of those split over two queues.
     pub directions: Directions,
     /// Heaviest flows of the simulation, by bytes.
     pub heaviest: Vec<HeaviestFlow>,
-    /// Settings that the simulation suggests, if they were requested.
+    /// Settings that the simulation suggests; `None` if no suggestion was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<Suggestion>,
 }

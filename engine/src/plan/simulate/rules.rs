@@ -22,18 +22,18 @@ pub(super) struct Rules {
     pub(super) match_tunnels: bool,
 }
 
-/// QP or owner that gets a frame of the simulation.
+/// Destination of a simulated frame: a QP, a flow rule that drops it, or the kernel.
 pub(super) enum FrameDestination {
-    /// Index of the QP in [`Steering::qps`] that takes the frame.
+    /// Index in [`Steering::qps`] of the QP that takes the frame.
     Qp(usize),
-    /// Frame that a flow rule drops.
+    /// Frame is dropped by a flow rule.
     Dropped,
-    /// Frame left to the kernel, because no flow rule takes it.
+    /// Frame is left to the kernel, because no flow rule takes it.
     Left,
 }
 
 impl Rules {
-    /// Sorts the flow rules of a steering by priority.
+    /// Creates the list of flow rules from a steering: sorts them by priority.
     pub(super) fn new(mut steering: Steering) -> Self {
         steering.rules.sort_by_key(|rule| rule.priority);
         let asks = |spec: &FlowSpec| {
@@ -49,7 +49,8 @@ impl Rules {
         }
     }
 
-    /// Returns the destination of a simulated frame, whose tunnelled packet is `inner`.
+    /// Returns the destination of a simulated frame, by the plan's flow rules; `inner` is the
+    /// packet in its tunnel.
     pub(super) fn fate(
         &self,
         seen: &NicFrame<'_>,
@@ -66,7 +67,7 @@ impl Rules {
     }
 }
 
-/// Returns `true` if a flow spec matches the frame.
+/// Returns `true` if a flow spec (one layer of a flow rule) matches the simulated frame.
 fn takes(spec: &FlowSpec, seen: &NicFrame<'_>, inner: Option<&TunnelledFrame<'_>>) -> bool {
     let class = &seen.class;
     match *spec {
@@ -112,7 +113,7 @@ fn takes(spec: &FlowSpec, seen: &NicFrame<'_>, inner: Option<&TunnelledFrame<'_>
     }
 }
 
-/// Returns `true` if a flow rule for this IP version takes a packet.
+/// Returns `true` if a flow rule for the IP version `version` takes a packet.
 ///
 /// The NIC's parser does not recognize a packet that ends within its L4 header. Only rules without
 /// an IP layer take it.

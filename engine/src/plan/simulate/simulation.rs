@@ -22,19 +22,19 @@ use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
 pub struct Simulation {
     /// Settings that determine the spread of frames over queues.
     spread: SimulatedSpread,
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     depth: HashDepth,
-    /// Flow rules that a run would install.
+    /// Flow rules that a run would install, against which frames are matched.
     rules: Rules,
     /// Toeplitz hash with the configured RSS key.
     toeplitz: Toeplitz,
     /// RSS indirection table from hash to queue.
     table: IndirectionTable,
-    /// NIC's view of the whole simulated frame.
+    /// Completer of the whole simulated frame, as the NIC would see it.
     outer_view: NicView,
-    /// NIC's view of the packet inside a simulated frame's tunnel.
+    /// Completer of the packet inside a simulated frame's tunnel, as the NIC would see it.
     inner_view: NicView,
-    /// Counts of the simulated frames so far.
+    /// Counts of the frames simulated so far, by destination.
     tally: Tally,
     /// Load of the queues under other settings; `None` if no suggestion is requested.
     candidates: Option<Candidates>,
@@ -90,8 +90,8 @@ impl Simulation {
         })
     }
 
-    /// Counts an Ethernet frame of `len` bytes on the wire, of which the file holds `bytes`,
-    /// time-stamped `ns`.
+    /// Counts an Ethernet frame of a capture file, with `len` bytes on the wire and the time stamp
+    /// `ns`. The file holds the frame's first bytes, `bytes`.
     pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
         self.tally.stamp(ns);
         let outer = self.outer_view.frame(bytes, len);
@@ -134,7 +134,7 @@ impl Simulation {
         }
     }
 
-    /// Returns the report of the simulation. A suggestion has at most `most_queues` queues, or the
+    /// Returns the report of the simulation. A suggestion uses at most `most_queues` queues, or the
     /// configured number if that is larger.
     #[must_use]
     pub fn report(self, most_queues: u16) -> SimulationReport {

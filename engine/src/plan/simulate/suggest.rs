@@ -1,4 +1,5 @@
-//! Suggestion of settings that spread a capture better, measured on the capture itself.
+//! Suggestion of settings that spread a capture file's frames better over queues, measured on the
+//! file itself.
 //!
 //! A table of up to 8192 entries uses only the low 13 bits of a hash. So the load by these bits,
 //! for each kind of hash, determines the load of any number of queues with any weights.
@@ -28,7 +29,7 @@ const WEIGHT: f64 = 16.0;
 
 /// Load of the simulated frames under each kind of RSS hash.
 pub(super) struct Candidates {
-    /// Kinds of RSS hash that are measured.
+    /// Kinds of RSS hash (covered headers and key) that are measured.
     ways: Vec<HashChoice>,
     /// Load of the frames that no RSS hash covers, which go to queue 0.
     fixed: Volume,
@@ -36,13 +37,13 @@ pub(super) struct Candidates {
 
 /// Kind of RSS hash, and the load by hash bits under it.
 struct HashChoice {
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     depth: HashDepth,
-    /// `true` if the Toeplitz key is symmetric.
+    /// `true` if the key gives both directions of a flow the same hash.
     symmetric: bool,
     /// Toeplitz hash with the measured key.
     toeplitz: Toeplitz,
-    /// Load by the low bits of the RSS hash.
+    /// Load by the low 13 bits of the RSS hash.
     buckets: Vec<Volume>,
 }
 
@@ -324,9 +325,10 @@ impl Candidates {
         total
     }
 
-    /// Returns the busiest queue's share of the load, by frames or by bytes, whichever is larger.
+    /// Returns the busiest queue's share of the load under the settings `choice`, by frames or by
+    /// bytes, whichever is larger.
     ///
-    /// Returns `None` if the table cannot be made or the hash was not measured.
+    /// Returns `None` if the RSS indirection table cannot be made or the hash was not measured.
     fn busiest(&self, choice: &Choice, size: u32) -> Option<f64> {
         let table = IndirectionTable::new(size, choice.queues, &choice.weights).ok()?;
         let way = self
@@ -346,17 +348,17 @@ impl Candidates {
 /// Settings under which the load of the queues is evaluated.
 #[derive(Clone)]
 struct Choice {
-    /// `true` if the Toeplitz key is symmetric.
+    /// `true` if the RSS key gives both directions of a flow the same hash.
     symmetric: bool,
-    /// Headers that the RSS hash covers.
+    /// Headers that the RSS hash covers: IP addresses, or addresses and ports.
     depth: HashDepth,
-    /// Number of receive queues.
+    /// Number of receive queues under these settings.
     queues: u16,
     /// Share weights of the queues; empty for equal weights.
     weights: Vec<u32>,
 }
 
-/// Returns `load` as a share of `total`, by frames or by bytes, whichever is larger.
+/// Returns the fraction of `total` that `load` is, by frames or by bytes, whichever is larger.
 fn part(load: Volume, total: Volume) -> f64 {
     let of = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     of(load.frames, total.frames).max(of(load.bytes, total.bytes))

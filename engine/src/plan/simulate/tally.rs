@@ -15,19 +15,19 @@ use strum::VariantNames;
 /// Number of flows in a simulation's list of the heaviest flows.
 const HEAVIEST: usize = 10;
 
-/// Counts of simulated frames by destination.
+/// Counts of simulated frames by destination: queue, drop or kernel.
 pub(super) struct Tally {
-    /// Frames and bytes of each simulated queue.
+    /// Number of frames and bytes of each simulated queue.
     queues: Vec<Volume>,
-    /// Frames that a flow rule drops.
+    /// Number of frames and bytes that a flow rule drops.
     pub(super) dropped: Volume,
-    /// Frames that no flow rule takes and that are left to the kernel.
+    /// Number of frames and bytes that no flow rule takes and that are left to the kernel.
     pub(super) left: Volume,
-    /// Frames that the NIC does not hash, by reason.
+    /// Number of frames and bytes that the NIC does not hash, by reason.
     catch_all: [Volume; CatchAllReason::VARIANTS.len()],
-    /// Frames of which the NIC hashes only the addresses, by reason.
+    /// Number of frames and bytes for which the NIC hashes only the addresses, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
-    /// Simulated flows with their load and queues.
+    /// Simulated flows with the load and the queues of each.
     flows: Flows,
     /// Earliest time stamp of the simulated frames, in nanoseconds since 1970.
     first_ns: u64,
@@ -36,7 +36,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Creates empty frame counts for this many queues.
+    /// Creates empty counts of simulated frames for this many queues.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             queues: vec![Volume::default(); usize::from(queues)],
@@ -168,7 +168,7 @@ fn heaviest<'a>(
         .collect()
 }
 
-/// Returns the frames and bytes of each reason and their sum.
+/// Returns the frames and bytes of each reason, and the sum over all reasons.
 fn by_reason(names: &[&'static str], loads: &[Volume]) -> ByReason {
     let mut load = Volume::default();
     loads.iter().for_each(|part| load += *part);

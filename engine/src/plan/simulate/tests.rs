@@ -4,7 +4,7 @@ use super::*;
 use crate::config::Config;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
-/// Maximum number of queues in a suggestion.
+/// Maximum number of queues in a suggestion of the simulation.
 const MOST_QUEUES: u16 = 8;
 
 /// Returns an IPv4 frame of at least 60 bytes with the payload `rest`.
@@ -26,7 +26,8 @@ fn udp(host: u8, port: u16) -> Vec<u8> {
     ipv4([10, 0, 0, host], [10, 1, 0, 1], 17, &ports, 0)
 }
 
-/// Returns the frame with its IPv4 addresses and ports swapped: the opposite direction.
+/// Returns `frame` with its IPv4 addresses and ports swapped: a frame of the flow's opposite
+/// direction.
 fn reversed(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[26..34].rotate_left(4);
@@ -34,7 +35,7 @@ fn reversed(frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Runs a simulation of frames at intervals of 1 ns, and checks its sums.
+/// Runs a simulation of `frames`, stamped at intervals of 1 ns, and checks the sums of its report.
 fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     let config = Config::with_overrides("", settings).expect("config");
     let mut simulation = Simulation::new(&config, true).expect("simulation");
@@ -55,7 +56,7 @@ fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     report
 }
 
-/// Returns the suggested setting of a key.
+/// Returns the setting that a report suggests for a configuration key.
 fn suggested<'a>(report: &'a SimulationReport, key: &str) -> &'a SuggestedSetting {
     let suggestion = report.suggestion.as_ref().expect("requested suggestion");
     suggestion

@@ -20,16 +20,16 @@ const MOST: usize = 256;
 pub(super) enum TunnelKind {
     /// VXLAN tunnel with its network identifier.
     Vxlan { vni: u32 },
-    /// GRE tunnel, version 0.
+    /// GRE tunnel of version 0.
     Gre,
 }
 
-/// Beginning of the packet in a tunnel, with an empty Ethernet header in front if the tunnel
-/// carries none.
+/// Beginning of the packet in a frame's tunnel, with an empty Ethernet header in front if the
+/// tunnel carries none.
 pub(super) struct TunnelContent {
-    /// Kind of tunnel around the packet.
+    /// Kind of the tunnel around the packet: VXLAN or GRE.
     tunnel: TunnelKind,
-    /// Bytes of the tunnel's inner packet.
+    /// First bytes of the tunnel's inner packet.
     bytes: [u8; MOST],
     /// Number of valid bytes in the buffer of the inner packet.
     there: usize,
@@ -39,7 +39,7 @@ pub(super) struct TunnelContent {
 
 /// Packet in a tunnel as the NIC would see it.
 pub(super) struct TunnelledFrame<'a> {
-    /// Kind of tunnel around the packet.
+    /// Kind of the tunnel around the packet: VXLAN or GRE.
     pub(super) tunnel: TunnelKind,
     /// NIC's view of the tunnel's inner packet.
     pub(super) seen: NicFrame<'a>,
@@ -85,11 +85,12 @@ impl TunnelContent {
     }
 }
 
-/// Found tunnel: its kind, the EtherType of the inner packet if that has no Ethernet header, and
-/// the inner packet.
+/// Result of the search for a tunnel: its kind, the EtherType of the inner packet if that has no
+/// Ethernet header, and the inner packet.
 type Found<'a> = Option<(TunnelKind, Option<u16>, &'a [u8])>;
 
-/// Parses the VXLAN packet in `datagram`, which begins with a UDP header.
+/// Parses `datagram`, which begins with a UDP header, as a VXLAN tunnel; returns `None` if it is
+/// none.
 fn vxlan(datagram: &[u8]) -> Found<'_> {
     let (header, inner) = datagram.get(Udp::LEN..)?.split_first_chunk::<8>()?;
     let [flags, _, _, _, a, b, c, _] = *header;
@@ -98,7 +99,8 @@ fn vxlan(datagram: &[u8]) -> Found<'_> {
     is_vxlan.then_some((TunnelKind::Vxlan { vni }, None, inner))
 }
 
-/// Parses the content of a GRE tunnel's `packet`, which begins with a GRE header.
+/// Parses `packet`, which begins with a GRE header, as a GRE tunnel; returns `None` if its content
+/// cannot be parsed.
 fn gre(packet: &[u8]) -> Found<'_> {
     let gre = Gre::new(packet).ok().filter(|it| it.version() == 0)?;
     let inner = packet.get(gre.header_len()..)?;

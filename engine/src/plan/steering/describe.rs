@@ -1,4 +1,4 @@
-//! Readable text of flow specs.
+//! Readable text of flow specs, the fields that a flow rule of the NIC matches.
 
 use crate::{
     config,
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns the readable text of the frames that flow specs match.
+/// Returns a readable text of the frames that the flow specs of a rule match.
 #[must_use]
 pub fn describe(specs: &[FlowSpec]) -> String {
     let mut words = Vec::new();

@@ -23,9 +23,9 @@ use crate::{
 use serde::Serialize;
 use wqcap_rss::profile::Profile;
 
-/// Maximum number of frame matches from one filter expression.
+/// Maximum number of frame matches (flow rules) that one filter expression may expand to.
 const MOST: usize = 256;
-/// Maximum number of VLAN tags that NICs parse.
+/// Maximum number of VLAN tags that the flow rules of NICs look behind.
 const MOST_TAGS: u32 = 2;
 /// EtherTypes of service VLAN tags (S-VLAN).
 const STAGS: [u16; 2] = [SERVICE_VLAN, OLD_QINQ];
@@ -43,19 +43,19 @@ const FRAGMENT_BITS: [u8; 2] = [0x3f, 0xff];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
-    /// The filter's constraints on frames are unknown.
+    /// Filter whose constraints on frames cannot be determined.
     #[error("the filter has too many alternatives, or a loop such as that of protochain")]
     TooComplex,
-    /// The filter constrains no field that flow rules match.
+    /// Filter that constrains no field that flow rules match.
     #[error(
         "the filter keeps frames with any MAC destination, EtherType, IP address, protocol and port, and rules can match \
          only these fields"
     )]
     Unconstrained,
-    /// The filter expands to this number of frame matches, which is too large.
+    /// Filter that expands to this number of frame matches, which is too large.
     #[error("the filter expands to {0} matches of flow rules; at most {MOST} are supported")]
     TooManyMatches(usize),
-    /// Installed flow rules do not take all frames of another filter.
+    /// New filter that keeps frames which the installed flow rules do not take.
     #[error(
         "the flow rules of the NIC were derived from the filter {installed:?} and do not take {missing}; restart the \
          capture with the new filter"
@@ -77,7 +77,7 @@ pub struct Split {
     /// Filter expression that the software applies: the whole filter, because flow rules are less
     /// precise.
     pub software: String,
-    /// Frame matches that the NIC applies.
+    /// Frame matches that the NIC applies by its flow rules.
     #[serde(skip)]
     pub(super) matches: Vec<FrameMatch>,
     /// Frame matches whose IPv4 fragments some NICs take neither by this match nor by another.
@@ -115,7 +115,8 @@ impl Split {
         })
     }
 
-    /// Checks that the flow rules take every frame that another capture filter keeps.
+    /// Checks that the flow rules, derived from the first filter, take every frame that the capture
+    /// filter `filter` keeps.
     ///
     /// # Errors
     /// The rules miss frames of the filter; the error names a missing match.
@@ -132,7 +133,8 @@ impl Split {
     }
 }
 
-/// Adds a frame match unless another covers it, and removes the matches that it covers.
+/// Adds the frame match `it` to `matches` unless another one covers it, and removes the matches
+/// that it covers.
 fn add(matches: &mut Vec<FrameMatch>, it: FrameMatch) {
     if !matches.iter().any(|old| old.covers(&it)) {
         matches.retain(|old| !it.covers(old));
@@ -140,7 +142,8 @@ fn add(matches: &mut Vec<FrameMatch>, it: FrameMatch) {
     }
 }
 
-/// Returns frame matches that together take every frame that fulfils the filter's constraints.
+/// Returns the frame matches that together take every frame that satisfies the filter's
+/// constraints.
 fn matches_of(known: &Constraints) -> Vec<FrameMatch> {
     let mut it = FrameMatch::default();
     for (i, at) in (0..6).enumerate() {

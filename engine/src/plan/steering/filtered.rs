@@ -1,4 +1,4 @@
-//! Mode `filtered`: translation of a rule table into hardware rules.
+//! Mode `filtered`: translation of the configured flow rules (`[[rule]]`) into hardware rules.
 
 use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::FrameMatch};
 use crate::{

@@ -1,4 +1,5 @@
-//! Match of one rule, and its translation into flow specs for each profile.
+//! Frame fields that one flow rule matches, and their translation into flow specs for each RSS
+//! profile.
 
 use crate::{
     config::{Net, Proto, RuleAction, RuleConfig},
@@ -15,7 +16,7 @@ pub(super) const VLAN_ID: u16 = 0x0fff;
 /// Bit of a MAC address's first byte that is set in multicast and broadcast addresses (IEEE 802).
 const GROUP: u8 = 1;
 
-/// Fields of a configured flow rule that no hardware rule can match together.
+/// Error of a configured flow rule whose fields no hardware rule can match together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RuleError {
     #[error("vlan is at most 4095")]
@@ -32,7 +33,7 @@ pub(super) enum RuleError {
         "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports"
     )]
     EthertypeWithIp,
-    #[error("action = \"drop\" takes no queue")]
+    #[error("action = \"drop\" takes no queue; leave queue out")]
     DropWithQueue,
     #[error("the rule has fields of both IPv4 and IPv6; no frame matches both")]
     BothIpVersions,
@@ -45,7 +46,7 @@ pub(super) enum Ip {
     V6,
 }
 
-/// Fields that a flow rule matches, without those of its profile.
+/// Fields of a frame that a flow rule matches, without those of its RSS profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameMatch {
     /// Destination MAC address that the flow rule matches.
@@ -184,8 +185,8 @@ impl FrameMatch {
 
     /// Returns the RSS profiles whose frames this match can take.
     ///
-    /// With `whole`, all frames have one destination, so the fewest profiles that can express the
-    /// match are returned.
+    /// If `whole` is set, all frames have one destination, so the fewest profiles that can express
+    /// the match are returned.
     pub(super) fn profiles(&self, depth: HashDepth, whole: bool) -> Vec<Profile> {
         let fits = |profile: Profile| {
             let (ip, l4) = kinds(profile);

@@ -1,4 +1,4 @@
-//! Steering: the RSS QPs and flow rules of a capture mode and its rule table.
+//! Steering: the RSS QPs and flow rules of a capture mode and its configured rules (`[[rule]]`).
 //!
 //! May import: [`crate::config`], [`crate::filter`], [`crate::plan::steering::rule_priority`], [`crate::verbs`]' plain rule types, `rss`. Pure:
 //! nothing is created here.
@@ -46,7 +46,7 @@ const SIDES: u16 = 2;
 /// the hardware priorities of mlx5.
 pub const MAX_PRIORITY: u16 = 4;
 
-/// Destination of an RSS QP's frames: a table or one queue.
+/// Destination of an RSS QP's frames: the shared indirection table or one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
@@ -56,7 +56,7 @@ pub enum Spread {
     Queue(u16),
 }
 
-/// Plan of one RSS QP.
+/// Plan of one RSS QP: the headers that it hashes, and the destination of its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct QpPlan {
@@ -88,7 +88,7 @@ impl QpPlan {
 pub struct RulePlan {
     /// Name of the flow rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
-    /// Kind of the flow rule: `sniffer`, or a normal match.
+    /// Kind of the flow rule: `sniffer`, which copies frames, or a normal match.
     #[serde(skip)]
     pub kind: FlowKind,
     /// Hardware priority of the flow rule; lower values match first.
@@ -112,17 +112,17 @@ pub struct Steering {
     pub qps: Vec<QpPlan>,
     /// Flow rules of the run, more specific rules before more general ones.
     pub rules: Vec<RulePlan>,
-    /// Configured table of flow rules that the steering was made from; `None` without a table and
-    /// in modes other than `filtered`.
+    /// Configured flow rules (`[[rule]]`) that the steering was made from; `None` without such
+    /// rules and in modes other than `filtered`.
     #[serde(skip)]
     pub asked: Option<Vec<RuleConfig>>,
     /// Split of the filter expression that the flow rules were derived from; `None` if they come
-    /// from a rule table or a mode.
+    /// from configured rules or from a mode.
     #[serde(rename = "filter", skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
 }
 
-/// Serializes flow specs by their readable text.
+/// Serializes the flow specs of a rule as their readable text.
 fn text_of_specs<S: Serializer>(specs: &[FlowSpec], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&describe(specs))
 }

@@ -12,8 +12,8 @@ pub const RUNGS: u16 = 16;
 /// Last rung of the ladder: the hardware priority that matches last.
 const LAST: u16 = RUNGS - 1;
 
-/// Rank of the flow rules on each rung (hardware priority). Ranks never decrease from the first
-/// rung to the last.
+/// Ladder of hardware priorities ("rungs"), with the rank of the flow rules on each. Ranks never
+/// decrease from the first rung to the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityLadder([Option<u16>; RUNGS as usize]);
 
@@ -66,8 +66,8 @@ impl PriorityLadder {
         Some((moves, rung))
     }
 
-    /// Moves the flow rules of every rung (hardware priority). Repeated calls alternate between two
-    /// positions if the ladder is otherwise unchanged.
+    /// Moves the flow rules of every rung (hardware priority) to another one. Repeated calls
+    /// alternate between two positions if the ladder is otherwise unchanged.
     pub fn shift(&mut self) -> Vec<Move> {
         if self.at(LAST).is_none() {
             return self.carry_out(Self::rungs().rev(), 1);

@@ -1,4 +1,4 @@
-//! Tests of the readable rules of each mode.
+//! Tests of the flow rules of each capture mode, in readable form.
 
 use super::*;
 use crate::filter::Filter;
@@ -10,7 +10,7 @@ fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
     Steering::from_config(&config, queues)
 }
 
-/// Returns each rule as `priority match -> destination`.
+/// Returns each flow rule as a line `priority match -> destination`.
 fn lines(steering: &Steering) -> Vec<String> {
     let to = |qp: &QpPlan| match qp.spread {
         Spread::Table => qp.profile.to_string(),

@@ -28,8 +28,8 @@ pub enum CmEvent {
     RouteResolved(CmKey),
     /// The connection is established; the number is the peer's QP number.
     Established(CmKey, u32),
-    /// Address resolution or connection failed, or the peer rejected the connection; with the
-    /// library's text.
+    /// Address resolution or connection failed, or the peer rejected the connection; the text is
+    /// the library's description of the failure.
     Failed(CmKey, String),
     /// The peer has disconnected, or the RDMA device was removed.
     Disconnected(CmKey),

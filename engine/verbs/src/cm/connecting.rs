@@ -1,4 +1,4 @@
-//! Active side of a connection.
+//! Active side of a connection: the side that requests it.
 
 use super::{
     channel::CmChannel,

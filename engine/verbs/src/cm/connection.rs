@@ -183,7 +183,7 @@ impl Connection {
     /// the SRQ, or another errno if the QP is in error.
     ///
     /// # Panics
-    /// Panics if the slot belongs to another set than `messages`.
+    /// Panics if the slot belongs to another [`MessageMemory`] than `messages`.
     pub fn send(
         &mut self,
         messages: &mut MessageMemory,

@@ -35,7 +35,7 @@ impl Listener {
         &self.context
     }
 
-    /// Returns the port of the listener's device.
+    /// Returns the number of the listener's port on its device.
     #[must_use]
     pub fn port(&self) -> u8 {
         self.id.port()

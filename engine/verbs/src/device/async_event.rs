@@ -18,9 +18,9 @@ pub enum AsyncEvent {
     QpFatal(usize),
     /// A CQ was overrun.
     CqError,
-    /// A port of the device is up.
+    /// A port of the device is up; the value is the port's number.
     PortActive(u8),
-    /// A port of the device is down.
+    /// A port of the device is down; the value is the port's number.
     PortError(u8),
     /// An SRQ has fewer posted WRs than its low watermark, which is no longer armed; the value is
     /// [`crate::Srq::id`].

@@ -7,8 +7,8 @@ use crate::mlx5dv as dv;
 use crate::sys as ffi;
 use std::{ffi::CStr, mem, ptr, sync::Arc};
 
-/// Returns the provider's function for an extended verb, if there is one. With a verb's name and
-/// its object, the macro returns EOPNOTSUPP otherwise.
+/// Returns the provider's function for an extended verb, or `None` if the provider lacks it. With a
+/// verb's name and its object, the macro returns an EOPNOTSUPP error instead of `None`.
 macro_rules! operation {
     ($context:expr, $field:ident) => {
         $context

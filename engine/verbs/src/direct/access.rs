@@ -24,7 +24,7 @@ pub struct RingCaps {
     pub in_memory: bool,
     /// The buffer of a WR can take many frames (striding WQs).
     pub striding: bool,
-    /// Compressed completions can be read.
+    /// Compressed completions of the ring's CQ can be read.
     pub compression: bool,
     /// Completions report the VLAN tag that the NIC stripped from a frame.
     pub stripped_tags: bool,
@@ -45,7 +45,7 @@ impl RingAccess {
         }
     }
 
-    /// Returns what the method offers.
+    /// Returns the capabilities of this method of access to rings.
     #[must_use]
     pub fn caps(self) -> RingCaps {
         match self {

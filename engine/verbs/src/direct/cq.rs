@@ -45,7 +45,7 @@ pub struct Cqe {
     /// Status of the completed WQE (`ibv_wc_status`); 0 is success. On any other status, only
     /// `wqe_counter` and, for a striding WQ, the number of strides are valid.
     pub status: u32,
-    /// Number of received bytes written; for a striding WQ, see [`Cqe::strides`].
+    /// Number of bytes that the device wrote for the WQE; for a striding WQ, see [`Cqe::strides`].
     pub byte_len: u32,
     /// Time stamp that the device wrote into the CQE, of the kind that the CQ was created for.
     pub timestamp: u64,

@@ -22,14 +22,14 @@ const BYTE_COUNT: usize = offset_of!(mlx5_cqe64, byte_cnt);
 pub struct InspectedAttr {
     /// Number of WQEs of the inspected queue, rounded up to a power of two.
     pub wrs: u32,
-    /// Bytes of a scatter entry of a WQE. A striding WQE has one scatter entry, which may be
-    /// shorter than its strides.
+    /// Number of bytes of a scatter entry of a WQE. A striding WQE has one scatter entry, which may
+    /// be shorter than its strides.
     pub buffer: u32,
     /// Number of scatter entries of a WQE, adjacent in memory.
     pub max_sge: u32,
-    /// Creation flags of the WQ (`ibv_wq_flags`).
+    /// Creation flags of the inspected WQ (`ibv_wq_flags`).
     pub flags: u32,
-    /// Kind of time stamps in completions.
+    /// Kind of time stamps in the inspected queue's completions.
     pub stamps: CompletionStamps,
     /// Strides of a WQE's buffer, which many frames share; `None`: a WQE takes one frame.
     pub striding: Option<Striding>,
@@ -52,7 +52,8 @@ pub struct Inspected {
     pub raw: [u8; 64],
     /// Length of the frame in bytes, as the CQE reports it; 0 on an error and for a filler.
     pub len: u32,
-    /// Bytes that were received with the completion; empty on an error and for a filler.
+    /// Copy of the bytes that were received with the completion; empty on an error and for a
+    /// filler.
     pub bytes: Vec<u8>,
     /// Strides that the completion consumes; `None` if the WQ is not striding.
     pub strides: Option<InspectedStrides>,
@@ -65,19 +66,20 @@ pub struct Inspected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InspectedStrides {
-    /// Strides of the frame or filler, as the CQE reports them. Of an error CQE, only the count.
+    /// Strides of the frame or filler, as the CQE reports them. For an error CQE, only the count is
+    /// valid.
     pub reported: FrameStrides,
     /// Number of the WQE (`wqe_id`), as the CQE reports it. Mini CQEs do not have one.
     pub wqe_id: u16,
-    /// Number of the WQE that follows from the completions before.
+    /// Number of the WQE, computed from the completions before this one.
     pub counted_wqe: u16,
-    /// Index of the first stride that follows from the completions before.
+    /// Index of the first stride, computed from the completions before this one.
     pub counted_first: u32,
 }
 
 impl InspectedStrides {
-    /// Returns `true` if a frame's strides are reported where they follow from the completions
-    /// before.
+    /// Returns `true` if the CQE reports the WQE and the first stride that follow from the
+    /// completions before this one.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         self.wqe_id == self.counted_wqe && self.reported.first == self.counted_first
@@ -253,7 +255,7 @@ impl InspectedQueue {
         }
     }
 
-    /// Copies received bytes from the buffer of the WQE at `index`.
+    /// Copies `len` received bytes from offset `from` of the buffer of the WQE at `index`.
     fn copy(&self, index: u32, from: u32, len: u32) -> Vec<u8> {
         let at = index as usize * self.attr.pitch() as usize + from as usize;
         // SAFETY: bytes of one WQE's buffer, as the callers check. Their completion was taken, so
@@ -324,7 +326,7 @@ impl InspectedQueue {
         self.cq.event_fd()
     }
 
-    /// Requests an event, as [`DirectCq::arm`] does.
+    /// Requests an event for the next completion, as [`DirectCq::arm`] does.
     pub fn arm(&mut self) {
         self.cq.arm();
     }

@@ -120,7 +120,7 @@ impl MessageCq {
         }
     }
 
-    /// Returns up to 32 completions of message WRs.
+    /// Takes up to 32 completions of message WRs from the CQ.
     ///
     /// # Errors
     /// The CQ can no longer be polled.

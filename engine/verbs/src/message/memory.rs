@@ -61,7 +61,7 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Message slot that the device holds.
+/// Message slot that the device holds, and the QP or SRQ to which it is lent.
 struct Lent {
     index: u32,
     to: BorrowerId,
@@ -107,7 +107,7 @@ impl MessageMemory {
     /// Returns the bytes of a message slot.
     ///
     /// # Panics
-    /// Panics if the slot belongs to another set.
+    /// Panics if the slot belongs to another [`MessageMemory`].
     #[must_use]
     pub fn bytes(&self, slot: &MessageSlot) -> &[u8] {
         // SAFETY: the slot lies in the region, and the device does not write to it while its token
@@ -118,7 +118,7 @@ impl MessageMemory {
     /// Returns the bytes of a message slot for writing.
     ///
     /// # Panics
-    /// Panics if the slot belongs to another set.
+    /// Panics if the slot belongs to another [`MessageMemory`].
     pub fn bytes_mut(&mut self, slot: &mut MessageSlot) -> &mut [u8] {
         // SAFETY: as for `bytes`; `&mut self` and the token make it the only slice.
         unsafe { slice::from_raw_parts_mut(self.start(slot), self.slot_len as usize) }
@@ -135,7 +135,7 @@ impl MessageMemory {
     /// its scatter entry.
     ///
     /// # Panics
-    /// Panics if the slot belongs to another set.
+    /// Panics if the slot belongs to another [`MessageMemory`].
     pub(crate) fn lend(
         &mut self,
         slot: MessageSlot,

@@ -203,7 +203,7 @@ impl Srq {
     /// messages, or the errno of a device that rejects the WR.
     ///
     /// # Panics
-    /// Panics if the slot belongs to another set than `messages`.
+    /// Panics if the slot belongs to another [`MessageMemory`] than `messages`.
     pub fn post(
         &mut self,
         messages: &mut MessageMemory,

@@ -86,7 +86,7 @@ pub enum FlowKind {
     Sniffer,
 }
 
-/// Value and mask of the header bits that must match.
+/// Value and mask of the header bits that a flow rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
     /// Header field value to match, in host byte order.
@@ -133,9 +133,9 @@ impl<T: Into<u128>> Masked<T> {
 pub enum FlowSpec {
     /// Spec of the Ethernet header (`IBV_FLOW_SPEC_ETH`).
     Ethernet {
-        /// Destination MAC address to match.
+        /// Destination MAC address that the flow rule matches.
         dst: Masked<[u8; 6]>,
-        /// EtherType behind the VLAN tags to match.
+        /// EtherType behind the VLAN tags that the flow rule matches.
         ethertype: Masked<u16>,
         /// Tag control information of the first VLAN tag to match; a frame without a tag does not
         /// match.
@@ -143,39 +143,39 @@ pub enum FlowSpec {
     },
     /// Spec of the IPv4 header (`IBV_FLOW_SPEC_IPV4`, or `_EXT` if the protocol is matched).
     Ipv4 {
-        /// Source IPv4 address to match.
+        /// Source IPv4 address that the flow rule matches.
         src: Masked<u32>,
-        /// Destination IPv4 address to match.
+        /// Destination IPv4 address that the flow rule matches.
         dst: Masked<u32>,
-        /// IP protocol number to match.
+        /// IP protocol number that the flow rule matches.
         proto: Masked<u8>,
     },
     /// Spec of the IPv6 header (`IBV_FLOW_SPEC_IPV6`).
     Ipv6 {
-        /// Source IPv6 address to match.
+        /// Source IPv6 address that the flow rule matches.
         src: Masked<u128>,
-        /// Destination IPv6 address to match.
+        /// Destination IPv6 address that the flow rule matches.
         dst: Masked<u128>,
-        /// Next header value of the fixed IPv6 header to match.
+        /// Next header value of the fixed IPv6 header that the flow rule matches.
         proto: Masked<u8>,
     },
     /// Spec of the TCP header (`IBV_FLOW_SPEC_TCP`).
     Tcp {
-        /// Source TCP port to match.
+        /// Source TCP port that the flow rule matches.
         src: Masked<u16>,
-        /// Destination TCP port to match.
+        /// Destination TCP port that the flow rule matches.
         dst: Masked<u16>,
     },
     /// Spec of the UDP header (`IBV_FLOW_SPEC_UDP`).
     Udp {
-        /// Source UDP port to match.
+        /// Source UDP port that the flow rule matches.
         src: Masked<u16>,
-        /// Destination UDP port to match.
+        /// Destination UDP port that the flow rule matches.
         dst: Masked<u16>,
     },
     /// Spec of the VXLAN header (`IBV_FLOW_SPEC_VXLAN_TUNNEL`).
     Vxlan {
-        /// VXLAN network identifier to match, 24 bits.
+        /// VXLAN network identifier of 24 bits that the flow rule matches.
         vni: Masked<u32>,
     },
     /// Spec of any GRE header (`IBV_FLOW_SPEC_GRE`).

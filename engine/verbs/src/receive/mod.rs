@@ -1,5 +1,5 @@
-//! Receiving raw frames: work queues, indirection tables over them, QPs that hash, QPs with their
-//! own receive queue, and rules that steer frames to QPs.
+//! Reception of raw frames: work queues, indirection tables over them, QPs that hash, QPs with
+//! their own receive queue, and flow rules that steer frames to QPs.
 
 mod flow;
 mod qp;

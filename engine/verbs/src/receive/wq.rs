@@ -59,9 +59,9 @@ impl Striding {
 pub enum WqState {
     /// The WQ holds no WRs; WRs posted in this state are lost at the change to ready.
     Reset,
-    /// The WQ receives frames.
+    /// The WQ is ready and receives frames.
     Ready,
-    /// The WQ flushes its posted WRs.
+    /// The WQ is in error and flushes its posted WRs.
     Error,
 }
 

@@ -25,7 +25,7 @@ pub struct MemoryRegion {
     pub pd: u32,
     /// Access rights of the memory region: `IB_UVERBS_ACCESS_*`.
     pub access: u32,
-    /// Address of the memory region in work requests.
+    /// Address of the memory region as work requests state it.
     iova: u64,
     /// Address of the memory region in this process.
     start: u64,
@@ -54,8 +54,8 @@ impl Default for Regions {
 }
 
 impl Regions {
-    /// REG_MR: registers a memory region that [`check_region`] accepts. Fails with `ENOMEM` when
-    /// there are too many regions.
+    /// REG_MR: adds a memory region that [`check_region`] has accepted. Fails with `ENOMEM` when
+    /// the device has too many regions.
     pub fn register(
         &mut self,
         pd: u32,
@@ -87,8 +87,8 @@ impl Regions {
         }
     }
 
-    /// REREG_MR: changes range, domain or rights of the memory region with a key. Fails as
-    /// [`check_region`] does.
+    /// REREG_MR: changes the range, the protection domain or the access rights of the memory region
+    /// with a key. Fails as [`check_region`] does.
     pub fn change(
         &mut self,
         lkey: u32,
@@ -113,7 +113,7 @@ impl Regions {
         Ok(new)
     }
 
-    /// Removes a memory region; its key becomes invalid.
+    /// Removes the memory region with a key; the key becomes invalid.
     pub fn remove(&mut self, lkey: u32) {
         self.last.set(None);
         if self.get(lkey).is_some() {
@@ -121,7 +121,7 @@ impl Regions {
         }
     }
 
-    /// Returns the memory region of a key, if index and variant match.
+    /// Returns the memory region with a key; `None` if index or variant of the key do not match.
     #[inline(always)]
     pub fn get(&self, lkey: u32) -> Option<&MemoryRegion> {
         let region = self.slab.at(index_of(lkey))?;
@@ -135,8 +135,8 @@ impl Regions {
         region
     }
 
-    /// Returns the memory for an access of `len` bytes at `addr` through `lkey`, if a queue of
-    /// protection domain `pd` may make it.
+    /// Returns the address in this process for an access of `len` bytes at `addr` through `lkey`;
+    /// `None` if a queue of protection domain `pd` may not make the access.
     #[inline(always)]
     pub fn resolve(
         &self,

@@ -12,7 +12,7 @@ use crate::process::{Errno, refuse_if};
 #[derive(Debug, Clone, Copy)]
 pub struct NicRing {
     base: *mut u8,
-    /// Length in bytes of the WQE or CQE ring, a power of two, less one.
+    /// Length of the WQE or CQE ring in bytes minus 1; the length is a power of two.
     mask: usize,
 }
 
@@ -34,7 +34,8 @@ impl NicRing {
         })
     }
 
-    /// Returns the address at `offset` of a WQE or CQE ring, modulo the length of the ring.
+    /// Returns the address of byte `offset` in a WQE or CQE ring; the offset wraps at the end of
+    /// the ring.
     #[inline(always)]
     pub fn at(&self, offset: usize) -> *mut u8 {
         self.base.wrapping_add(offset & self.mask)

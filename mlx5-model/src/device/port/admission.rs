@@ -20,7 +20,8 @@ const EVERYONE: [[u8; 6]; 3] = [
     [0x33, 0x33, 0, 0, 0, 1],
 ];
 
-/// Rules by which a port admits received frames to its flow rules.
+/// Rules by which a port admits received frames to its flow rules: its MTU, its own addresses, and
+/// RoCE.
 pub struct PortAdmission {
     mac: [u8; 6],
     longest: usize,
@@ -36,11 +37,11 @@ pub struct PortAdmission {
 #[derive(Debug, PartialEq, Eq)]
 enum AdmissionVerdict {
     Admitted,
-    /// The frame is longer than the port's MTU allows.
+    /// Admission verdict: the received frame is longer than the port's MTU allows.
     TooLong,
-    /// The frame is for another function or host.
+    /// Admission verdict: the received frame is for another PCI function or host.
     Foreign,
-    /// The frame is for the NIC's transport.
+    /// Admission verdict: the received RoCE frame is for the NIC's transport.
     Roce,
 }
 
@@ -76,13 +77,14 @@ impl PortAdmission {
     }
 }
 
-/// Receiver of a burst of frames of a port with an admission.
+/// Receiver of a burst of frames that applies a port's admission rules before the flow rules.
 pub struct Admitting<'a, 'p> {
     pub admission: &'a PortAdmission,
     pub burst: &'a mut Burst<'p>,
-    /// Frames of the burst that were longer than the port's MTU allows.
+    /// Number of frames of the burst that were longer than the port's MTU allows.
     pub too_long: u64,
-    /// Frames of the burst that are for another function or host; the port has not seen them.
+    /// Number of frames of the burst that are for another PCI function or host and do not count as
+    /// received.
     pub foreign: u64,
 }
 

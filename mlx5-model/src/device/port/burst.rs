@@ -17,26 +17,28 @@ use super::faults::BURST;
 /// Counts that a burst of frames adds to the port's counters.
 #[derive(Default)]
 pub struct BurstCounts {
-    /// Frames of the burst that the host sent; they do not count as received.
+    /// Number of frames of the burst that the host sent; they do not count as received.
     pub sent: u64,
     pub octets: u64,
     pub multicast: u64,
     pub out_of_buffer: u64,
-    /// Frames of the burst that were longer than their WQE.
+    /// Number of frames of the burst that were longer than their WQE.
     pub too_long: u64,
-    /// Frames of the burst that no flow rule took and that are not for the host.
+    /// Number of frames of the burst that no flow rule took and that are not for the host.
     pub missed: u64,
 }
 
-/// Conditions under which a port holds frames on the wire.
+/// Conditions under which a port holds received frames on the wire.
 #[derive(Clone, Copy)]
 pub struct HoldPolicy {
     pub lossless: bool,
-    /// Set when the wire buffers frames for a while, as a NIC's own buffer does.
+    /// Set when the wire can buffer further frames for a while, as a NIC's own buffer does.
     pub has_room: bool,
-    /// Set when the port's flow rules have been unchanged for long enough.
+    /// Set when the port's flow rules have not changed for so long that frames without a rule are
+    /// no longer held.
     pub settled: bool,
-    /// Time since when delay drop has been holding the frame at the wire's head.
+    /// Time at which delay drop began to hold the frame at the wire's head; `None` if it holds no
+    /// frame.
     pub held_since: Option<u64>,
 }
 
@@ -56,7 +58,7 @@ pub struct Burst<'p> {
     pub counts: BurstCounts,
 }
 
-/// Headers of a frame, and the steering fast path's decision for it.
+/// Parsed headers of a frame, and the steering fast path's decision about its target queue.
 #[derive(Default)]
 pub struct Classified {
     class: FrameClass,
@@ -114,7 +116,7 @@ impl<'p> Burst<'p> {
         Delivery::Taken
     }
 
-    /// Returns a frame of the wire with its time stamp.
+    /// Returns a frame of the wire as a parsed frame with its time stamp by the device's clock.
     #[inline(always)]
     fn stamped<'f>(&self, frame: &WireFrame<'f>, parsed: &'f Classified) -> ParsedFrame<'f> {
         let came = match frame.came_ns {
@@ -130,8 +132,8 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// Handles a received frame that no flow rule takes. It goes to the host's stack or is
-    /// discarded; the port has counted it.
+    /// Handles a received frame that no flow rule takes: it waits on a lossless wire until the flow
+    /// rules are settled; otherwise it goes to the host's stack or is discarded.
     fn on_miss(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         if self.policy.lossless && !self.policy.settled {
             Delivery::Wait
@@ -168,8 +170,8 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// Delivers a received frame to several queues, or to one that had no room, or holds it on the
-    /// wire.
+    /// Delivers a received frame to its target queues, or holds it on the wire until they have
+    /// room.
     fn deliver_or_hold(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         if self.must_hold(frame) {
             self.holds = true;
@@ -213,7 +215,7 @@ impl<'p> Burst<'p> {
         self.queues.delay_drop.holds(waited_ns)
     }
 
-    /// Delivers a received frame to every target queue that has room. Counts the target queues
+    /// Delivers a received frame to every target queue that has room, and counts the target queues
     /// without a WQE.
     fn deliver_all(&mut self, frame: &ParsedFrame<'_>) {
         for target in self.targets.as_slice() {

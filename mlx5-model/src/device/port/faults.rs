@@ -24,7 +24,7 @@ impl LinkOutage {
     }
 }
 
-/// Slowdown of the writes of received frames to memory, by an injected fault.
+/// Slowdown of the writes of received frames to memory, caused by an injected fault.
 struct Slowdown {
     ns: u64,
     until_ns: Option<u64>,
@@ -37,11 +37,12 @@ struct Slowdown {
 pub struct PortFaults {
     outage: Option<LinkOutage>,
     slow: Option<Slowdown>,
-    /// Number of next frames on the port's wire to which a fault gave a wrong FCS.
+    /// Number of the next frames on the port's wire that get a wrong FCS by an injected fault.
     pub damaged: usize,
-    /// Number of next frames on the port's wire that the PCIe bus does not take.
+    /// Number of the next frames on the port's wire that the PCIe bus does not take, by an injected
+    /// fault.
     pub overflowing: usize,
-    /// Maximum number of frames of the port's next burst.
+    /// Maximum number of frames of the port's next burst, which faults may reduce.
     pub budget: usize,
 }
 
@@ -78,7 +79,8 @@ impl PortFaults {
         });
     }
 
-    /// Delays each frame that the port receives by `ns` nanoseconds from now on.
+    /// Delays the write to memory of each frame that the port receives by `ns` nanoseconds from now
+    /// on.
     pub fn slow_down(&mut self, now_ns: u64, received: u64, ns: u64, for_ns: Option<u64>) {
         self.slow = Some(Slowdown {
             ns: ns.max(1),
@@ -88,7 +90,7 @@ impl PortFaults {
         });
     }
 
-    /// Ends a link outage whose time is over. Returns `true` if it did.
+    /// Ends the port's link outage if its time is over. Returns `true` if it did.
     pub fn end_outage(&mut self, now_ns: u64) -> bool {
         let outage = self.outage.as_ref();
         let over = outage.is_some_and(|outage| outage.is_over(now_ns));
@@ -98,8 +100,8 @@ impl PortFaults {
         over
     }
 
-    /// Limits the port's next burst to at most `left` frames, on a port that has received
-    /// `received` frames.
+    /// Limits the next burst of a port that has received `received` frames: to at most `left`
+    /// frames, and to those that a slowdown lets through by now.
     pub fn limit_burst(&mut self, now_ns: u64, received: u64, left: u64) {
         let until = self.slow.as_ref().and_then(|slow| slow.until_ns);
         if until.is_some_and(|until| now_ns >= until) {

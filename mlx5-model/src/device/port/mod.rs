@@ -23,8 +23,8 @@ use admission::{Admitting, PortAdmission};
 use burst::{Burst, BurstCounts, HoldPolicy};
 use faults::{BURST, PortFaults};
 
-/// Maximum number of bursts of frames that a wire loses when a removed device returns. An unpaced
-/// wire would lose frames forever.
+/// Maximum number of bursts of frames that a wire loses when a device returns from its driver's
+/// restart. An unpaced wire would lose frames forever.
 const MAX_LOST_BURSTS: usize = 1 << 12;
 /// Time in nanoseconds without a change of the flow rules, after which a lossless wire discards
 /// frames that match no rule. Programs install their rules one after the other.
@@ -36,7 +36,7 @@ const SETTLED_ROUNDS: u32 = 30_000;
 /// Interval between two reads of a wire's drop counters, in nanoseconds.
 const DROPPED_NS: u64 = 20_000_000;
 
-/// Change of a port's link of which programs are notified.
+/// Change of a port's link that programs are notified of by an asynchronous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkChange {
     /// The port's link went down by a fault, or because a finite wire has ended and all its frames
@@ -48,13 +48,13 @@ pub enum LinkChange {
     Lost,
 }
 
-/// Counts of frames that the port has sent since the counters were last published.
+/// Numbers of frames and octets that the port has sent since the counters were last published.
 #[derive(Default)]
 struct SentCounts {
     frames: u64,
     octets: u64,
     multicast: u64,
-    /// Sent frames that neither the link nor the wire accepted.
+    /// Number of sent frames that neither the link nor the wire accepted.
     discarded: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct NicPort {
     rules_changed_ns: u64,
     rounds_since_rules: u32,
     held_since: Option<u64>,
-    /// Set while the frame at the head of the port's wire finds no room.
+    /// Set while the frame at the head of the port's wire finds no room in its target queues.
     holding: bool,
     last_stamp: u64,
     targets: Targets,
@@ -84,15 +84,17 @@ pub struct NicPort {
     received: u64,
     /// Time when the port's first flow rule was installed, in nanoseconds.
     first_rule_ns: Option<u64>,
-    /// Number of the wire's notes that have been logged.
+    /// Number of the wire's notes for the user, such as a truncated capture file, that have been
+    /// logged.
     notes_logged: usize,
     faults: PortFaults,
     /// Set when the port's wire stays plugged in while no program has the device open.
     keeps_wire: bool,
-    /// Number of up and down changes of the netdev that the port's link has followed. They are
-    /// followed one at a time, so that even a short one is not missed.
+    /// Number of up and down changes of the netdev that the port's link has followed. The link
+    /// follows one change at a time, so that even a short one is not missed.
     netdev_changes: u64,
-    /// File whose existence starts the port's playback wire.
+    /// File whose existence starts the port's pcap or synth wire; `None`: the wire need not wait
+    /// for a file.
     gate: Option<&'static Path>,
 }
 
@@ -206,7 +208,7 @@ impl NicPort {
         }
     }
 
-    /// Logs the wire's notes that have been added since the last call.
+    /// Logs the wire's notes for the user that have been added since the last call.
     fn log_notes(&mut self) {
         let notes = self.wire.as_ref().map_or(&[][..], Wire::notes);
         for note in notes.iter().skip(self.notes_logged) {
@@ -240,8 +242,8 @@ impl NicPort {
         }
     }
 
-    /// Returns `true` if a playback wire waits: for the port's first flow rule, or for the file of
-    /// its gate.
+    /// Returns `true` if the port's pcap or synth wire waits: for the port's first flow rule, or
+    /// for the file of its gate.
     fn waits_to_play(&self) -> bool {
         self.settings.wire.is_playback() && (self.steering.is_empty() || self.gate.is_some())
     }
@@ -264,7 +266,8 @@ impl NicPort {
         self.settings.wire.is_live()
     }
 
-    /// Returns `true` if the frame at the head of the port's wire has found no room.
+    /// Returns `true` if the frame at the head of the port's wire has found no room in its target
+    /// queues.
     pub fn is_holding(&self) -> bool {
         self.holding
     }
@@ -331,12 +334,12 @@ impl NicPort {
         change
     }
 
-    /// Returns `true` if the port's wire loses its frames because the link is down.
+    /// Returns `true` if the port's wire loses its frames because a fault has taken the link down.
     fn is_draining(&self) -> bool {
         self.faults.has_outage() && !self.settings.wire.lossless() && !self.waits_to_play()
     }
 
-    /// Takes frames from the port's wire and drops them, at most `bursts` bursts.
+    /// Takes frames from the port's wire and drops them as lost, in at most `bursts` bursts.
     fn drain(&mut self, now_ns: u64, bursts: usize) {
         let Some(wire) = &mut self.wire else { return };
         let mut lost = 0;
@@ -352,7 +355,8 @@ impl NicPort {
         add(&self.counters.wire_dropped, lost);
     }
 
-    /// Delivers one burst of frames from the port's wire. Returns the number of frames taken.
+    /// Delivers one burst of frames from the port's wire to the queues. Returns the number of
+    /// frames taken.
     pub fn receive(&mut self, queues: &mut Queues, now: Now) -> usize {
         self.gate = self.gate.filter(|path| !path.exists());
         if !self.up || self.waits_to_play() {
@@ -402,9 +406,9 @@ impl NicPort {
         taken
     }
 
-    /// Drops received frames that a fault has damaged or that the PCIe bus does not take, before any
-    /// flow rule, and counts them. Frames that the host sends are not dropped. Returns the number of
-    /// frames taken.
+    /// Drops received frames that a fault has damaged or that the PCIe bus does not take, before
+    /// any flow rule, and counts them. Frames that the host sends are not dropped. Returns the
+    /// number of dropped frames.
     fn drop_faulty(&mut self, now_ns: u64) -> usize {
         let (faults, counters) = (&mut self.faults, self.counters);
         let (left, counter) = if faults.damaged > 0 {
@@ -437,7 +441,7 @@ impl NicPort {
         self.faults.damaged += 1;
     }
 
-    /// Loses the port's next `frames` frames, because the PCIe bus does not take them.
+    /// Makes the port lose its next `frames` frames, because the PCIe bus does not take them.
     pub fn overflow(&mut self, frames: usize) {
         self.faults.overflowing += frames;
     }
@@ -456,7 +460,7 @@ impl NicPort {
         }
     }
 
-    /// Sends a frame to the port's wire and to sniffer rules.
+    /// Sends a frame to the port's wire, and delivers it to the port's sniffer rules.
     pub fn send(&mut self, queues: &mut Queues, frame: &[u8], now: Now) {
         let wire = self.wire.as_mut().filter(|_| self.up);
         if wire.is_none_or(|wire| wire.send(frame).is_err()) {
@@ -488,8 +492,8 @@ impl NicPort {
         add(&self.counters.port_xmit_discards, sent.discarded);
     }
 
-    /// Follows the netdev with the port's link: down with it, and up with it unless a fault keeps
-    /// it down.
+    /// Makes the port's link follow the netdev: down with it, and up with it unless a fault keeps
+    /// the link down.
     #[cold]
     fn follow_netdev(&mut self) -> Option<LinkChange> {
         self.netdev_changes += 1;

@@ -11,9 +11,9 @@ use crate::process::Errno;
 
 use super::{UverbsFile, UverbsRequest};
 
-/// Number of CPUs that completion events can be steered to.
+/// Number of completion vectors of the device, the CPUs that completion events can be steered to.
 pub const COMP_VECTORS: u32 = 2;
-/// Size of the largest send queue in WQE basic blocks.
+/// Size of the largest send queue in WQE basic blocks of 64 bytes.
 pub const MAX_SEND_WQEBB: u32 = 32768;
 
 pub fn get(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {

@@ -16,10 +16,10 @@ use super::super::attrs::{
 };
 use super::{UverbsFile, UverbsRequest};
 
-/// Number of flow counter descriptions: `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI
-/// header defines.
+/// Number of values that flow counters can describe: `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`,
+/// which no uAPI header defines.
 const DESCRIPTIONS: u32 = 2;
-/// Maximum number of flow counter descriptions of a rule: `MAX_COUNTERS_NUM`.
+/// Maximum number of flow counter descriptions that a rule may pass: `MAX_COUNTERS_NUM`.
 const MAX_DESCRIBED: u32 = u16::MAX as u32 / 8;
 
 pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, New)];
@@ -110,8 +110,8 @@ pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Er
     Ok(Some(pairs.collect()))
 }
 
-/// Binds flow counters to one more rule. The first rule must define the layout, the others must
-/// not: otherwise fails with `EINVAL`, as for an unknown description.
+/// Binds flow counters to one more rule. The first rule must define the layout of their values, the
+/// others must not: otherwise fails with `EINVAL`, as for an unknown description.
 pub fn bind(
     state: &mut DeviceState,
     index: Index,

@@ -59,8 +59,8 @@ fn driver_part(request: &UverbsRequest<'_>) -> Result<mlx5_ib_create_cq, Errno> 
     request.driver(std::mem::offset_of!(mlx5_ib_create_cq, flags))
 }
 
-/// Returns the base-2 logarithm of a CQ's number of CQEs, the driver's `roundup_pow_of_two(entries
-/// + 1)`.
+/// Returns the base-2 logarithm of the number of CQEs in a CQ that the program requests with `cqe`
+/// CQEs: the driver's `roundup_pow_of_two(entries + 1)`.
 fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
     refuse_if(cqe == 0 || cqe > max, libc::EINVAL)?;
     Ok((cqe + 1).next_power_of_two().trailing_zeros())

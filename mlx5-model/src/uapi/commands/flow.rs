@@ -113,7 +113,7 @@ fn is_sniffer_refused(file: &UverbsFile) -> bool {
     !file.caps().sniffer || file.settings().topology.is_vf
 }
 
-/// Makes the kernel's checks of a flow command that need no object. Returns the bytes of the flow
+/// Makes the kernel's checks of EX_CREATE_FLOW that need no object. Returns the bytes of the flow
 /// specs.
 fn check<'r>(
     file: &UverbsFile,

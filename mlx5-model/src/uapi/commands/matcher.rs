@@ -19,7 +19,7 @@ use super::UverbsFile;
 use super::flow::{EGRESS, match_caps};
 
 const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
-/// Size in bytes of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
+/// Size in bytes of the data of each flow type (`enum mlx5_ib_flow_type`): NORMAL has its priority.
 const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
 
 pub const CREATE: &[AttrSpec] = &[
@@ -138,8 +138,8 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply_handle(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, handle)
 }
 
-/// Decides what a flow rule does with its frames (`get_dests` of the driver): forward to a QP, pass
-/// to the host's stack, or drop. The firmware refuses an entry with several of them or none.
+/// Decides how a flow rule treats its frames (`get_dests` of the driver): forward to a QP, pass to
+/// the host's stack, or drop. The firmware refuses an entry with several of these or none.
 fn fate(attrs: &Attrs, to: Option<Fate>) -> Result<Fate, Errno> {
     let miss = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DEFAULT_MISS;
     let drop = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DROP;

@@ -23,7 +23,7 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     change(file, &command)
 }
 
-/// EX_MODIFY_QP: changes a QP; rate limits, its only extension, are refused.
+/// EX_MODIFY_QP: changes a QP as MODIFY_QP does; rate limits, its only extension, are refused.
 pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_qp = request.core()?;
     if command.base.attr_mask & attr::RATE_LIMIT != 0 {

@@ -15,7 +15,7 @@ use super::rss_qp::tir_flags;
 use super::wq::features;
 use super::{UverbsFile, UverbsRequest};
 
-/// QP flags with the WQ flags of the same meaning.
+/// Pairs of a QP flag and the WQ flag with the same meaning.
 const FEATURE_FLAGS: [(u32, u32); 3] = [
     (
         IB_UVERBS_QP_CREATE_CVLAN_STRIPPING,
@@ -31,8 +31,9 @@ const FEATURE_FLAGS: [(u32, u32); 3] = [
     ),
 ];
 
-/// The driver's flags for a RAW_PACKET QP in addition to those of [`tir_flags`]. libmlx5 requests
-/// scattering into CQEs by default; the flags affect transports only.
+/// Flags of the driver that CREATE_QP accepts for a RAW_PACKET QP in addition to those of
+/// [`tir_flags`]. libmlx5 requests scattering into CQEs by default; the flags affect transports
+/// only.
 const RAW_VENDOR_FLAGS: u32 = MLX5_QP_FLAG_SIGNATURE
     | MLX5_QP_FLAG_SCATTER_CQE
     | MLX5_QP_FLAG_ALLOW_SCATTER_CQE

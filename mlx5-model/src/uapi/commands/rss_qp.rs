@@ -73,8 +73,8 @@ pub fn create(
     Ok(handle)
 }
 
-/// Returns the driver's flags that CREATE_QP accepts for receiving QPs (`process_vendor_flags`). A
-/// flag that the device lacks is refused like an unknown one.
+/// Returns the flags of the driver that CREATE_QP accepts for receiving QPs
+/// (`process_vendor_flags`). A flag that the device lacks is refused like an unknown one.
 pub fn tir_flags(tunnels: bool) -> u32 {
     let offloads = if tunnels {
         MLX5_QP_FLAG_TUNNEL_OFFLOADS

@@ -75,9 +75,9 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     Ok(())
 }
 
-/// Sets the limit of an SRQ. The event is raised when fewer WRs are posted, and then the limit is
-/// cleared (PRM "ARM_RQ"). Nothing consumes the SRQ's WRs, so that is either now or never. That the
-/// event comes at once is inferred.
+/// Sets the limit of an SRQ. The limit event is raised when fewer WRs are posted, and then the
+/// limit is cleared (PRM "ARM_RQ"). Nothing consumes the SRQ's WRs, so the event comes either now
+/// or never. That it comes at once is inferred.
 fn arm(srq: &mut SrqObject, limit: u32) {
     let posted = srq.record.load(POSTED) & 0xffff;
     srq.limit = if posted < limit { 0 } else { limit };

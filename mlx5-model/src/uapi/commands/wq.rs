@@ -27,17 +27,17 @@ const STATES: [RqState; 3] = [RqState::Reset, RqState::Ready, RqState::Error];
 /// WQ flag `MLX5_WQ_FLAG_SIGNATURE`: each WQE begins with a signature.
 const SIGNATURE: u32 = 1 << 0;
 
-/// Base-2 logarithms of the stride sizes of a striding WQ in bytes:
+/// Allowed base-2 logarithms of a striding WQ's stride size in bytes:
 /// `MLX5_{MIN,MAX}_SINGLE_STRIDE_LOG_NUM_BYTES`.
 pub const STRIDE_BYTES_LOG: RangeInclusive<u32> = 6..=13;
-/// Base-2 logarithms of the number of strides of a WQE:
+/// Allowed base-2 logarithms of the number of strides in a striding WQ's WQE:
 /// `MLX5_{MIN,MAX}_SINGLE_WQE_LOG_NUM_STRIDES`.
 const STRIDES_LOG: RangeInclusive<u32> = 9..=16;
-/// Lower limit of the number of strides of a WQE, as base-2 logarithm, with `ext_stride_num_range`:
-/// `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
+/// Smallest base-2 logarithm of the number of strides in a WQE with the capability
+/// `ext_stride_num_range`: `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
 const EXTENDED_MIN_STRIDES_LOG: u32 = 3;
 
-/// Returns the base-2 logarithms of the number of strides that a WQE may have
+/// Returns the allowed base-2 logarithms of the number of strides in a WQE of this device
 /// (`log_of_strides_valid`).
 pub fn strides_log(caps: &NicCaps) -> RangeInclusive<u32> {
     if caps.ext_stride_num_range {
@@ -157,7 +157,8 @@ fn strides(driver: &mlx5_ib_create_wq, caps: &NicCaps) -> Result<Option<StrideLa
     valid.then_some(Some(layout)).ok_or(libc::EINVAL)
 }
 
-/// Returns the index of a WQ's receive queue. Fails with `EINVAL` for a QP's receive queue.
+/// Returns the index of the receive queue of the WQ with this handle. Fails with `EINVAL` for a
+/// QP's receive queue.
 fn find(state: &DeviceState, handle: u32, context: u32) -> Result<Index, Errno> {
     let index = state.queues.rqs.find(handle, context)?;
     let rq = state.queues.rqs.at(index).ok_or(libc::EINVAL)?;

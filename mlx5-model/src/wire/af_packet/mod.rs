@@ -50,12 +50,14 @@ pub(super) struct AfPacketWire {
     socket: Socket,
     cursor: BlockCursor,
     arrivals: Arrivals,
-    /// Sum of the packet socket's tp_drops so far, because reading them resets the kernel's count.
+    /// Number of frames that the packet socket's ring has lost so far (tp_drops). Reading the
+    /// kernel's count resets it, so the reads are summed.
     drops: u64,
     /// Next time, by the NIC's clock, at which an idle wire checks that its network interface
     /// exists.
     check_ns: u64,
-    /// Time, by the NIC's clock, at which the wire's network interface was found to be deleted.
+    /// Time, by the NIC's clock, at which the wire found its network interface deleted; `None`
+    /// while it exists.
     gone_ns: Option<u64>,
     lost: bool,
 }
@@ -212,15 +214,15 @@ struct BlockCursor {
     at: usize,
     /// Number of frames from `at` to the end of the TPACKET block.
     left: u32,
-    /// Frame at the head of the TPACKET block, ready for delivery.
+    /// Frame at the head of the TPACKET block whose header has been read.
     ready: Option<BlockPiece>,
     /// Set when the wire also delivers frames that the host sends.
     sniffing: bool,
-    /// Number of frames that were cut, too short, or in a damaged TPACKET block.
+    /// Number of lost frames that were cut, too short, or in a damaged TPACKET block.
     damaged: u64,
 }
 
-/// Frame within a TPACKET block.
+/// Place of a frame within a TPACKET block, with its direction and time.
 #[derive(Clone, Copy, Debug)]
 struct BlockPiece {
     at: usize,
@@ -248,12 +250,12 @@ impl BlockCursor {
         self.ready
     }
 
-    /// Removes the frame at the head of the TPACKET block.
+    /// Removes the frame at the head of the TPACKET block, so that the next frame becomes the head.
     fn consume(&mut self) {
         self.ready = None;
     }
 
-    /// Reads the header of the TPACKET block `block`, and moves to its first frame.
+    /// Reads the header of the TPACKET block `block`, and moves the cursor to its first frame.
     fn start(&mut self, block: &[u8]) {
         const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
         let count = word(block, HEADER + offset_of!(libc::tpacket_hdr_v1, num_pkts));
@@ -267,7 +269,7 @@ impl BlockCursor {
     }
 
     /// Reads the header of a frame in a TPACKET block (struct tpacket3_hdr, linux/if_packet.h) and
-    /// advances to the next one. `None` if the header points outside the block.
+    /// moves the cursor to the next frame. `None` if the header points outside the block.
     fn read_frame(&mut self, block: &mut [u8]) -> Option<()> {
         let header = self.at;
         let field = |at: usize| word(block, header + at);

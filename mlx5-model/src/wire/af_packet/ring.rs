@@ -30,9 +30,9 @@ const FRAME: usize = 2048;
 const STATUS: usize =
     offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
 
-/// Mapped receive ring of a packet socket.
+/// Receive ring of a packet socket, mapped into this process.
 pub(super) struct PacketRxRing {
-    /// Start of the mapping, which is unmapped when the value is dropped.
+    /// Start of the receive ring's mapping, which is unmapped when the value is dropped.
     memory: NonNull<u8>,
     /// Number of TPACKET blocks in the receive ring.
     blocks: usize,
@@ -44,7 +44,7 @@ pub(super) struct PacketRxRing {
 unsafe impl Send for PacketRxRing {}
 
 impl PacketRxRing {
-    /// Creates a packet socket's receive ring of `bytes` in the kernel and maps it.
+    /// Creates a packet socket's receive ring of `bytes` bytes in the kernel and maps it.
     pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<PacketRxRing> {
         let blocks = bytes / BLOCK;
         socket.set_ring(&libc::tpacket_req3 {
@@ -82,8 +82,8 @@ impl PacketRxRing {
         self.status_of(ahead).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
-    /// Returns the oldest TPACKET block if the kernel has handed it over. The block stays the same
-    /// until [`PacketRxRing::release`].
+    /// Returns the receive ring's oldest TPACKET block if the kernel has handed it over. The block
+    /// stays the same until [`PacketRxRing::release`].
     #[inline]
     pub(super) fn block(&mut self) -> Option<&mut [u8]> {
         let status = self.status_of(self.current).load(Ordering::Acquire);
@@ -96,7 +96,7 @@ impl PacketRxRing {
         Some(unsafe { std::slice::from_raw_parts_mut(self.start(self.current).as_ptr(), BLOCK) })
     }
 
-    /// Returns the oldest TPACKET block to the kernel.
+    /// Returns the receive ring's oldest TPACKET block to the kernel.
     pub(super) fn release(&mut self) {
         self.status_of(self.current)
             .store(libc::TP_STATUS_KERNEL, Ordering::Release);

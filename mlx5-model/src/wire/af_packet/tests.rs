@@ -124,7 +124,7 @@ fn an_idle_wire_can_be_polled() {
     }
 }
 
-/// Waits until the wire is readable, takes its frames, and returns `true` if the sent frame is
+/// Waits until the wire is readable, takes its frames, and returns `true` if the test's frame is
 /// among them.
 fn poll_for_frame(wire: &mut Wire, poll: impl Fn(&Wire, Duration) -> (i32, i16)) -> bool {
     assert_eq!(poll(wire, PATIENCE).0, 1);
@@ -249,7 +249,7 @@ fn a_deleted_interface_is_lost_but_not_one_that_is_down() {
     assert_eq!((wire.state(), wire.wait_fd()), (WireState::Lost, None));
 }
 
-/// Takes frames at the time `now` of the wire's clock until `is` accepts one. Calls `between`
+/// Takes frames from a wire at the time `now` of its clock until `is` accepts one. Calls `between`
 /// before each burst.
 fn until_seen(wire: &mut Wire, now: u64, between: impl Fn(), is: impl Fn(&[u8]) -> bool) {
     let (began, mut seen) = (Instant::now(), false);

@@ -17,27 +17,27 @@ use wqcap_pcap::read::{Decompressor, FileEnd, PacketReader, ReadError};
 
 use super::super::delivery::{MAX_FRAME, MIN_FRAME};
 
-/// Frame in a capture file.
+/// Place and due time of a frame of a capture file in a [`FrameChunk`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PcapRecord {
-    /// Offset of the frame in the data of its index.
+    /// Offset of the frame in the bytes of its [`FrameChunk`].
     pub(super) at: usize,
     pub(super) len: u32,
     /// Due time of the frame in nanoseconds after the file's first frame, never less than that of
-    /// the previous record.
+    /// the previous frame.
     pub(super) due: u64,
 }
 
-/// Frames in memory that follow each other on a wire.
+/// Frames in memory that a `pcap` wire delivers one after the other.
 #[derive(Debug, Default)]
 pub(super) struct FrameChunk {
-    /// Bytes of all frames.
+    /// Bytes of all frames in this chunk, without gaps.
     pub(super) data: Vec<u8>,
     pub(super) records: Vec<PcapRecord>,
 }
 
 impl FrameChunk {
-    /// Returns the number of bytes of memory that the frames and their records take.
+    /// Returns the number of bytes of memory that the chunk's frames and their records take.
     pub(super) fn memory(&self) -> usize {
         self.data.len() + size_of_val(&self.records[..])
     }
@@ -47,7 +47,7 @@ impl FrameChunk {
         self.records.clear();
     }
 
-    /// Adds a frame that is due `due` nanoseconds after the first one.
+    /// Adds a frame to the chunk that is due `due` nanoseconds after the input's first frame.
     pub(super) fn push(&mut self, frame: &[u8], due: u64) {
         self.records.push(PcapRecord {
             at: self.data.len(),
@@ -57,7 +57,7 @@ impl FrameChunk {
         self.data.extend_from_slice(frame);
     }
 
-    /// Divides the due times of all frames by `speed`.
+    /// Divides the due times of the chunk's frames by `speed`, a multiple of the recorded pace.
     pub(super) fn divide_times(&mut self, speed: f64) {
         if speed != 1.0 {
             for record in &mut self.records {
@@ -67,7 +67,7 @@ impl FrameChunk {
     }
 }
 
-/// Number of skipped records of a capture file, and the notes on it.
+/// Number of skipped records of a capture file, and the notes on the file for the user.
 #[derive(Debug, Default)]
 pub(super) struct FileNotes {
     /// Number of records of the capture file that are not played: too short for Ethernet, too
@@ -80,13 +80,14 @@ pub(super) struct FileNotes {
 /// Reason why a capture file cannot be played.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IndexError {
-    /// The file is not a capture file, or it is damaged before its first record.
+    /// The file cannot be read, is not a capture file, or is damaged before it describes its first
+    /// interface.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The file ends before its first record or interface.
+    /// The capture file ends before it describes its first interface.
     #[error("{0}")]
     Torn(FileEnd),
-    /// The file has only frames of this link type, which has no Ethernet frames.
+    /// The capture file has only records of this link type, which has no Ethernet frames.
     #[error(
         "the file has the {} instead of Ethernet; use a file of Ethernet frames (link type 1)",
         link_type_name(*.0)
@@ -94,7 +95,7 @@ pub(super) enum IndexError {
     LinkType(u32),
 }
 
-/// Numbers of a capture file's records that are not played as they are.
+/// Numbers of a capture file's records that are skipped, or that get an Ethernet header.
 #[derive(Default)]
 struct OddRecords {
     /// Number of records that get an Ethernet header, by link type.
@@ -103,7 +104,7 @@ struct OddRecords {
     foreign: BTreeMap<u32, u64>,
     /// Number of records shorter than an Ethernet header.
     short: u64,
-    /// Number of records longer than any frame, and the length of the first one.
+    /// Number of records longer than any frame of a wire, and the length of the longest one.
     long: (u64, usize),
 }
 
@@ -113,21 +114,21 @@ pub(super) struct FrameReader<R: Read> {
     ethernet: EthernetFrames,
     odd: OddRecords,
     clock: DueTimes,
-    /// Error that ended the file.
+    /// Read error that ended the capture file early.
     error: Option<ReadError>,
 }
 
 /// Due times of the frames of a capture file.
 #[derive(Default)]
 struct DueTimes {
-    /// Stamp of the capture file's first frame in nanoseconds.
+    /// Time stamp of the capture file's first frame in nanoseconds.
     first: Option<u64>,
-    /// Due time of the last frame.
+    /// Due time of the capture file's last frame so far, in nanoseconds after the first.
     last: u64,
 }
 
 impl<R: Read> FrameReader<R> {
-    /// Opens a capture file.
+    /// Opens a capture file, which may be compressed, and reads its first header.
     pub(super) fn new(source: R) -> Result<Self, IndexError> {
         let source = Decompressor::new(source).map_err(ReadError::from)?;
         Ok(Self {
@@ -139,7 +140,7 @@ impl<R: Read> FrameReader<R> {
         })
     }
 
-    /// Adds the file's next frame to `frames`. Returns `false` after the last one.
+    /// Appends the capture file's next frame to `frames`. Returns `false` after the last one.
     pub(super) fn append_next(&mut self, frames: &mut FrameChunk) -> bool {
         loop {
             match self.reader.advance() {
@@ -170,12 +171,14 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// Returns the stamp of the capture file's first frame in nanoseconds; 0 if there is no frame.
+    /// Returns the time stamp of the capture file's first frame in nanoseconds; 0 if there is no
+    /// frame.
     pub(super) fn first_stamp(&self) -> u64 {
         self.clock.first.unwrap_or(0)
     }
 
-    /// Returns the notes on the file, after its last frame.
+    /// Returns the notes on the capture file, after its last frame. Fails with an [`IndexError`] if
+    /// the file cannot be played.
     pub(super) fn finish(self) -> Result<FileNotes, IndexError> {
         let (reader, odd) = (self.reader, self.odd);
         let first_foreign = reader.interfaces().iter().map(|it| it.link_type);
@@ -204,7 +207,8 @@ impl<R: Read> FrameReader<R> {
 }
 
 impl DueTimes {
-    /// Returns the due time of the next frame, stamped `stamp` nanoseconds.
+    /// Returns the due time in nanoseconds of the capture file's next frame, stamped `stamp`
+    /// nanoseconds.
     fn due(&mut self, stamp: u64) -> u64 {
         let first = *self.first.get_or_insert(stamp);
         self.last = stamp.saturating_sub(first).max(self.last);
@@ -213,7 +217,8 @@ impl DueTimes {
 }
 
 impl OddRecords {
-    /// Returns `true` if a wire can carry a frame of `len` bytes, and counts it otherwise.
+    /// Returns `true` if a wire can carry a frame of `len` bytes; otherwise counts the frame as too
+    /// short or too long.
     fn admit(&mut self, len: usize) -> bool {
         match len {
             ..MIN_FRAME => self.short += 1,
@@ -228,14 +233,15 @@ impl OddRecords {
 }
 
 impl FileNotes {
-    /// Adds the note that the rest of the capture file is left out, with the reason.
+    /// Adds the note that the capture file is truncated after `records` records, with the reason.
     fn truncate(&mut self, records: u64, reason: impl Display) {
         self.notes.push(format!(
             "the file is truncated after {records} records, {reason}"
         ));
     }
 
-    /// Adds the notes on records that are not played as they are.
+    /// Adds the notes on the capture file's records that are skipped or get an Ethernet header, and
+    /// counts the skipped ones.
     fn note(&mut self, odd: OddRecords) {
         for (link_type, n) in odd.converted {
             let name = link_type_name(link_type);

@@ -29,7 +29,7 @@ pub(super) struct PcapWire {
     /// Rounds of the capture file left, including the current one. `None`: forever; 0: ended.
     rounds: Option<u64>,
     pace: Playback,
-    /// Multiple of the recorded pace.
+    /// Multiple of the recorded pace at which the `pcap` wire plays its frames.
     speed: f64,
 }
 
@@ -37,7 +37,8 @@ pub(super) struct PcapWire {
 enum Playback {
     Unpaced,
     Pace(FramePace),
-    /// Pace of the recorded times of the frames, counted from the start of this round.
+    /// Pace of the recorded times of the frames, counted from the `start` of this round of the
+    /// input.
     Recorded {
         start: Option<u64>,
     },
@@ -48,7 +49,7 @@ impl PcapWire {
         Self::open_within(wire, spec, Limits::USUAL)
     }
 
-    /// Opens the wire; its frames take at most the memory of `limits`.
+    /// Opens a `pcap` wire whose frames take at most the memory of `limits`.
     fn open_within(
         wire: &WireSpec,
         spec: &PcapSpec,
@@ -152,7 +153,8 @@ impl PcapWire {
     }
 
     /// Continues after the last frame in memory, due at `last_due`: with further frames of the
-    /// input, or with the next round of it, which starts at the due time of the last record.
+    /// `pcap` wire's input, or with the next round of the input, which starts at the due time of
+    /// its last frame.
     #[cold]
     fn read_on(&mut self, last_due: u64) {
         self.next = 0;

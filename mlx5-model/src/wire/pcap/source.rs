@@ -18,7 +18,7 @@ use super::super::spec::WireSpec;
 use super::super::spec::pcap::PcapSpec;
 use super::index::{FileNotes, FrameChunk, FrameReader, IndexError, PcapRecord};
 
-/// Maximum number of names of other files in the note on a folder.
+/// Maximum number of names in the note on a folder's files that are not captures.
 const MOST_NAMES: usize = 3;
 /// Maximum number of files of a folder that are read at the same time, because the times of their
 /// frames overlap. A capture has a file for each queue, and ports have at most this many queues. A
@@ -28,21 +28,23 @@ const MOST_OPEN: usize = 64;
 /// Limits of the memory for the frames of a `pcap` wire, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Input up to this size stays in memory, and playing it costs almost nothing.
+    /// Maximum number of bytes of frames of an input that stays in memory. Playing it from there
+    /// costs almost nothing.
     pub(super) resident: usize,
-    /// Frames that are read at a time from a larger input.
+    /// Number of bytes of frames that are read at a time from a larger input.
     pub(super) chunk: usize,
 }
 
 impl Limits {
-    /// A looped test capture fits, and so do the wires of several ports in a small machine.
+    /// Usual limits of a `pcap` wire's memory. A looped test capture fits, and so do the wires of
+    /// several ports in a small machine.
     pub(super) const USUAL: Self = Self {
         resident: 256 << 20,
         chunk: 4 << 20,
     };
 }
 
-/// Input of a `pcap` wire, of which the frames that are played next are in a [`FrameChunk`].
+/// Input of a `pcap` wire; the frames that are played next are in a separate [`FrameChunk`].
 pub(super) struct Source {
     limits: Limits,
     rest: Rest,
@@ -51,9 +53,9 @@ pub(super) struct Source {
     notes: Vec<String>,
 }
 
-/// Frames of the input that are not in memory.
+/// Rest of a `pcap` wire's input: the files whose frames are not all in memory.
 enum Rest {
-    /// All frames of the input are in memory.
+    /// All frames of the `pcap` wire's input are in memory.
     Nothing,
     File(Box<FileStream>),
     Folder(Box<FolderStream>),
@@ -95,7 +97,7 @@ impl Source {
         )
     }
 
-    /// Returns a source of frames that are all in memory.
+    /// Returns a `pcap` wire's input whose frames are all in memory, with the notes on it.
     fn resident(limits: Limits, noted: FileNotes) -> Self {
         Self {
             limits,
@@ -135,8 +137,8 @@ impl Source {
         Ok((it, frames))
     }
 
-    /// Reads the capture files of a folder, whatever their names are. A file that cannot be read
-    /// does not prevent the others from being read; it is noted.
+    /// Reads the capture files of a folder, whatever their names are. A file that cannot be read is
+    /// noted and does not prevent the others from being read.
     fn open_folder(folder: &Path, limits: Limits) -> Result<(Self, FrameChunk), InputError> {
         let shown = folder.display().to_string();
         let paths = files(folder).map_err(|e| InputError::unread(&shown, e))?;
@@ -167,8 +169,8 @@ impl Source {
         Ok((it, frames))
     }
 
-    /// Replaces `frames`, which have been played, by the next ones. Returns `false` at the end of a
-    /// round.
+    /// Replaces `frames`, which have been played, by the next ones of the input. Returns `false` at
+    /// the end of a round.
     pub(super) fn refill(&mut self, frames: &mut FrameChunk) -> bool {
         let most = self.limits.chunk;
         let room = match &self.rest {
@@ -193,12 +195,13 @@ impl Source {
         !frames.records.is_empty()
     }
 
-    /// Returns `true` if all frames of the input are in memory.
+    /// Returns `true` if all frames of the `pcap` wire's input are in memory.
     pub(super) fn is_resident(&self) -> bool {
         matches!(self.rest, Rest::Nothing)
     }
 
-    /// Begins the next round of an input that is not in memory as a whole. Returns `false` if there are no frames any more.
+    /// Begins the next round of an input that is not in memory as a whole, and reads its first
+    /// frames. Returns `false` if the input has no frames any more.
     pub(super) fn restart(&mut self, frames: &mut FrameChunk) -> bool {
         let reopened = match &mut self.rest {
             Rest::Nothing => return false,
@@ -225,14 +228,14 @@ impl Source {
     }
 }
 
-/// Capture file that is read in chunks.
+/// Capture file that a `pcap` wire reads in chunks.
 struct FileStream {
     path: PathBuf,
-    /// Name of the file for messages.
+    /// Name of the capture file in messages.
     shown: String,
-    /// Reader of the file; `None` after its end.
+    /// Reader of the capture file; `None` after its end.
     reader: Option<FrameReader<File>>,
-    /// Set when all frames of the file have been read.
+    /// Set when all frames of the capture file have been read.
     is_read: bool,
 }
 
@@ -248,7 +251,7 @@ impl FileStream {
         Ok(it)
     }
 
-    /// Begins again at the first frame of the file.
+    /// Opens the capture file again, to read it from its first frame.
     fn reopen(&mut self) -> Result<(), InputError> {
         let file = File::open(&self.path).map_err(|e| InputError::unread(&self.shown, e))?;
         self.reader = Some(FrameReader::new(file).map_err(|e| self.unplayable(e))?);
@@ -256,8 +259,8 @@ impl FileStream {
         Ok(())
     }
 
-    /// Adds frames of the file to `frames` until they take `most` bytes. Returns `true` if the file
-    /// has no further frames.
+    /// Adds frames of the capture file to `frames` until they take `most` bytes. Returns `true` if
+    /// the file has no further frames.
     fn read(&mut self, frames: &mut FrameChunk, most: usize) -> bool {
         let Some(reader) = &mut self.reader else {
             return true;
@@ -272,7 +275,7 @@ impl FileStream {
         self.reader.as_ref().map_or(0, FrameReader::first_stamp)
     }
 
-    /// Returns the notes on the file, of which all frames have been read.
+    /// Closes the capture file after its last frame, and returns the notes on it.
     fn finish(&mut self) -> Result<FileNotes, InputError> {
         let Some(reader) = self.reader.take() else {
             return Ok(FileNotes::default());
@@ -284,7 +287,8 @@ impl FileStream {
         Ok(noted)
     }
 
-    /// Returns the notes on the file once all of its frames have been read.
+    /// Closes the capture file and returns the notes on it if all of its frames have been read;
+    /// otherwise returns no notes.
     fn take_notes(&mut self) -> FileNotes {
         if !self.is_read {
             return FileNotes::default();
@@ -309,31 +313,31 @@ impl FileStream {
     }
 }
 
-/// Capture files of a folder that are read in chunks, merged by time. A file is open only while
-/// frames of it are due.
+/// Capture files of a folder that are read in chunks, with their frames merged by time. A file is
+/// open only while frames of it are due.
 #[derive(Default)]
 struct FolderStream {
     files: Vec<FolderFile>,
-    /// Stamp of the next frame of each file, and the file's index. The earliest one is on top.
+    /// Time stamp of each file's next frame, with the file's index. The earliest one is on top.
     next: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Number of files that are open.
+    /// Number of the folder's capture files that are open.
     open: usize,
 }
 
-/// Capture file of a folder that is merged with others.
+/// Capture file of a folder; its frames are merged with those of the other files.
 struct FolderFile {
     path: PathBuf,
     shown: String,
-    /// Stamp of the file's first frame in nanoseconds.
+    /// Time stamp of the capture file's first frame in nanoseconds.
     first: u64,
-    /// The file, while frames of it are due.
+    /// Open capture file, while frames of it are due.
     stream: Option<FileStream>,
-    /// Next frame of the open file.
+    /// Next frame of the open capture file.
     head: FrameChunk,
 }
 
 impl FolderStream {
-    /// Adds a file of the folder, of which only the first frame is read.
+    /// Adds a capture file of the folder; only the file's first frame is read.
     fn add(&mut self, path: &Path, name: &str) -> Result<Flow, InputError> {
         let mut stream = FileStream::open(path, name)?;
         let mut head = FrameChunk::default();
@@ -350,7 +354,7 @@ impl FolderStream {
         Ok(Flow::Read(FileNotes::default()))
     }
 
-    /// Begins again at the first frame of all files.
+    /// Begins a round at the first frame of all files of the folder.
     fn begin(&mut self) {
         self.open = 0;
         for file in &mut self.files {
@@ -360,8 +364,8 @@ impl FolderStream {
         self.next = firsts.zip(0..).map(Reverse).collect();
     }
 
-    /// Adds frames to `frames` until they take `most` bytes. Returns the notes on the files that
-    /// ended.
+    /// Adds merged frames of the folder to `frames` until they take `most` bytes. Returns the notes
+    /// on the files that ended.
     fn read(&mut self, frames: &mut FrameChunk, most: usize) -> FileNotes {
         let start = self.files.iter().map(|it| it.first).min().unwrap_or(0);
         let mut noted = FileNotes::default();
@@ -401,7 +405,8 @@ impl FolderStream {
 }
 
 impl FolderFile {
-    /// Opens the file and reads its first frame. `open` other files are open.
+    /// Opens the capture file and reads its first frame. `open` is the number of other open files;
+    /// fails at the limit [`MOST_OPEN`].
     fn open(&mut self, open: usize) -> Result<(), InputError> {
         if open == MOST_OPEN {
             let e = io::Error::new(
@@ -424,16 +429,16 @@ impl FolderFile {
     }
 }
 
-/// What to do after a capture file of a folder.
+/// Decision after one capture file of a folder was read.
 enum Flow {
-    /// Continue with the next file.
+    /// Continue with the next capture file of the folder; the notes are on this one.
     Read(FileNotes),
-    /// Leave the other files out.
+    /// Do not read the other capture files of the folder.
     Stop,
 }
 
-/// Passes the files of a folder to `read`, and returns the notes on the folder and its files, or
-/// `None` if `read` stopped.
+/// Passes the files of a folder to `read`, and returns the notes on the folder and its files;
+/// `None` if `read` stopped. Fails if no file is a readable capture.
 fn each_capture(
     shown: &str,
     paths: &[PathBuf],
@@ -478,12 +483,12 @@ fn each_capture(
     Ok(Some(all))
 }
 
-/// Error of an input of a wire.
+/// Error of reading the input of a `pcap` wire.
 struct InputError {
-    /// Name of the file or folder for messages.
+    /// Name of the input's file or folder in messages.
     shown: String,
     source: io::Error,
-    /// Set when the system has read the file, but it is not a capture file that can be played.
+    /// Set when the input's file was read, but it is not a capture file that can be played.
     is_read: bool,
 }
 

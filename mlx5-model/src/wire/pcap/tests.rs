@@ -51,7 +51,7 @@ fn open_small(path: &Path, options: &str, resident: usize) -> Result<PcapWire, W
     PcapWire::open_within(&wire, spec, Limits { resident, chunk })
 }
 
-/// Frame of a wire and the time at which it was delivered.
+/// Frame of a wire and the time in nanoseconds at which it was delivered.
 type TimedFrame = (u64, Vec<u8>);
 
 /// Returns the frames of a wire with their times, in bursts of 7 at the times at which they are due.

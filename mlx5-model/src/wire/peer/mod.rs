@@ -34,10 +34,11 @@ pub(super) struct PeerWire {
     path: PathBuf,
     lock: File,
     link: Link,
-    /// Time of the next attempt to connect to the other end of the `peer` wire.
+    /// Time by the NIC's clock of the next attempt to connect to the other end of the `peer` wire.
     retry_ns: u64,
     buffer: Vec<u8>,
-    /// Lengths of the received frames in `buffer`. The frames before `next` are taken.
+    /// Lengths in bytes of the received frames in `buffer`. The frames before index `next` are
+    /// taken.
     lens: [u32; BATCH],
     filled: usize,
     next: usize,
@@ -158,8 +159,8 @@ impl PeerWire {
         taken
     }
 
-    /// Fills the `peer` wire's buffer, or retries the connection. Returns `true` if the buffer has
-    /// frames.
+    /// Receives frames of the `peer` wire into the buffer, or retries the connection. Returns
+    /// `true` if the buffer has frames.
     fn receive(&mut self, now_ns: u64) -> bool {
         let Some(other) = self.link.other() else {
             return self.retry(now_ns);
@@ -182,8 +183,8 @@ impl PeerWire {
         self.filled > 0
     }
 
-    /// Retries the `peer` wire's connection if it is time. Always returns `false`: frames arrive
-    /// with the next burst.
+    /// Retries the `peer` wire's connection if its time has come. Always returns `false`: frames
+    /// arrive with the next burst.
     fn retry(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.retry_ns {
             self.retry_ns = now_ns.saturating_add(RETRY_NS);
@@ -196,8 +197,8 @@ impl PeerWire {
         false
     }
 
-    /// Becomes the listening end of the `peer` wire, or connects to it. If neither is possible now,
-    /// that is not an error.
+    /// Makes this end of the `peer` wire the listening one, or connects it to the listening one.
+    /// Succeeds also if neither is possible now.
     fn connect(&mut self) -> io::Result<()> {
         // A lock belongs to an open file, so two wires of one process have separate locks.
         if take_lock(&self.lock)? {
@@ -214,7 +215,8 @@ impl PeerWire {
     }
 }
 
-/// Takes the lock of the `peer` wire's listening end. Returns `false` if the other end holds it.
+/// Takes the lock of the `peer` wire's listening end. Returns `false` if the other end holds the
+/// lock.
 fn take_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),

@@ -21,9 +21,9 @@ const SEND_BUFFER: usize = 8 << 20;
 /// Longest path of a Unix socket in bytes, without the terminating zero.
 const LONGEST_PATH: usize = 107;
 
-/// Unix socket of type SOCK_SEQPACKET. Dropping it ends the connection, also for copies of the
-/// descriptor in forked children. A close alone would leave the connection open until the last copy
-/// is closed, and the other end would continue to send.
+/// Unix socket of type SOCK_SEQPACKET, one end of a connection. Dropping it ends the connection,
+/// also for copies of the descriptor in forked children. A close alone would leave the connection
+/// open until the last copy is closed, and the other end would continue to send.
 pub(super) struct Seqpacket(OwnedFd);
 
 /// Result of receiving frames of a `peer` wire.
@@ -44,7 +44,7 @@ impl Seqpacket {
         Ok(socket)
     }
 
-    /// Connects to the Unix socket at `path`. `None` if no process listens there.
+    /// Connects to the Unix socket at `path`. Returns `None` if no process listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Option<Seqpacket>> {
         let socket = Seqpacket::new()?;
         match net::connect(&socket.0, &address(path)?) {
@@ -75,7 +75,7 @@ impl Seqpacket {
     }
 
     /// Sends a frame to the other end of the `peer` wire. Returns `false` if the frame could not be
-    /// queued.
+    /// queued and is lost.
     pub(super) fn send(&self, frame: &[u8]) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         net::send(&self.0, frame, flags).is_ok()

@@ -5,7 +5,7 @@ use super::text::{RING, SpecError, SpecText};
 #[derive(Clone, Debug, PartialEq)]
 pub struct AfPacketSpec {
     pub iface: String,
-    /// Ring size of an `af_packet` wire in bytes, a multiple of 1 MiB.
+    /// Size of an `af_packet` wire's receive ring in bytes, a multiple of 1 MiB.
     pub ring: u64,
 }
 

@@ -23,7 +23,7 @@ use synth::SynthSpec;
 pub use text::SpecError;
 use text::SpecText;
 
-/// Parsed description of a wire, from the user's text.
+/// Parsed description of a wire, such as `pcap:FILE,loop=2`, from the user's text.
 #[derive(Clone, Debug)]
 pub struct WireSpec {
     text: String,
@@ -36,7 +36,8 @@ pub enum WireKind {
     AfPacket(AfPacketSpec),
     Pcap(PcapSpec),
     Synth(SynthSpec),
-    /// Cable to a modelled NIC in another process, over the Unix socket at this path.
+    /// Wire that is a cable to a modelled NIC in another process, over the Unix socket at this
+    /// path.
     Peer(String),
     Loopback,
 }
@@ -44,10 +45,11 @@ pub enum WireKind {
 const KINDS: &str = "a wire is af_packet:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
-    /// Default ring size of a wire on a live interface, in bytes.
+    /// Default size of the receive ring of a wire on a live interface, in bytes.
     pub const DEFAULT_RING: u64 = text::RING;
 
-    /// Returns the ring size of a wire on a live interface, in bytes.
+    /// Returns the size of the receive ring of a wire on a live interface, in bytes; `None` for
+    /// other wires.
     pub fn ring(&self) -> Option<u64> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(it.ring),
@@ -80,13 +82,13 @@ impl WireSpec {
         self.finite() && !lossy
     }
 
-    /// Returns `true` if the wire plays its own frames, so that it can wait until a program
-    /// receives them.
+    /// Returns `true` if the wire plays a capture file or generated frames, so that it can wait
+    /// until a program receives them.
     pub fn is_playback(&self) -> bool {
         matches!(self.kind, WireKind::Pcap(_) | WireKind::Synth(_))
     }
 
-    /// Returns the name of the network interface behind the wire.
+    /// Returns the name of the network interface behind a live wire; `None` for other wires.
     pub fn netdev(&self) -> Option<&str> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(&it.iface),
@@ -94,7 +96,7 @@ impl WireSpec {
         }
     }
 
-    /// Returns `true` if the wire is a network interface of the machine.
+    /// Returns `true` if the wire is on a live network interface of the machine.
     pub fn is_live(&self) -> bool {
         matches!(self.kind, WireKind::AfPacket(_))
     }

@@ -7,7 +7,7 @@ use super::text::{SpecError, SpecText, number};
 #[derive(Clone, Debug, PartialEq)]
 pub struct PcapSpec {
     pub file: String,
-    /// Number of times that the `pcap` wire plays its file; 0: forever.
+    /// Number of times that the `pcap` wire plays its input; 0: forever.
     pub rounds: u64,
     pub pace: PcapPace,
     pub lossy: bool,
@@ -20,7 +20,7 @@ pub enum PcapPace {
     Unpaced,
     /// Constant rate of a `pcap` wire in frames per second.
     Pps(NonZeroU64),
-    /// Multiple of the recorded pace of a capture file.
+    /// Multiple of the recorded pace at which a `pcap` wire plays its capture file.
     Speed(f64),
 }
 

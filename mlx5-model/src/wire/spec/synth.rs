@@ -9,16 +9,18 @@ use super::text::{SpecError, SpecText, number};
 const FLOWS: u32 = 1024;
 const MAX_FLOWS: u32 = 1 << 20;
 const SIZE: u32 = 64;
-/// Largest frame of a `synth` wire in bytes. Its IPv4 total length is a little below the maximum.
+/// Size in bytes of the largest frame of a `synth` wire. Its IPv4 total length is a little below
+/// the maximum.
 const MAX_SIZE: u32 = 65_535;
 const MAX_MEMORY: u64 = 1 << 30;
 /// Frame sizes of "Simple IMIX" (7:4:1) in bytes without FCS, ordered so that large frames do not
 /// follow each other.
 const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
-/// Maximum memory in bytes for frame templates of every flow in every size.
+/// Maximum memory in bytes for the frame templates of a `synth` wire, up to which every flow gets
+/// one in every size.
 const ALL_TEMPLATES: u64 = 16 << 20;
-/// Bytes of a cache line. A frame template begins on its own line, so that its frame touches as few
-/// lines as possible.
+/// Size of a cache line in bytes. A frame template begins on its own line, so that its frame
+/// touches as few lines as possible.
 pub const LINE: usize = 64;
 
 pub const ETHERNET: usize = 14;
@@ -171,7 +173,7 @@ impl SynthSpec {
         Ok(())
     }
 
-    /// Returns the size of the longest headers of any flow of the `synth` wire, in bytes.
+    /// Returns the total size of the longest headers of any flow of the `synth` wire, in bytes.
     fn min_size(&self) -> u32 {
         let vlan = if self.vlan.is_some() { VLAN } else { 0 };
         let ip = if self.ip == Mix::First { 20 } else { 40 };
@@ -271,7 +273,7 @@ impl Mix {
         }
     }
 
-    /// Returns `true` if `flow` uses the second protocol of the pair.
+    /// Returns `true` if the flow number `flow` uses the second protocol of the pair.
     pub fn is_second(self, flow: u32) -> bool {
         match self {
             Mix::First => false,

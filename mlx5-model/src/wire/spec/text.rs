@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 const MIB: u64 = 1 << 20;
-/// Allowed ring sizes of a live wire in bytes. A smaller ring is full after a few milliseconds; a
-/// larger value has a wrong unit.
+/// Allowed sizes of a live wire's receive ring in bytes. A smaller ring is full after a few
+/// milliseconds; a larger value has a wrong unit.
 const RINGS: RangeInclusive<u64> = 2 * MIB..=4096 * MIB;
-/// Default ring size of a live wire, in bytes.
+/// Default size of a live wire's receive ring, in bytes.
 pub const RING: u64 = 128 * MIB;
 
 /// Invalid part of a wire's description: its name, its value, and the allowed values.
@@ -21,11 +21,12 @@ pub struct SpecError {
     allowed: String,
 }
 
-/// Description of a wire as the user wrote it, which errors quote.
+/// Text of a wire's description as the user wrote it, which errors quote.
 pub struct SpecText<'a>(pub &'a str);
 
 impl SpecText<'_> {
-    /// Builds the error for an invalid `part` of a wire's description.
+    /// Builds the error for an invalid `part` of a wire's description, which states the allowed
+    /// values.
     pub fn error(&self, part: &str, value: &str, allowed: impl Into<String>) -> SpecError {
         SpecError {
             wire: self.0.to_owned(),
@@ -48,8 +49,8 @@ impl SpecText<'_> {
         }
     }
 
-    /// Stores the parsed `value` of a wire's option in `slot`. Fails if it did not parse or if the
-    /// option was already given.
+    /// Stores the parsed `value` of a wire's option in `slot`. Fails if the value is not valid or
+    /// if the option was already given.
     pub fn option<T: fmt::Debug>(
         &self,
         part: &str,
@@ -78,7 +79,7 @@ impl SpecText<'_> {
         Ok(name.to_owned())
     }
 
-    /// Parses the ring size of a live wire in bytes, and stores it in `slot`.
+    /// Parses the size of a live wire's receive ring in bytes, and stores it in `slot`.
     pub fn ring(&self, value: &str, slot: &mut Option<u64>) -> Result<(), SpecError> {
         let allowed = "use whole MiB from 2MiB to 4096MiB";
         let bytes = bytes(value).filter(|it| it % MIB == 0 && RINGS.contains(it));

@@ -17,9 +17,9 @@ use super::pace::FramePace;
 use super::spec::synth::{ETHERNET, LINE, SynthSpec, VLAN};
 use crate::frame::checksum;
 
-/// Number of frames by which the numbering of frames is ahead of their delivery. A NIC that copies
-/// a frame that was just stored would wait for every earlier store, including those into other
-/// cores' cache lines.
+/// Number of frames by which a `synth` wire stores sequence numbers ahead of delivery. A NIC that
+/// copies a frame that was just stored would wait for every earlier store, including those into
+/// other cores' cache lines.
 const AHEAD: u64 = 12;
 
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
@@ -29,24 +29,24 @@ const UDP: u8 = 17;
 const TCP: u8 = 6;
 /// Locally administered MAC addresses of the two ends of a generated flow.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// Port of iperf for generated frames, which no dissector decodes as another protocol.
+/// UDP and TCP port of iperf for generated frames, which no dissector decodes as another protocol.
 const PORT: u16 = 5001;
 
 /// Open `synth` wire, which generates frames.
 pub(super) struct SynthWire {
-    /// Frames of all templates of the `synth` wire.
+    /// Bytes of the frames of all templates of the `synth` wire.
     bytes: Vec<u8>,
     templates: Vec<Template>,
     /// Index of the template of the next generated frame.
     next: usize,
     /// Number of frames taken from the `synth` wire, which is the next frame's sequence number.
     sent: u64,
-    /// Number of generated frames that have their sequence number.
+    /// Number of generated frames whose sequence number has been stored.
     numbered: u64,
-    /// Index of the frame template that is numbered next.
+    /// Index of the frame template that gets the next sequence number.
     next_numbered: usize,
-    /// Number of frames by which the numbering of frames is ahead of their delivery. A template can
-    /// be numbered again only once its frame is taken.
+    /// Number of frames by which this `synth` wire stores sequence numbers ahead of delivery. A
+    /// template can be numbered again only once its frame is taken.
     ahead: u64,
     /// Number of frames after which the `synth` wire ends.
     count: u64,
@@ -59,15 +59,15 @@ struct Template {
     /// Offset of the prepared frame in the bytes of all templates.
     at: usize,
     len: u32,
-    /// Offset of the sequence number in the generated frame; 0 if it does not fit.
+    /// Offset of the sequence number in the generated frame; 0 if the payload is too short for one.
     sequence_at: u32,
     /// Offset, in the bytes of all templates, of the sequence number's complement, which precedes
-    /// the number; 0 if it does not fit.
+    /// the number; 0 if the payload is too short for it.
     complement_at: u32,
-    /// Offset of the L4 checksum in the generated frame.
+    /// Offset of the UDP or TCP checksum in the generated frame.
     checksum_at: u32,
-    /// Sum of the generated frame's bytes under the checksum, with checksum, sequence number and
-    /// complement at zero.
+    /// Running sum over the bytes that the generated frame's UDP or TCP checksum covers, folded to
+    /// 16 bits, with checksum, sequence number and complement at zero.
     sum: u16,
     /// Set when the generated frame's sequence number is at an odd offset of the bytes under the
     /// checksum.
@@ -113,7 +113,7 @@ impl SynthWire {
         }
     }
 
-    /// Returns the frame of a template of the `synth` wire. Its headers do not depend on the
+    /// Returns the frame of the `synth` wire's template `index`. Its headers do not depend on the
     /// sequence number.
     #[inline(always)]
     fn frame(&self, index: usize) -> WireFrame<'_> {
@@ -172,7 +172,7 @@ impl SynthWire {
         taken as usize
     }
 
-    /// Stores the sequence number of the next generated frame that has none.
+    /// Stores the next sequence number in the frame template that is numbered next.
     #[inline(always)]
     fn number(&mut self) {
         let template = &self.templates[self.next_numbered];
@@ -271,7 +271,7 @@ impl SynthWire {
 }
 
 impl Template {
-    /// Stores a sequence number in the generated frame, and the checksum over it.
+    /// Stores a sequence number in the generated frame, and the checksum that includes it.
     #[cold]
     fn number(&self, frame: &mut [u8], sequence: u64) {
         let at = self.sequence_at as usize;
@@ -285,7 +285,8 @@ impl Template {
         }
     }
 
-    /// Stores the checksum of the generated frame. `more` is the sum of the sequence number.
+    /// Stores the UDP or TCP checksum of the generated frame. `more` is the running sum over the
+    /// sequence number.
     #[inline]
     fn checksum(&self, frame: &mut [u8], more: u64) {
         let sum = u64::from(self.sum) + more;
@@ -298,7 +299,7 @@ impl Template {
     }
 }
 
-/// Writes the IPv4 header of a generated frame (RFC 791 section 3.1). Flow `n` is from 10.x.y.z,
+/// Writes the IPv4 header of a generated frame (RFC 791 section 3.1). Flow `n` goes from 10.x.y.z,
 /// with `n` in x.y.z, to 198.18.y.z.
 fn ipv4(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) -> usize) {
     let number = flow.to_be_bytes();
@@ -318,7 +319,7 @@ fn ipv4(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) 
     ip[10..12].copy_from_slice(&sum);
 }
 
-/// Writes the IPv6 header of a generated frame (RFC 8200 section 3). Flow `n` is from 2001:db8::n
+/// Writes the IPv6 header of a generated frame (RFC 8200 section 3). Flow `n` goes from 2001:db8::n
 /// to 2001:db8:1::n.
 fn ipv6_header(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) -> usize) {
     let address = |end: u8| {

@@ -31,8 +31,8 @@ struct Seen {
     ports: [u16; 2],
 }
 
-/// Parses a frame, and checks its lengths and checksums with plain 16-bit sums, independent of the
-/// generator.
+/// Parses a generated frame, and checks its lengths and checksums with plain 16-bit sums,
+/// independent of the generator.
 fn read(frame: &[u8]) -> (Seen, &[u8]) {
     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let sum = |bytes: &[u8]| {

@@ -8,7 +8,7 @@
 use crate::server::limits::ClientLimits;
 use std::{collections::VecDeque, time::Instant};
 
-/// RDMA connection requests that wait to be accepted.
+/// Queue of RDMA connection requests that wait to be accepted.
 pub struct Admission<T> {
     waiting: VecDeque<(Instant, T)>,
 }
@@ -22,10 +22,10 @@ impl<T> Default for Admission<T> {
 }
 
 impl<T> Admission<T> {
-    /// Queues a connection request while `clients` clients are connected.
+    /// Queues an RDMA connection request while `clients` clients are connected.
     ///
     /// # Errors
-    /// The request, if all slots are in use.
+    /// The connection request is returned if connected clients and waiting requests use all slots.
     pub fn request(
         &mut self,
         request: T,
@@ -40,8 +40,8 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// Takes the next connection request to accept; `unproved` connected peers have not proved a
-    /// key.
+    /// Takes the next RDMA connection request to accept, if fewer peers without a proved key are
+    /// connected than allowed; `unproved` is their present number.
     pub fn next(&mut self, unproved: usize, limits: &ClientLimits) -> Option<T> {
         if unproved >= limits.unproved {
             return None;
@@ -49,8 +49,8 @@ impl<T> Admission<T> {
         self.waiting.pop_front().map(|(_, request)| request)
     }
 
-    /// Removes the connection requests that have waited for too long and those that are `gone`;
-    /// returns their number.
+    /// Removes the RDMA connection requests that have waited for too long, and those for which
+    /// `gone` is true. Returns their number.
     pub fn remove(
         &mut self,
         limits: &ClientLimits,

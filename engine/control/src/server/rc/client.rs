@@ -21,57 +21,59 @@ use std::{
 };
 use wqcap_verbs::{Connection, MessageMemory, MessageSlot};
 
-/// Maximum number of outstanding sends to one client.
+/// Maximum number of outstanding sends from the control service to one RDMA client.
 pub const SENDS: u32 = 8;
-/// Maximum number of requests of one client that wait to be handled. A client that sends more
-/// without waiting for answers is flooding.
+/// Maximum number of requests of one RDMA client that wait to be handled. A client that sends more
+/// without waiting for answers is flooding the service.
 const WAITING: usize = 32;
-/// Maximum number of requests of one client handled in one round of the server, so that it does not
-/// delay the others.
+/// Maximum number of requests of one RDMA client that one round of the server handles, so that the
+/// client does not delay the others.
 const ROUND: usize = 8;
 
-/// Keys and identity for the authentication of clients.
+/// Keys and identity with which the control service authenticates RDMA clients.
 pub struct Credentials {
-    /// Keys that clients must prove.
+    /// Authentication keys of the service. A client must prove that it has one of them.
     pub keys: Keys,
     /// Identity of the service, which its challenges contain.
     pub identity: String,
-    /// Port of the service that clients connect to.
+    /// Port number of the service to which clients connect.
     pub port: u16,
 }
 
-/// Stage of a client's handshake.
+/// Stage of an RDMA client's handshake with the control service.
 enum HandshakeStage {
-    /// The client is not authenticated. `Some`: the challenge was sent and is not answered yet.
+    /// The client is not authenticated. `Some`: the challenge was sent, and its answer has not
+    /// arrived.
     Handshake(Option<Challenge>),
     Authenticated(Box<ClientSession>),
 }
 
-/// Client that is connected over RDMA. Dropping it destroys the QP.
+/// Client of the control service that is connected over RDMA. Dropping it destroys its QP.
 pub struct RcClient {
     pub id: ClientId,
     pub connection: Connection,
     stage: HandshakeStage,
     since: Instant,
     reassembler: Reassembler,
-    /// Refusal for the client's first invalid message fragment.
+    /// Refusal that answers the client's first invalid message fragment; `None`: all were valid.
     bad_fragment: Option<Refusal>,
     inbox: VecDeque<Vec<u8>>,
-    /// Message fragments to be sent to the client.
+    /// Message fragments that wait to be sent to the client.
     outbox: VecDeque<Vec<u8>>,
     fragment_len: usize,
     messages_sent: u32,
-    /// `wr_id`s of outstanding sends to the client.
+    /// `wr_id`s of the outstanding sends to the client.
     outstanding: Vec<u64>,
-    /// Time since which a message of the client has been arriving.
+    /// Time since which a message of the client has been arriving; `None`: no message is
+    /// incomplete.
     arriving: Option<Instant>,
-    /// Time since which a send to the client has been outstanding.
+    /// Time since which a send to the client has been outstanding; `None`: none is outstanding.
     sending: Option<Instant>,
-    /// Set if the client is to be disconnected once the reason is sent.
+    /// Set if the client is to be disconnected once the refusal with the reason is sent.
     expelled: bool,
-    /// Reason to disconnect the client at once.
+    /// Reason to disconnect the client at once; `None`: the client stays connected.
     pub lost: Option<String>,
-    /// Set if the client has disconnected.
+    /// Set if the RDMA client has disconnected.
     pub gone: bool,
 }
 
@@ -106,8 +108,8 @@ impl RcClient {
         matches!(self.stage, HandshakeStage::Authenticated(_))
     }
 
-    /// Sends the challenge to the client; no other message is sent before the client has answered
-    /// it.
+    /// Sends the challenge of the handshake to the client. No other message is sent before the
+    /// client has answered it.
     pub fn challenge(&mut self, service: &str) {
         match auth::nonce() {
             Ok(nonce) => {
@@ -123,7 +125,7 @@ impl RcClient {
         }
     }
 
-    /// Sends the answer to a pending change to the client.
+    /// Sends the answer to a change that the client requested and whose outcome was pending.
     pub fn change_answered(&mut self, text: &str) {
         if let HandshakeStage::Authenticated(session) = &mut self.stage {
             session.change_answered();
@@ -131,8 +133,8 @@ impl RcClient {
         self.send(text);
     }
 
-    /// Takes a message fragment that the client sent. Keeps nothing beyond the requests that may
-    /// wait.
+    /// Takes a message fragment that the client sent. The client's messages beyond the limit of
+    /// waiting requests are dropped.
     pub fn receive(&mut self, fragment: &[u8]) {
         if self.expelled || self.inbox.len() > WAITING {
             return;
@@ -156,7 +158,8 @@ impl RcClient {
             .then(|| self.arriving.unwrap_or_else(Instant::now));
     }
 
-    /// Runs one round for the client: handles its requests and pushes statistics.
+    /// Runs one round of the server for the RDMA client: handles its requests, and pushes
+    /// statistics.
     pub fn serve(&mut self, now: Instant, context: &SessionContext, credentials: &Credentials) {
         let backlog = context.service.limits.backlog;
         if let Some(refusal) = &self.bad_fragment {
@@ -221,7 +224,7 @@ impl RcClient {
         }
     }
 
-    /// Splits a message to the client into fragments, and queues them.
+    /// Splits a message to the client into fragments, and queues these for sending.
     fn send(&mut self, text: &str) {
         let outbox = &mut self.outbox;
         fragment::split(
@@ -233,7 +236,8 @@ impl RcClient {
         self.messages_sent = self.messages_sent.wrapping_add(1);
     }
 
-    /// Returns the client's name in the audit trail: the key that it has proved, and its address.
+    /// Returns the client's name in the audit trail: the kind of key that it has proved, and its
+    /// address.
     pub fn peer(&self, access: Option<AccessLevel>) -> Peer {
         let key = match access {
             Some(AccessLevel::ReadWrite) => "key read_write from ",
@@ -277,8 +281,8 @@ impl RcClient {
         self.outbox.iter().map(Vec::len).sum()
     }
 
-    /// Returns `true` if a completion belongs to a send of this client, which is then no longer
-    /// outstanding.
+    /// Returns `true` if the completion with `wr_id` belongs to a send to this client, which is
+    /// then no longer outstanding.
     pub fn send_completed(&mut self, wr_id: u64) -> bool {
         let Some(at) = self.outstanding.iter().position(|it| *it == wr_id) else {
             return false;
@@ -292,7 +296,7 @@ impl RcClient {
         self.outbox.is_empty() && self.outstanding.is_empty()
     }
 
-    /// Posts queued message fragments to the client while send slots are available.
+    /// Posts queued message fragments to the RDMA client while send slots are available.
     pub fn transmit(
         &mut self,
         messages: &mut MessageMemory,
@@ -319,14 +323,14 @@ impl RcClient {
         }
     }
 
-    /// Disconnects the client and destroys its QP. The message slots of its outstanding sends are
-    /// returned to `free`.
+    /// Disconnects the RDMA client and destroys its QP. The message slots of its outstanding sends
+    /// are returned to `free`.
     pub fn disconnect(mut self, messages: &mut MessageMemory, free: &mut Vec<MessageSlot>) {
         self.connection.disconnect();
         free.extend(self.connection.close(messages, self.outstanding));
     }
 
-    /// Returns the time until the client needs attention without a completion.
+    /// Returns the time until the RDMA client needs attention without a completion; `None`: never.
     pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Option<Duration> {
         if !self.inbox.is_empty() && self.may_send_request(now, limits.backlog) {
             return Some(Duration::ZERO);
@@ -344,7 +348,7 @@ impl RcClient {
         stall.into_iter().chain(own).min()
     }
 
-    /// Returns the reason to disconnect the client now, if there is one.
+    /// Returns the reason to disconnect the RDMA client now; `None`: it stays connected.
     pub fn disconnect_reason(&self, now: Instant, limits: &ClientLimits) -> Option<String> {
         let over = |since: Instant, time| now.saturating_duration_since(since) > time;
         if self.gone {
@@ -367,7 +371,8 @@ impl RcClient {
     }
 }
 
-/// Returns the name in the audit trail of a peer over RDMA, with the key that it has proved.
+/// Returns the name in the audit trail of a peer over RDMA: the kind of key that it has proved, and
+/// its address.
 pub fn peer_at(key: &str, address: Option<IpAddr>) -> Peer {
     Peer::named(match address {
         Some(address) => format!("{key}{address}"),
@@ -375,8 +380,8 @@ pub fn peer_at(key: &str, address: Option<IpAddr>) -> Peer {
     })
 }
 
-/// Verifies the client's proof of a key. Returns the client's access level, and the answer with the
-/// service's own proof.
+/// Verifies the client's proof that it has a key. Returns the client's access level, and the answer
+/// with the service's own proof; `None`: the proof is invalid.
 fn verify(
     challenge: Challenge,
     text: &[u8],

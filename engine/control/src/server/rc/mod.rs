@@ -45,13 +45,13 @@ use wqcap_verbs::{
 
 /// Maximum number of RDMA connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Maximum time for sending the last answers when the control service ends.
+/// Maximum time for sending the last answers to RDMA clients when the control service ends.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Interval at which the state of the SRQ is published to other threads.
+/// Interval at which the state of the shared receive queue (SRQ) is published to other threads.
 const PUBLISH: Duration = Duration::from_millis(500);
 
-/// Starts the control service over RDMA: binds to `address`, creates the SRQ, and starts the
-/// thread, which avoids the CPUs in `busy`.
+/// Starts the control service over RDMA: binds to `address`, creates the shared receive queue
+/// (SRQ), and starts the service's thread, which avoids the CPUs in `busy`.
 ///
 /// # Errors
 /// No RDMA device has the address, the key file is missing or accessible to others, or a verb
@@ -83,7 +83,8 @@ pub fn start(
     })
 }
 
-/// Returns the keys that RDMA clients must prove; `None` if the configuration has no key file.
+/// Returns the keys of the configured key file, with which RDMA clients authenticate; `None`: the
+/// configuration has no key file.
 ///
 /// # Errors
 /// `control.rdma` is set without `control.key_file`, or the file is not a valid key file.
@@ -106,10 +107,10 @@ pub fn keys(config: &ControlConfig) -> Result<Option<Keys>, ConfigProblem> {
     }
 }
 
-/// State of the thread that serves RDMA clients. The order of the fields is the order of teardown:
-/// QPs before the SRQ, and the SRQ before the memory that it receives into.
+/// State of the thread that serves RDMA clients. The order of the fields is the order in which they
+/// are dropped: QPs before the SRQ, and the SRQ before the memory that it receives into.
 struct RcLoop {
-    /// RDMA clients by QP number.
+    /// Connected RDMA clients by QP number.
     clients: HashMap<u32, RcClient>,
     receives: ReceiveQueue,
     cq: MessageCq,
@@ -118,7 +119,7 @@ struct RcLoop {
     listener: Listener,
     channel: CmChannel,
     messages: MessageMemory,
-    /// Message slots for sends that are not outstanding.
+    /// Message slots that no outstanding send uses.
     free: Vec<MessageSlot>,
     credentials: Credentials,
     admission: Admission<Incoming>,
@@ -210,7 +211,8 @@ impl RcLoop {
         Ok(())
     }
 
-    /// Waits for the next event of the RDMA server, or until a client or the SRQ needs attention.
+    /// Waits for the next event of the RDMA transport, or until a client or the SRQ needs
+    /// attention.
     fn wait(&mut self) {
         let now = Instant::now();
         let limits = self.context.service.limits;
@@ -236,7 +238,8 @@ impl RcLoop {
         poll_for(&mut fds, timeout + Duration::from_millis(1));
     }
 
-    /// Handles completions until there are none; the CQ's next event is armed before the last poll.
+    /// Handles completions of sends and receives until none is left; the CQ's next event is armed
+    /// before the last poll.
     fn complete(&mut self) -> Result<(), VerbsError> {
         self.cq.take_events();
         self.cq.arm()?;
@@ -330,8 +333,8 @@ impl RcLoop {
         }
     }
 
-    /// Accepts waiting connection requests while more peers without a proof of a key may be
-    /// connected.
+    /// Accepts waiting RDMA connection requests, as long as more peers without a proof of a key may
+    /// be connected.
     fn admit(&mut self) {
         self.remove_requests(|_| false);
         loop {
@@ -344,7 +347,8 @@ impl RcLoop {
         }
     }
 
-    /// Rejects the connection requests that have waited for too long, and those that are `gone`.
+    /// Rejects the RDMA connection requests that have waited for too long, and those for which
+    /// `gone` is true.
     fn remove_requests(&mut self, gone: impl Fn(&Incoming) -> bool) {
         let limits = &self.context.service.limits;
         let removed = self.admission.remove(limits, Instant::now(), gone) as u64;
@@ -384,7 +388,7 @@ impl RcLoop {
         }
     }
 
-    /// Removes RDMA clients that have disconnected or must be disconnected.
+    /// Removes RDMA clients that have disconnected, or that must be disconnected.
     fn remove_clients(&mut self, now: Instant) {
         let limits = self.context.service.limits;
         let counters = &self.context.counters;
@@ -418,7 +422,7 @@ impl RcLoop {
             .unwrap_or_else(PoisonError::into_inner) = self.receives.status();
     }
 
-    /// Sends the last answers to clients when the service ends, in particular the one to the
+    /// Sends the last answers to RDMA clients when the service ends, in particular the one to the
     /// command `shutdown`, and then ends each connection.
     fn flush(&mut self) {
         let until = Instant::now() + FLUSH;
@@ -443,8 +447,8 @@ fn client_of(clients: &mut HashMap<u32, RcClient>, key: CmKey) -> Option<&mut Rc
     clients.values_mut().find(|it| it.connection.key() == key)
 }
 
-/// Returns the identity of the service: a text that differs for every service and every start of
-/// it.
+/// Returns the identity of the control service in its challenges: a text that differs for every
+/// service and every start of a service.
 fn identity(device: &str, port: u8) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();

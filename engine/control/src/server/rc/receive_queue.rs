@@ -8,20 +8,21 @@ use wqcap_verbs::{Context, Listener, MessageMemory, MessageSlot, Pd, SRQ_RESIZE,
 
 pub struct ReceiveQueue {
     pub srq: Srq,
-    /// Message slots that are not posted to the SRQ.
+    /// Message slots of receives that are not posted to the SRQ.
     spare: Vec<MessageSlot>,
     posted: u32,
     sizing: SrqSizing,
-    /// Number of WRs to which the SRQ shrinks as soon as at most this many are posted.
+    /// Number of WRs to which the SRQ shrinks as soon as at most this many are posted; `None`: it
+    /// does not shrink now.
     shrinking: Option<u32>,
     status: SrqStatus,
-    /// Directory of the hardware counters of the device's port.
+    /// Directory in sysfs with the hardware counters of the device's port.
     hw_counters: PathBuf,
 }
 
 impl ReceiveQueue {
-    /// Creates the SRQ on the listener's device, posts receive WRs and arms the limit. `spare` has
-    /// one slot of `messages` for each WR that the SRQ may ever hold.
+    /// Creates the shared receive queue (SRQ) on the listener's device, posts receive WRs and arms
+    /// the limit. `spare` has one slot of `messages` for each WR that the SRQ may ever hold.
     ///
     /// # Errors
     /// The error of a verb.
@@ -61,7 +62,7 @@ impl ReceiveQueue {
         Ok(queue)
     }
 
-    /// Records a completed receive WR; its message slot is free again.
+    /// Records a completed receive WR, whose message slot can be posted again.
     pub fn completed(&mut self, slot: MessageSlot) {
         self.posted = self.posted.saturating_sub(1);
         self.spare.push(slot);
@@ -95,8 +96,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Handles a reached limit of the SRQ, which was nearly empty. The SRQ grows if it may, and the
-    /// limit is armed again, since its event disarms it.
+    /// Handles an event that the SRQ reached its limit, so that it was nearly empty. The SRQ grows
+    /// if it may, and the limit is armed again, since its event disarms it.
     pub fn limit_reached(&mut self, messages: &mut MessageMemory, now: Instant) {
         self.status.limit_events += 1;
         self.shrinking = None;
@@ -126,8 +127,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Halves the SRQ if it has not run low for the calm time. Receive WRs posted beyond the new
-    /// size must be consumed first; until then none is posted again.
+    /// Halves the SRQ if it has not reached its limit during the calm time. Receive WRs posted
+    /// beyond the new size must be consumed first; until then no WR is posted again.
     pub fn shrink_if_calm(&mut self, messages: &mut MessageMemory, now: Instant) {
         if self.shrinking.is_none() {
             self.shrinking = self.sizing.shrink_to(now);
@@ -145,12 +146,13 @@ impl ReceiveQueue {
         self.arm();
     }
 
-    /// Returns the time until [`ReceiveQueue::shrink_if_calm`] may shrink the SRQ.
+    /// Returns the time until [`ReceiveQueue::shrink_if_calm`] may shrink the SRQ; `None`: the SRQ
+    /// cannot shrink.
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         self.sizing.wait(now)
     }
 
-    /// Returns the current state of the SRQ.
+    /// Returns the current state of the SRQ for the command `status`.
     pub fn status(&mut self) -> SrqStatus {
         let attr = self.srq.query().ok();
         self.status.max_wr = attr.map_or(0, |it| it.max_wr);

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Size of an SRQ in WRs, and the decisions to change it.
+/// Size of the shared receive queue (SRQ) of RDMA clients in WRs, and the decisions to change it.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqSizing {
     floor: u32,
@@ -14,13 +14,13 @@ pub struct SrqSizing {
     size: u32,
     resizes: bool,
     calm: Duration,
-    /// Time at which the SRQ last reached its limit, or its size last changed.
+    /// Time at which the SRQ last reached its limit (low watermark), or its size last changed.
     since: Instant,
 }
 
 impl SrqSizing {
-    /// Creates the sizing of an SRQ with `floor` WRs if the device resizes SRQs, otherwise with
-    /// `cap`.
+    /// Creates the sizing of an SRQ, which begins with `floor` WRs if the device resizes SRQs,
+    /// otherwise with `cap` WRs.
     #[must_use]
     pub fn new(floor: u32, cap: u32, resizes: bool, calm: Duration, now: Instant) -> Self {
         let cap = cap.max(1);
@@ -41,27 +41,29 @@ impl SrqSizing {
         self.size
     }
 
-    /// Returns the limit (low watermark) of the SRQ to arm, in WRs.
+    /// Returns the limit (low watermark) in WRs at which the SRQ is to report an event.
     #[must_use]
     pub fn limit(&self) -> u32 {
         (self.size / 4).max(1)
     }
 
-    /// Returns `true` if the device resizes SRQs, as far as is known.
+    /// Returns `true` if the device resizes SRQs, according to its capabilities and to all attempts
+    /// so far.
     #[must_use]
     pub fn resizes(&self) -> bool {
         self.resizes
     }
 
-    /// Records that the SRQ reached its limit. Returns the number of WRs to which it grows, if it
-    /// grows.
+    /// Records that the SRQ reached its limit (low watermark). Returns the number of WRs to which
+    /// the SRQ grows; `None`: it does not grow.
     pub fn limit_reached(&mut self, now: Instant) -> Option<u32> {
         self.since = now;
         let larger = self.size.saturating_mul(2).min(self.cap);
         (self.resizes && larger > self.size).then_some(larger)
     }
 
-    /// Returns the number of WRs to which the SRQ shrinks, if it has not run low for the calm time.
+    /// Returns the number of WRs to which the SRQ shrinks after a calm time without a reached
+    /// limit; `None`: it does not shrink.
     #[must_use]
     pub fn shrink_to(&self, now: Instant) -> Option<u32> {
         let smaller = (self.size / 2).max(self.floor);
@@ -69,21 +71,22 @@ impl SrqSizing {
         (self.resizes && calm && smaller < self.size).then_some(smaller)
     }
 
-    /// Returns the time until [`SrqSizing::shrink_to`] may have a new result.
+    /// Returns the time until [`SrqSizing::shrink_to`] may have a new result; `None`: the SRQ
+    /// cannot shrink.
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         (self.resizes && self.size > self.floor)
             .then(|| (self.since + self.calm).saturating_duration_since(now))
     }
 
-    /// Records the size of the SRQ that the device granted, which may be more than requested.
+    /// Records the size in WRs that the device gave the SRQ, which may be more than requested.
     pub fn resized(&mut self, size: u32, now: Instant) {
         self.size = size.clamp(1, self.cap);
         self.since = now;
     }
 
-    /// Records that the device refused to resize the SRQ, despite its capabilities: no further
-    /// attempt is made.
+    /// Records that the device refused to resize the SRQ, contrary to its capabilities, so that no
+    /// further attempt is made.
     pub fn refused(&mut self) {
         self.resizes = false;
     }

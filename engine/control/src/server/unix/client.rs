@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of requests of one client handled in one round of the server, so that it does not
-/// delay the others.
+/// Maximum number of requests of one Unix socket client that one round of the server handles, so
+/// that the client does not delay the others.
 const ROUND: usize = 8;
 
 pub struct UnixClient {
@@ -25,29 +25,32 @@ pub struct UnixClient {
     pub uid: u32,
     pub stream: UnixStream,
     session: ClientSession,
-    /// Time of the last request or answer; `None`: the client may be idle for any time.
+    /// Time of the client's last request or answer; `None`: the client may be idle for any time.
     active: Option<Instant>,
-    /// Bytes received from the client and not yet handled: less than the longest request and one
-    /// read.
+    /// Bytes received from the client and not handled yet: fewer than those of the longest request
+    /// and one read.
     inbox: Vec<u8>,
-    /// Bytes of answers to be sent to the client.
+    /// Bytes of answers that wait to be sent to the client.
     outbox: Vec<u8>,
-    /// Time since which a request of the client has been arriving.
+    /// Time since which a request of the client has been arriving; `None`: no request is
+    /// incomplete.
     arriving: Option<Instant>,
-    /// Time since which the client's socket has accepted no bytes of an answer.
+    /// Time since which the client's socket has accepted no bytes of an answer; `None`: no bytes
+    /// wait.
     sending: Option<Instant>,
-    /// Set if the client is to be disconnected once the reason is sent.
+    /// Set if the client is to be disconnected once the refusal with the reason is sent.
     expelled: bool,
-    /// Set when the expulsion of the client has been counted.
+    /// Set when the client's forced disconnection has been counted.
     counted: bool,
-    /// Set if the client sends no more; it may still wait for answers.
+    /// Set if the client has closed its side of the connection; it may still wait for answers.
     ended: bool,
     /// Set if the connection of the client has failed.
     gone: bool,
 }
 
 impl UnixClient {
-    /// Creates a client whose connection was just accepted. A client of the owner `may_idle`.
+    /// Creates a client whose connection to the Unix socket was just accepted. The client of an
+    /// owner `may_idle` for any time.
     pub fn new(
         id: ClientId,
         uid: u32,
@@ -72,24 +75,24 @@ impl UnixClient {
         }
     }
 
-    /// Returns `true` if the client may only read.
+    /// Returns `true` if the client has read-only access to the control service.
     pub fn is_read_only(&self) -> bool {
         self.session.access() == AccessLevel::ReadOnly
     }
 
-    /// Returns the time at which the client is disconnected because it asks for nothing. `None`: it
-    /// waits for an answer, or may be idle.
+    /// Returns the time at which the idle client is to be disconnected. `None`: it waits for an
+    /// answer, or may be idle for any time.
     fn idle_end(&self, limits: &ClientLimits) -> Option<Instant> {
         let is_idle = self.outbox.is_empty() && !self.session.expects_answers();
         self.active.filter(|_| is_idle).map(|it| it + limits.idle)
     }
 
-    /// Returns `true` if the client has asked for nothing for too long.
+    /// Returns `true` if the client has been idle for longer than the limit.
     pub fn is_idle(&self, now: Instant, limits: &ClientLimits) -> bool {
         self.idle_end(limits).is_some_and(|end| now >= end)
     }
 
-    /// Sends the answer to a pending change to the client.
+    /// Sends the answer to a change that the client requested and whose outcome was pending.
     pub fn change_answered(&mut self, text: &str) {
         self.session.change_answered();
         self.send(text);
@@ -107,13 +110,13 @@ impl UnixClient {
         !self.expelled && self.outbox.len() < limits.backlog && self.session.is_ready(now)
     }
 
-    /// Returns `true` if the client's socket is to be read: not while complete requests wait to be
-    /// handled.
+    /// Returns `true` if the client's socket is to be read. It is not read while a complete request
+    /// waits to be handled.
     fn wants_input(&mut self, now: Instant, limits: &ClientLimits) -> bool {
         !self.ended && !self.has_line() && self.may_send_request(now, limits)
     }
 
-    /// Returns the events to poll the client's socket for.
+    /// Returns the events for which the client's socket is to be polled.
     pub fn wanted_events(&mut self, now: Instant, limits: &ClientLimits) -> PollFlags {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.wants_input(now, limits));
@@ -121,14 +124,15 @@ impl UnixClient {
         wanted
     }
 
-    /// Returns `true` if the client's connection has failed, or nothing more is to be received or
-    /// sent.
+    /// Returns `true` if the client can be removed: its connection has failed, or nothing more is
+    /// to be received from it or sent to it.
     pub fn is_done(&self) -> bool {
         let asked = self.has_line() || self.session.has_pending();
         self.gone || self.outbox.is_empty() && (self.expelled || (self.ended && !asked))
     }
 
-    /// Returns `true` once after the client was expelled.
+    /// Returns `true` only on the first call after the client was expelled, so that it is counted
+    /// once.
     pub fn is_newly_expelled(&mut self) -> bool {
         self.expelled && !std::mem::replace(&mut self.counted, true)
     }
@@ -137,7 +141,8 @@ impl UnixClient {
         self.inbox.contains(&b'\n')
     }
 
-    /// Returns the time until the client needs attention without an event of its socket.
+    /// Returns the time until the Unix socket client needs attention without an event of its
+    /// socket.
     pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Duration {
         if self.has_line() && self.may_send_request(now, limits) {
             return Duration::ZERO;
@@ -157,7 +162,8 @@ impl UnixClient {
             .map_or(Duration::from_secs(60), |it| it + Duration::from_millis(1))
     }
 
-    /// Runs one round for the client: receives, handles requests, pushes statistics, sends.
+    /// Runs one round of the server for the client: receives bytes, handles requests, pushes
+    /// statistics, sends answers.
     pub fn serve(&mut self, now: Instant, limits: &ClientLimits) {
         if self.wants_input(now, limits) {
             self.receive(limits);
@@ -183,7 +189,7 @@ impl UnixClient {
         self.transmit(now);
     }
 
-    /// Takes the client's next complete request, one line, without its line break.
+    /// Takes the client's next complete request out of the inbox: one line, without its line break.
     fn take_line(&mut self) -> Option<Vec<u8>> {
         let end = self.inbox.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.inbox.drain(..=end).collect();
@@ -237,7 +243,7 @@ impl UnixClient {
         }
     }
 
-    /// Sends the remaining answers to the client, for at most `timeout`.
+    /// Sends the remaining answers to the client when the service ends, for at most `timeout`.
     pub fn flush(&mut self, timeout: Duration) {
         let _ = self.stream.set_nonblocking(false);
         if !timeout.is_zero() && self.stream.set_write_timeout(Some(timeout)).is_ok() {

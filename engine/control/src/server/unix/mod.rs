@@ -34,21 +34,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of client connections accepted in one round, so that many new ones do not delay
-/// the clients already connected.
+/// Maximum number of client connections to the Unix socket accepted in one round, so that many new
+/// ones do not delay the clients already connected.
 const ACCEPT: usize = 16;
-/// Maximum time for sending the last answers when the control service ends.
+/// Maximum time for sending the last answers to Unix socket clients when the control service ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// Unix socket of the control service, on which clients may wait to be served. Dropping it removes
-/// its file.
+/// the socket's file.
 pub struct ControlSocket {
     file: SocketFile,
     listener: UnixListener,
     policy: AccessPolicy,
 }
 
-/// File of a Unix socket. Dropping it removes the file, if this process may do so.
+/// File of the control service's Unix socket. Dropping it removes the file, if this process may do
+/// so.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -157,7 +158,7 @@ impl UnixLoop {
         self.flush();
     }
 
-    /// Waits for the next event of the Unix socket server, or until a client needs attention.
+    /// Waits for the next event of the Unix socket transport, or until a client needs attention.
     fn wait(&mut self) {
         let now = Instant::now();
         let limits = self.context.service.limits;
@@ -249,8 +250,9 @@ impl UnixLoop {
         Ok(())
     }
 
-    /// Checks that another client may connect. Places are kept for the owner and root, and clients
-    /// that only read cannot take the places of those that may change something.
+    /// Checks that another client may connect to the Unix socket. Places are reserved for the owner
+    /// and root, and clients with read-only access cannot take the places of those that may change
+    /// something.
     fn has_room(
         &self,
         peer: &PeerCredentials,
@@ -308,8 +310,8 @@ impl UnixLoop {
         self.context.counters.update(|it| it.clients = clients);
     }
 
-    /// Sends the last answers to clients when the service ends, in particular the one to the
-    /// command `shutdown`.
+    /// Sends the last answers to Unix socket clients when the service ends, in particular the one
+    /// to the command `shutdown`.
     fn flush(&mut self) {
         let until = Instant::now() + FLUSH;
         self.deliver();

@@ -11,11 +11,11 @@ use std::{
     os::{fd::AsRawFd, unix::net::UnixStream},
 };
 
-/// Maximum number of supplementary groups of a connected process: the limit of Linux
+/// Maximum number of supplementary groups of a process that connects: the limit of Linux
 /// (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
-/// Credentials of a process that connected: its user and groups at that time.
+/// Credentials of a process that connected to the control socket: its user and groups at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// User ID of the process that connected.
@@ -27,14 +27,14 @@ pub struct PeerCredentials {
     pub gids: Vec<u32>,
 }
 
-/// Access rights of users and groups to the control service.
+/// Access rights of users and groups to the control service over the Unix socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
     /// User ID of the control service's owner. Root has the same rights.
     pub owner: u32,
-    /// Group ID with read-only access to the control service.
+    /// ID of the group that has read-only access to the control service; `None`: no group has.
     pub read: Option<u32>,
-    /// Group ID with read-write access to the control service.
+    /// ID of the group that has read-write access to the control service; `None`: no group has.
     pub write: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl AccessPolicy {
     /// user of this process.
     ///
     /// # Errors
-    /// A group does not exist.
+    /// A configured group does not exist on this machine.
     pub fn new(config: &ControlConfig) -> Result<Self, ConfigProblem> {
         let read = config.read_group.as_deref();
         let write = config.write_group.as_deref();
@@ -58,7 +58,7 @@ impl AccessPolicy {
         })
     }
 
-    /// Returns the access level of `peer`; `None` if it has no access.
+    /// Returns the access level of the connected process `peer`; `None`: it has no access.
     #[must_use]
     pub fn access(&self, peer: &PeerCredentials) -> Option<AccessLevel> {
         let is_in = |group: Option<u32>| group.is_some_and(|gid| peer.gids.contains(&gid));
@@ -69,7 +69,8 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns `true` if `peer` runs as the owner of the control service or root.
+    /// Returns `true` if the connected process `peer` runs as the owner of the control service or
+    /// as root.
     #[must_use]
     pub fn is_owner(&self, peer: &PeerCredentials) -> bool {
         peer.uid == 0 || peer.uid == self.owner
@@ -77,11 +78,11 @@ impl AccessPolicy {
 }
 
 impl PeerCredentials {
-    /// Reads the credentials of the process that connected (`SO_PEERCRED` and `SO_PEERGROUPS`,
-    /// unix(7)).
+    /// Reads the credentials of the process that connected over `stream` (`SO_PEERCRED` and
+    /// `SO_PEERGROUPS`, unix(7)).
     ///
     /// # Errors
-    /// The kernel does not provide the credentials.
+    /// The kernel does not provide the credentials of the process.
     pub fn read(stream: &UnixStream) -> io::Result<Self> {
         let credentials = user_and_process(stream)?;
         let mut gids = vec![credentials.gid];
@@ -94,8 +95,8 @@ impl PeerCredentials {
     }
 }
 
-/// Returns the user, group and process that connected. rustix has a function for this, whose result
-/// cannot represent the process ID 0 of a process in another PID namespace.
+/// Returns the user, group and process that connected over `stream`. The function of rustix for
+/// this cannot represent the process ID 0 of a process in another PID namespace.
 fn user_and_process(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred {
         pid: 0,
@@ -154,10 +155,10 @@ fn socklen(bytes: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(bytes).unwrap_or(libc::socklen_t::MAX)
 }
 
-/// Returns the ID of a user group given by name or ID.
+/// Returns the ID of the user group `name`, which is a name or an ID.
 ///
 /// # Errors
-/// The group does not exist; `key` is the configuration key in the error.
+/// The group does not exist; the error names the configuration key `key`.
 pub fn group_id(key: &'static str, name: &str) -> Result<u32, ConfigProblem> {
     if let Ok(gid) = name.parse() {
         return Ok(gid);

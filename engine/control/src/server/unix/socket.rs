@@ -74,8 +74,8 @@ pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     problem.map(refused).into_iter().chain(groups).collect()
 }
 
-/// Returns the mode and group of the control socket's file. Unless the configuration sets them,
-/// every user with a right may connect; credentials determine the access.
+/// Returns the mode and the group of the control socket's file. Unless the configuration sets them,
+/// every user with a right may connect; the client's credentials determine its access.
 fn mode_and_group(
     config: &ControlConfig,
     policy: &AccessPolicy,
@@ -95,7 +95,8 @@ fn mode_and_group(
     Ok((mode, gid))
 }
 
-/// Removes a Unix socket that no process serves any more. Leaves any other file in place.
+/// Removes the file of a Unix socket that no process serves any more. Leaves any other file in
+/// place.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),

@@ -13,8 +13,8 @@ const DHCP: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcp");
 const DHCPV6: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcpv6");
 const ANSWER: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/answer");
 
-/// Returns an IPv4 frame between port `port` of host 1 and port `service` of host 2. `back`: in the
-/// other direction.
+/// Returns an IPv4 frame between port `port` of host 1 and port `service` of host 2. `back`
+/// reverses the direction.
 fn frame(protocol: u8, port: u16, back: bool, service: u16, of: &[u8]) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0]);
@@ -56,7 +56,8 @@ fn count(meter: &mut Meter, frame: &[u8], ns: u64) {
     meter.count(&Frame::new(frame, len, ns), &headers, &headers);
 }
 
-/// Returns the report on records of these frames, one batch each, with a table of `capacity` flows.
+/// Returns the flow report of a meter with a table of `capacity` flows that received these batches
+/// of frames.
 fn record(dir: &tempfile::TempDir, capacity: usize, batches: &[Vec<Vec<u8>>]) -> FlowsReport {
     let plan = FlowsPlan {
         dir: dir.path().to_owned(),
@@ -90,14 +91,14 @@ fn rows(files: &[PathBuf]) -> Vec<Row> {
     rows
 }
 
-/// Returns the value of a column as text.
+/// Returns the value of a column of the flows table as text.
 fn value(row: &Row, name: &str) -> String {
     let mut columns = row.get_column_iter();
     let (_, field) = columns.find(|it| it.0 == name).unwrap();
     field.to_string().trim_matches('"').to_owned()
 }
 
-/// Returns a column by the client's port.
+/// Returns the values of a column of the flows table by the client's port.
 fn by_port(report: &FlowsReport, name: &str) -> BTreeMap<u16, String> {
     let rows = rows(&report.files.iter().collect::<Vec<_>>());
     let named = |row: &Row| (value(row, "src_port").parse().unwrap(), value(row, name));

@@ -8,8 +8,8 @@ const SECOND: u64 = 1_000_000_000;
 const EPOCH: u64 = 1_700_000_000 * SECOND;
 /// Monotonic clock at the start of a run, in nanoseconds.
 const BOOT: u64 = 5 * SECOND;
-/// Maximum error of a reading, in nanoseconds. With twice this error over the first 0.1 s the rate
-/// is precise enough.
+/// Maximum error of a simulated clock reading, in nanoseconds. With twice this error over the first
+/// 0.1 s the rate is precise enough.
 const UNCERTAIN: u64 = 900;
 
 /// Simulated clocks of a device and a host. The true time `t` is in nanoseconds from the start.
@@ -17,7 +17,7 @@ const UNCERTAIN: u64 = 900;
 struct World {
     /// Drift of the device's clock at a time, both in nanoseconds.
     drift: fn(f64) -> f64,
-    /// Nominal rate of the device's counter.
+    /// Nominal rate of the device's counter in kHz.
     khz: u64,
     /// Time and size of a jump of the device's clock, in nanoseconds.
     jump: Option<(u64, i64)>,
@@ -28,7 +28,7 @@ struct World {
 }
 
 impl World {
-    /// Creates clocks of which only the device's drifts.
+    /// Creates clocks of a device and a host, of which only the device's clock drifts.
     fn new(drift: fn(f64) -> f64) -> Self {
         Self {
             drift,
@@ -39,25 +39,25 @@ impl World {
         }
     }
 
-    /// Returns the device's time, in nanoseconds since 1970.
+    /// Returns the device's time at the true time `t`, in nanoseconds since 1970.
     fn nic_ns(&self, t: u64) -> u64 {
         let jumped = self.jump.map_or(0, |(at, ns)| if t >= at { ns } else { 0 });
         (EPOCH + t).wrapping_add_signed(rounded((self.drift)(t as f64)) + jumped)
     }
 
-    /// Returns the device's counter.
+    /// Returns the value of the device's counter at the true time `t`, in ticks.
     fn ticks(&self, t: u64) -> u64 {
         let ns = u128::from(self.nic_ns(t));
         u64::try_from(ns * u128::from(self.khz) / 1_000_000).expect("fits u64")
     }
 
-    /// Returns the host's system time, in nanoseconds since 1970.
+    /// Returns the host's system time at the true time `t`, in nanoseconds since 1970.
     fn system_ns(&self, t: u64) -> u64 {
         let set = self.set.map_or(0, |(at, ns)| if t >= at { ns } else { 0 });
         (EPOCH + t).wrapping_add_signed(set)
     }
 
-    /// Returns a reading at `t` with a random error within its uncertainty.
+    /// Returns a clock reading at the true time `t` with a random error within its uncertainty.
     fn reading(&mut self, t: u64) -> ClockReading {
         self.dice = self
             .dice
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Returns the stamp of a completion.
+    /// Returns the device stamp of a completion at the true time `t`.
     fn stamp(&self, form: StampForm, t: u64) -> u64 {
         match form {
             StampForm::Ticks { .. } => self.ticks(t),
@@ -86,10 +86,11 @@ impl World {
     }
 }
 
-/// Interval of a capture's readings, in nanoseconds.
+/// Interval between the clock readings of a capture, in nanoseconds.
 const LOOK: u64 = SECOND / 50;
 
-/// Runs for `seconds` with readings at a capture's interval, each answered `late` nanoseconds late.
+/// Runs the clock discipline for `seconds` with readings at a capture's interval, each answered
+/// `late` nanoseconds late.
 ///
 /// Returns for every reading its time and the lead of the line over the host's time just before it.
 /// Asserts that a held line never moves back in time, unless the NIC's clock has jumped.
@@ -125,7 +126,7 @@ fn run_late(
     (keeper, errors)
 }
 
-/// Runs for `seconds` with a NIC that answers readings at once.
+/// Runs the clock discipline for `seconds` with a NIC that answers readings at once.
 fn run(
     world: &mut World,
     form: StampForm,
@@ -135,7 +136,7 @@ fn run(
     run_late(world, form, held, seconds, |_| 0)
 }
 
-/// Returns the largest error from a time on, in nanoseconds.
+/// Returns the largest error of the stamp conversion from the time `from` on, in nanoseconds.
 fn worst(errors: &[(u64, i64)], from: u64) -> u64 {
     let late = errors.iter().filter(|(t, _)| *t >= from);
     late.map(|(_, error)| error.unsigned_abs())
@@ -143,10 +144,10 @@ fn worst(errors: &[(u64, i64)], from: u64) -> u64 {
         .expect("at least one")
 }
 
-/// Both forms of completions' stamps.
+/// Both forms of the time stamps in completions.
 const FORMS: [StampForm; 2] = [StampForm::Ticks { unused: 0 }, StampForm::RealTime];
 
-/// Checks the bound that docs/time.md states.
+/// Checks the bound of the stamps' error that docs/time.md states for a steady drift.
 #[test]
 fn a_steady_drift_is_held_within_the_stated_bound() {
     for drift in [|_| 0.0, |t| 20e-6 * t, |t| -100e-6 * t, |t| 400e-6 * t] as [fn(f64) -> f64; 4] {

@@ -15,7 +15,7 @@ const SLOTS: u32 = 16;
 /// Index of a frame's queue, and the frame's time stamp.
 type Seen = (usize, u64);
 
-/// Outlet that keeps what it sees, and sets the stop flag after a number of frames.
+/// Outlet that records the frames it takes, and sets the stop flag after a number of frames.
 struct Sink {
     seen: Arc<Mutex<Vec<Seen>>>,
     stop_after: usize,
@@ -62,7 +62,8 @@ impl Bench {
         }
     }
 
-    /// Runs the loop to its end. Returns the frames in the order of passing on, and the ends.
+    /// Runs the paired loop to its end. Returns the frames in the order of passing on, and the ends
+    /// of the queues' loops.
     fn run(self) -> (Vec<Seen>, Vec<LoopEnd>) {
         let hashing = Arc::new(Hashing {
             toeplitz: Toeplitz::new(&RssKey::SYMMETRIC),

@@ -24,7 +24,7 @@ use wqcap_files::name::NameTemplate;
 /// hook.
 const RECENT: Duration = Duration::from_secs(600);
 
-/// Reason for not running `output.hook` for a path.
+/// Reason of the hook process for not running `output.hook` for a path.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HookRefusal {
     #[error("the path of the file is not below output.dir")]

@@ -139,7 +139,7 @@ fn start_within(program: &Path, limits: HookLimits) -> Result<Hooks, ResourceErr
     Ok((spawn("wqcap-hooks", move || runner.run(&files))?, sender))
 }
 
-/// State of the hook thread.
+/// State of the hook thread: running hooks, and files that wait for their hook.
 struct Runner {
     unsent: Arc<AtomicU64>,
     program: PathBuf,
@@ -153,7 +153,7 @@ struct Runner {
 struct Running {
     child: Child,
     file: PathBuf,
-    /// Time at which the hook is killed.
+    /// Time at which the running hook is killed.
     until: Instant,
 }
 

@@ -37,7 +37,7 @@ fn output(retention: Retention, buffer: u64) -> OutputPlan {
     }
 }
 
-/// Returns a keeper of files with default names, or of the files of `own`.
+/// Returns the state of a retention thread for files with default names, or for the files of `own`.
 fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> RetentionThread {
     RetentionThread {
         dir: dir.to_owned(),
@@ -71,7 +71,7 @@ fn tidy(keeper: &mut RetentionThread, deleted: &mut DeletedFiles) {
     keeper.tidy(0, Moment::now(), deleted).expect("tidies");
 }
 
-/// Returns a limit on the number of files only.
+/// Returns retention limits that limit only the number of files.
 fn most(files: u64) -> Retention {
     Retention {
         files,
@@ -175,7 +175,7 @@ fn a_full_disk_deletes_the_oldest_files_only_if_their_size_is_limited() {
     }
 }
 
-/// Sets the time of a file's last write.
+/// Sets the time of a test file's last write.
 fn aged(path: &Path, written: SystemTime) {
     let file = fs::File::options().append(true).open(path);
     file.and_then(|it| it.set_modified(written)).expect("aged");
@@ -571,7 +571,7 @@ fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
     assert_eq!(names(dir.path()), left);
 }
 
-/// Writes a file's delivery state into the journal.
+/// Writes a file's delivery state into the journal of `wqcap ship`.
 fn note(journal: &Path, file: &Path, state: DeliveryState) {
     let name = file.file_name().and_then(|it| it.to_str()).expect("plain");
     let record = DeliveryRecord {

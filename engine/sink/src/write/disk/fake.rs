@@ -47,7 +47,7 @@ pub(crate) enum CallEffect {
     Fails(i32),
     /// The faulty write ends after at most this number of bytes.
     Writes(usize),
-    /// The faulty call panics.
+    /// The faulty call of the fake io_uring panics.
     Panics,
 }
 
