@@ -16,7 +16,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 /// that waits for the disk may wake later.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Request to a receive loop to change its WQ.
+/// Request to a receive loop to modify its WQ, which stays.
 struct LoopRequest {
     /// `true` turns the WQ's CVLAN stripping on, `false` off.
     cvlan_stripping: bool,

@@ -48,7 +48,7 @@ pub struct PcapngEncoder {
     /// Report on the NIC's clock, written at each capture file's end; `None`: the NIC's clock gives
     /// no time stamps.
     pub clock: Option<Arc<Mutex<Option<ClockReport>>>>,
-    /// Reporter of the outages since the previous capture file, for each file's header.
+    /// Outages of the capture since the previous capture file, which each file's header names.
     pub outages: OutageReporter,
 }
 

@@ -43,7 +43,7 @@ impl LossSearch {
         }
     }
 
-    /// Returns `true` if lost ports are searched for.
+    /// Returns `true` if the run searches for ports whose device or interface was lost.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }

@@ -271,7 +271,8 @@ impl OutputConfig {
         self.is_stdout() || self.order() == Order::Time
     }
 
-    /// Returns the order of frames in the capture files.
+    /// Returns the configured order of frames in capture files: by time, or as each queue received
+    /// them.
     #[must_use]
     pub fn order(&self) -> Order {
         self.order.unwrap_or_default()

@@ -19,7 +19,7 @@ pub(super) type Work =
 /// Event that a supervisor handles, with the change and the channel for the answer from its sender.
 pub(super) struct Occurrence {
     pub(super) event: Event,
-    /// Change of the capture that the event's sender requests, for `Action::Change`.
+    /// Change of the running capture that a control command requests; only for `Action::Change`.
     pub(super) work: Option<Work>,
     /// Channel for the answer to the command; `None`: the event is not a command.
     pub(super) reply: Option<ChangeReply>,

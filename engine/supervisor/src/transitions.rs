@@ -35,7 +35,7 @@ pub enum Event {
     AttemptDue,
     /// A limit of the capture run was reached while the device was lost.
     LimitReached,
-    /// A capture that a command stopped has ended with a failure.
+    /// The capture failed while it was stopped by the control command `stop`.
     StopFailed,
 }
 

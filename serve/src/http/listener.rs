@@ -427,7 +427,7 @@ impl Drop for AddressShare {
     }
 }
 
-/// Connection of a client, with the state that its task needs.
+/// HTTP connection of a client, with the state that the asynchronous task of the connection needs.
 struct Task {
     routes: Router,
     service: Arc<ServeState>,

@@ -216,7 +216,8 @@ async fn tables(
     Ok(())
 }
 
-/// Reads the rest of a table of parts whose beginning was read, and returns the whole table.
+/// Reads the rest of a Parquet table of the parts of a capture file, whose beginning was read, and
+/// returns the whole table.
 async fn whole(
     store: &dyn ReadStore,
     key: &str,

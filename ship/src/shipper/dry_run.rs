@@ -16,9 +16,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Planned {
-    /// Path of the unshipped file.
+    /// Path of the capture file, or file of flow records, that is not in the store yet.
     pub path: PathBuf,
-    /// Length of the unshipped file in bytes.
+    /// Length in bytes of the file that is not in the store yet.
     pub bytes: u64,
     /// Key of the object to which the file is shipped; `None`: only the table of its blocks is
     /// sent. If flows select the files, a file without an index is listed as sent.

@@ -134,9 +134,9 @@ pub(crate) struct KeyList {
 /// Keys of a store that cannot be used: too long, with an empty part, or not a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnusableKeys {
-    /// Number of keys in the store that cannot be used.
+    /// Number of object keys in the store that cannot be used, such as keys with empty parts.
     pub count: u64,
-    /// First unusable keys of the store, shortened to 1024 bytes.
+    /// First of the object keys that cannot be used, each shortened to 1024 bytes.
     pub named: Vec<String>,
 }
 

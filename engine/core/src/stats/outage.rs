@@ -168,7 +168,7 @@ impl OutageLog {
         Self(Arc::new(Mutex::new(earlier)))
     }
 
-    /// Returns a copy of the outages recorded so far.
+    /// Returns a copy of the outages recorded so far: periods in which no frame could be received.
     #[must_use]
     pub fn get(&self) -> Outages {
         self.lock().clone()

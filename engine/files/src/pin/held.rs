@@ -28,8 +28,8 @@ struct FileKey {
 #[derive(Clone, Debug)]
 struct CachedFile {
     begins: Beginning,
-    /// Result of the file's index for a set of pins: the hash of the set, and the positions of the
-    /// pins that protect the file.
+    /// Hash of a set of pins, which protect capture files from deletion, and the positions in it of
+    /// the pins that protect the file, as the file's index showed.
     said: Option<(u64, Vec<usize>)>,
 }
 

@@ -30,7 +30,7 @@ impl<'a, T> SpareCapacity<'a, T> {
         }
     }
 
-    /// Returns `true` if the reserved spare capacity is used up.
+    /// Returns `true` if all reserved elements of the `Vec` are used.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.next == self.end

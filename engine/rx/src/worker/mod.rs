@@ -406,8 +406,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         ended
     }
 
-    /// Leaves the ring, which another one may replace. Returns `false` if the receive loop ends
-    /// instead.
+    /// Reports to the capture's owner that the receive loop has stopped to use its receive ring, and
+    /// waits for a replacement. Returns `false` if no ring can replace it, so that the loop ends.
     fn leave_ring(&self, batch: &Batch, state: &LoopState, ended: &Ended) -> bool {
         if self.replacements.is_none()
             || matches!(ended, Ended::Stopped)

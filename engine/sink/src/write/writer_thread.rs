@@ -91,7 +91,7 @@ struct BlockWrite {
     queue: usize,
     /// Number of the block's link in the chain of its file.
     link: u64,
-    /// Number of bytes of the block that the write must put on the disk.
+    /// Number of bytes of the write block that the write must store in the capture file.
     want: usize,
     block: Block,
 }

@@ -117,7 +117,7 @@ pub struct InspectedQueue {
 }
 
 impl InspectedQueue {
-    /// Creates a receive queue for inspection.
+    /// Creates a WQ and its CQ, whose completions the selftest inspects.
     ///
     /// # Errors
     /// The error of a verb, EOPNOTSUPP if the rings cannot be accessed directly, or EPROTO if the

@@ -11,7 +11,8 @@ const RINGS: RangeInclusive<u64> = 2 * MIB..=4096 * MIB;
 /// Default size of a live wire's receive ring, in bytes.
 pub const RING: u64 = 128 * MIB;
 
-/// Invalid part of a wire's description: its name, its value, and the allowed values.
+/// Invalid part of the description of a wire, which is the software NIC's traffic source: name and
+/// value of the part, and the allowed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("wire `{wire}`: {part}: `{value}` is not allowed; {allowed}")]
 pub struct SpecError {

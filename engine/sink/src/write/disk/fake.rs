@@ -22,7 +22,7 @@ pub(crate) struct Hand {
     pub(crate) full: Arc<AtomicBool>,
     /// Number of writes begun on the fake disk, including plain ones.
     pub(crate) begun: Arc<AtomicU64>,
-    /// Number of plain writes begun on the fake disk.
+    /// Number of writes begun on the fake disk by pwrite, and not by io_uring.
     pub(crate) plain: Arc<AtomicU64>,
     /// Fault to inject into the fake io_uring, and the number of calls of its kind so far.
     pub(crate) fault: Arc<Mutex<(CallFault, u64)>>,
