@@ -52,8 +52,8 @@ pub(crate) const COMPLETE: HeaderName = HeaderName::from_static("wqcap-complete"
 pub(crate) const FRAMES: HeaderName = HeaderName::from_static("wqcap-frames");
 /// Header and trailer with the reasons why an answer with packets is incomplete.
 pub(crate) const LACKS: HeaderName = HeaderName::from_static("wqcap-lacks");
-/// Maximum length in bytes of the HTTP header or trailer `Wqcap-Lacks`, which has the reasons why an
-/// answer lacks frames.
+/// Maximum length in bytes of the HTTP header or trailer `Wqcap-Lacks`: the reasons why an answer
+/// lacks frames.
 const LONGEST_LACKS: usize = 1024;
 
 /// Message from the thread that reads capture files to the task that sends the answer.

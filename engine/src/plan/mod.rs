@@ -380,8 +380,8 @@ pub enum Merge {
     /// As with [`Merge::Queues`], but with one stage for all queues: the two directions of a flow
     /// arrive on queues of different ports.
     Ports,
-    /// Deduplication, sampling, cutting and observing are done in one receive loop for all ports. The
-    /// loop gets the frames of the ports in time order.
+    /// Deduplication, sampling, cutting and observing are done in one receive loop for all ports,
+    /// which gets their frames in time order.
     Loop,
 }
 

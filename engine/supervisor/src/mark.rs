@@ -26,8 +26,8 @@ const LONGEST: usize = 900;
 /// Mark that a control command requests: a text, and the time range around the request.
 pub(super) struct Mark {
     pub(super) text: String,
-    /// Time at which a client requested the mark, which marks a moment in the capture, in nanoseconds
-    /// since 1970. It is taken before the mark's filter is compiled.
+    /// Time at which a client requested the mark of a moment in the capture, in nanoseconds since
+    /// 1970. It is taken before the mark's filter is compiled.
     pub(super) now: u64,
     pub(super) before_ms: u64,
     pub(super) after_ms: u64,

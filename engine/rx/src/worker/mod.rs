@@ -406,8 +406,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         ended
     }
 
-    /// Reports to the capture's owner that the receive loop has stopped to use its receive ring, and
-    /// waits for a replacement. Returns `false` if no ring can replace it, so that the loop ends.
+    /// Publishes the last counters of the receive ring before another ring replaces it. Returns
+    /// `false` if none can replace it, so that the receive loop ends.
     fn leave_ring(&self, batch: &Batch, state: &LoopState, ended: &Ended) -> bool {
         if self.replacements.is_none()
             || matches!(ended, Ended::Stopped)
