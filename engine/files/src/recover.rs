@@ -245,16 +245,24 @@ fn attempt(
 /// longest record.
 const TRACE: u64 = 2 << 20;
 
-/// Returns `true` if a sector of zeros is within [`TRACE`] bytes from offset `sound` of a `.part`
-/// file on, which the file system did not write before a crash.
+/// Length in bytes of the beginning of a record, with its length.
+const HEADER: usize = 16;
+
+/// Returns `true` if a page of zeros is in the first record from offset `sound` of a `.part` file on,
+/// which the file system did not write before a crash.
 fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
-    /// Length of a disk sector in bytes.
-    const SECTOR: usize = 512;
-    let from = sound.next_multiple_of(SECTOR as u64);
-    let mut bytes = vec![0; TRACE as usize - SECTOR];
-    file.read_exact_at(&mut bytes, from)?;
-    let mut sectors = bytes.chunks_exact(SECTOR);
-    Ok(sectors.any(|it| it.iter().all(|byte| *byte == 0)))
+    /// Length in bytes of the blocks in which file systems allocate.
+    const PAGE: usize = 4096;
+    /// Length in bytes within which the first record ends.
+    const RECORD: usize = 512 << 10;
+    let mut bytes = vec![0; RECORD];
+    file.read_exact_at(&mut bytes, sound.next_multiple_of(PAGE as u64))?;
+    // The page in which the record begins is a hole if it has zeros from there on.
+    let page = usize::try_from(sound.next_multiple_of(PAGE as u64) - sound).unwrap_or(PAGE);
+    let mut begin = vec![0; page];
+    file.read_exact_at(&mut begin, sound)?;
+    let is_hole = |it: &[u8]| it.iter().all(|byte| *byte == 0);
+    Ok(page >= HEADER && is_hole(&begin) || bytes.chunks_exact(PAGE).any(is_hole))
 }
 
 /// Counts the complete records of a `.part` file and returns the offset of the end of the last one.
@@ -288,7 +296,6 @@ fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, R
     let sound = reader.sound_end();
     let rest = len.saturating_sub(sound);
     if let Some(problem) = &it.problem
-        && it.records > 0
         && rest > TRACE
         && !has_hole(file.file, sound).map_err(failed(READING))?
     {
@@ -447,6 +454,9 @@ mod tests {
         let problem = it.problem.expect("a problem");
         assert!(problem.contains("bytes follow"), "{problem}");
         assert_eq!(fs::read(&at).expect("kept"), damaged);
+        // A wrong length of the first record.
+        let (it, _) = with(starts[0] + 4, 0x7f, 3);
+        assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Failed, 0), "{it:?}");
         // A page that was not written, and a wrong length near the end.
         let (it, _) = with(end.next_multiple_of(4096), 0, 4096);
         assert_eq!(it.outcome, RecoveryOutcome::Finished, "{it:?}");

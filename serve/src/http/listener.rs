@@ -45,6 +45,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use wqcap_files::folder::open::{MOST_TEXT, read_named};
 
 /// Maximum number of open connections to the service.
 const MOST_CONNECTIONS: usize = 256;
@@ -290,8 +291,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError
         path: path.to_owned(),
         problem,
     };
-    let all = CertificateDer::pem_file_iter(path).map_err(|e| failed(e.to_string()))?;
-    let all: Vec<_> = all
+    let text = read_named(path, MOST_TEXT).map_err(|e| failed(e.to_string()))?;
+    let all: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|e| failed(e.to_string()))?;
     match all.is_empty() {
@@ -327,7 +328,8 @@ fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerErr
             builder.with_client_cert_verifier(verifier.build().map_err(|e| failed(path, &e))?)
         }
     };
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|e| failed(&files.key, &e))?;
+    let key = read_named(&files.key, MOST_TEXT).map_err(|e| failed(&files.key, &e))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| failed(&files.key, &e))?;
     let config = builder.with_single_cert(certificates(&files.cert)?, key);
     let mut config = config.map_err(|e| failed(&files.cert, &e))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

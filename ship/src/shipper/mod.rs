@@ -65,6 +65,7 @@ use wqcap_files::{
         expired::{self, ExpiredFile},
     },
     index::{self, CaptureIndex, IndexFolder},
+    read::FileEnd,
 };
 
 /// Time that the capture has to write the index of a new capture file. If `wqcap ship` built the
@@ -184,7 +185,10 @@ impl Shipper {
                     self.journal.set(file.record(key))?;
                 }
                 ContentKind::Packets => match load_index(&self.plan, &file) {
-                    Some(index) => self.enter_packets(&file, &index)?,
+                    Some(index) => match torn(&index) {
+                        Some(reason) => self.defer(file.id(), &reason.of(&file.path)),
+                        None => self.enter_packets(&file, &index)?,
+                    },
                     None => self.uncounted.push(file),
                 },
             }
@@ -391,10 +395,13 @@ impl Shipper {
         let path = file.path.clone();
         let built = threads::run(move || index::build(&path, None, || true)).await;
         let reason = match built {
-            Ok(Ok(Some(index))) => {
-                self.enter_packets(&file, &index)?;
-                return Ok(true);
-            }
+            Ok(Ok(Some(index))) => match torn(&index) {
+                Some(reason) => reason,
+                None => {
+                    self.enter_packets(&file, &index)?;
+                    return Ok(true);
+                }
+            },
             Ok(Ok(None)) => UnshippedReason::ChangedWhileRead,
             // The capture may have recorded the number of frames when it deleted the file; the next
             // pass reads it.
@@ -451,6 +458,13 @@ fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
         dir: &plan.dir,
     };
     indexes.load(&file.path)
+}
+
+/// Returns the reason not to ship a finished capture file that ends within a record: the file is
+/// truncated, or a length in it is wrong. The bytes behind that are in no index.
+fn torn(index: &CaptureIndex) -> Option<UnshippedReason> {
+    let is_torn = matches!(index.end, FileEnd::Torn { .. });
+    is_torn.then_some(UnshippedReason::Torn(index.end))
 }
 
 /// Returns `true` if a capture file was modified less than `than` ago. A clock that was set back

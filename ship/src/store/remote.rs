@@ -130,7 +130,9 @@ fn check_environment(
     for (name, value) in variables {
         let name = name.to_string_lossy().into_owned();
         // A key of a Google service account is a JSON text with several lines.
-        if !name.starts_with(cloud.prefix()) || name == "GOOGLE_SERVICE_ACCOUNT_KEY" {
+        let is_used = name.starts_with(cloud.prefix())
+            || cloud == Cloud::Azure && ["IDENTITY_ENDPOINT", "MSI_ENDPOINT"].contains(&&*name);
+        if !is_used || name == "GOOGLE_SERVICE_ACCOUNT_KEY" {
             continue;
         }
         let text = value.to_str().unwrap_or("\u{fffd}");
@@ -144,7 +146,7 @@ fn check_environment(
             || ["BASE_URL", "FULL_URI", "AUTHORITY_HOST"]
                 .iter()
                 .any(|it| name.ends_with(it));
-        if is_address && !text.is_empty() {
+        if is_address {
             let url = reqwest::Url::parse(text).ok();
             let usable = url.is_some_and(|it| it.scheme().starts_with("http") && it.has_host());
             if !usable {
@@ -569,7 +571,6 @@ mod tests {
         for (name, value) in [
             ("AWS_REGION", "eu-central-1"),
             ("AWS_ENDPOINT_URL", "http://[::1]:9000"),
-            ("AWS_ENDPOINT_URL", ""),
             (
                 "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
                 "/v2/credentials/1",
@@ -584,8 +585,10 @@ mod tests {
             "file:///etc",
             "http://127.0.0.1:99999",
             "store:9000",
+            "",
         ] {
             for name in [
+                "IDENTITY_ENDPOINT",
                 "AWS_ENDPOINT_URL",
                 "AWS_CONTAINER_CREDENTIALS_FULL_URI",
                 "GOOGLE_BASE_URL",

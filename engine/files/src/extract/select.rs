@@ -74,9 +74,6 @@ struct FoundFile {
     begins: Beginning,
     /// `true` if the file cannot be read, and the loss has been reported.
     is_lost: bool,
-    /// `true` if the first records of this file and of the next one exclude it. Its index is not
-    /// loaded.
-    is_excluded: bool,
 }
 
 /// Selects the parts of a folder's capture files that may hold matching frames.
@@ -94,12 +91,7 @@ pub(super) fn select(
         fs::create_dir_all(folder)
             .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
     }
-    let may_be_read = it.within_times(&found, wanted);
-    for (file, may_be_read) in found.iter_mut().zip(may_be_read) {
-        if !may_be_read {
-            file.is_excluded = true;
-            continue;
-        }
+    for file in &mut found {
         it.load_index_or_beginning(file, wanted);
         let was_read = file.index.is_some() || !wanted.is_always();
         if was_read && !may_continue() {
@@ -108,10 +100,7 @@ pub(super) fn select(
     }
     let begins: Vec<_> = found.iter().map(|it| it.begins).collect();
     for (file, reach) in found.iter_mut().zip(reaches(&begins)) {
-        if file.is_lost
-            || file.is_excluded
-            || file.index.is_none() && !may_hold(&reach, wanted.times)
-        {
+        if file.is_lost || file.index.is_none() && !may_hold(&reach, wanted.times) {
             continue;
         }
         if let (None, Some(indexes), None) = (&file.index, wanted.indexes, wanted.files) {
@@ -156,7 +145,6 @@ impl FileSelection {
                 index: None,
                 begins: Beginning::default(),
                 is_lost: false,
-                is_excluded: false,
             })
             .collect();
         if found.is_empty() {
@@ -168,20 +156,6 @@ impl FileSelection {
         self.finished = found.len() as u64;
         self.finished_bytes = found.iter().map(|it| it.len).sum();
         Ok(found)
-    }
-
-    /// Returns for each capture file `true` if it may have frames of the query's times, by the
-    /// first records of the files. An index is much longer than a first record, and a store may
-    /// have thousands. If the query has no list of files, every index is loaded, so that losses of
-    /// all files are reported.
-    fn within_times(&self, found: &[FoundFile], wanted: &SelectionQuery<'_>) -> Vec<bool> {
-        if wanted.files.is_none() || wanted.is_always() {
-            return vec![true; found.len()];
-        }
-        let begins = found.iter().map(|it| Beginning::read(&it.file));
-        let begins: Vec<_> = begins.map(Result::unwrap_or_default).collect();
-        let reaches = reaches(&begins).into_iter();
-        reaches.map(|it| may_hold(&it, wanted.times)).collect()
     }
 
     /// Loads the index of a capture file. Without an index, reads the time of the first record of a

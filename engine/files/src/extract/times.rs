@@ -4,9 +4,10 @@
 //! Invariant: a span is narrowed only when that is certain. Two files are consecutive if both are
 //! from a capture of wqcap, with equal headers and names that differ in digits only, or if both
 //! have the default name of one queue. Even then two captures, two sensors or a clock that was set
-//! back may have files that overlap in time, so a file ends with its last write if that is after
-//! the first records of the next file. A file that was written before one of its first records was
-//! received has no known span: its stamps or its time of writing are wrong.
+//! back may have files that overlap in time, so a file that was written after the next one began
+//! ends a while after its last write. A file that was written before one of its first records was
+//! received has no known span: its stamps or its time of writing are wrong. The records of a file
+//! of another program may be in any order, so such a file begins at any time.
 
 use crate::{
     folder::written_ns,
@@ -25,6 +26,9 @@ use std::{
 /// and after the first one of the next file: a clock that follows another one may step back a
 /// little.
 const SLACK_NS: u64 = 1_000_000_000;
+/// Maximum time in nanoseconds by which the stamps of a capture may be ahead of the clock of the file
+/// system, such as stamps in TAI.
+const AHEAD_NS: u64 = 3_600_000_000_000;
 /// Maximum number of bytes that are read in front of the first record of a capture file.
 const MOST_HEAD: u64 = 64 << 10;
 /// Number of bytes of a capture file within which its "first records" begin, which are at least
@@ -122,9 +126,13 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
         if it.written_ns.is_some_and(is_before) {
             return 0..=u64::MAX;
         }
-        let end = next(it, latest).and_then(|start| Some(start.max(it.written_ns?)));
-        let end = end.map_or(u64::MAX, |end| end.saturating_add(SLACK_NS));
-        earliest.saturating_sub(SLACK_NS)..=end
+        let end = next(it, latest).zip(it.written_ns);
+        let end = end.map(|(start, written)| match start.saturating_add(SLACK_NS) {
+            end if written <= end => end,
+            _ => written.saturating_add(AHEAD_NS),
+        });
+        let start = it.chain.map_or(0, |_| earliest.saturating_sub(SLACK_NS));
+        start..=end.unwrap_or(u64::MAX)
     };
     files.iter().map(reach).collect()
 }
@@ -181,14 +189,14 @@ mod tests {
             let held = reaches.iter().map(|it| may_hold(it, &times));
             held.collect::<Vec<_>>()
         };
-        assert_eq!(held(0, 50), [false, false, false, false, false, true]);
-        assert_eq!(held(110, 115), [true, false, false, false, false, true]);
+        assert_eq!(held(0, 50), [false, false, false, false, true, true]);
+        assert_eq!(held(110, 115), [true, false, false, false, true, true]);
         assert_eq!(held(210, 220), [false, false, true, true, true, true]);
         assert_eq!(held(195, 205), [true, false, true, true, true, true]);
         assert_eq!(held(400, 500), [false, true, false, true, true, true]);
         // A stamp near the first one may be before or after it.
         assert_eq!(held(201, 202), [true, false, true, true, true, true]);
-        assert_eq!(held(0, 100), [true, false, false, false, false, true]);
+        assert_eq!(held(0, 100), [true, false, false, false, true, true]);
     }
 
     #[test]
@@ -206,7 +214,8 @@ mod tests {
             file(900, Some(950)),
         ];
         let ends: Vec<_> = reaches(&files).iter().map(|it| *it.end()).collect();
-        assert_eq!(ends, [701 * SECOND, 301 * SECOND, u64::MAX, u64::MAX]);
+        let late = 700 * SECOND + AHEAD_NS;
+        assert_eq!(ends, [late, 301 * SECOND, u64::MAX, u64::MAX]);
     }
 
     #[test]
@@ -217,9 +226,11 @@ mod tests {
             .duration_since(std::time::UNIX_EPOCH)
             .expect("after 1970")
             .as_secs();
-        let reach = |seconds: &[u64]| {
+        let reach = |program: &str, seconds: &[u64]| {
             let mut bytes = Vec::new();
-            section_header(&mut bytes, |_| {});
+            section_header(&mut bytes, |out| {
+                option(out, code::SHB_USERAPPL, program.as_bytes());
+            });
             interface_description(&mut bytes, 1, 0, None, |_| {});
             for second in seconds {
                 enhanced_packet(&mut bytes, 0, second * SECOND, &[7; 60], 60, |_| {});
@@ -229,12 +240,20 @@ mod tests {
             reaches(&[it]).remove(0)
         };
         let past = now - 1_000_000;
-        assert_eq!(*reach(&[past, past + 1]).start(), (past - 1) * SECOND);
+        assert_eq!(
+            *reach(PROGRAM, &[past, past + 1]).start(),
+            (past - 1) * SECOND
+        );
         // The clock was ahead at the beginning, and was set back.
-        assert_eq!(*reach(&[past + 10, past]).start(), (past - 1) * SECOND);
+        assert_eq!(
+            *reach(PROGRAM, &[past + 10, past]).start(),
+            (past - 1) * SECOND
+        );
+        // The records of other programs are in any order.
+        assert_eq!(*reach("mergecap", &[past, past + 1]).start(), 0);
         // A stamp after the last write: nothing is known.
-        assert_eq!(reach(&[now + 100_000_000, past]), 0..=u64::MAX);
-        assert_eq!(reach(&[past, now + 100_000_000]), 0..=u64::MAX);
+        assert_eq!(reach(PROGRAM, &[now + 100_000_000, past]), 0..=u64::MAX);
+        assert_eq!(reach(PROGRAM, &[past, now + 100_000_000]), 0..=u64::MAX);
     }
 
     #[test]
