@@ -35,6 +35,7 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
+pub use times::SLACK_NS;
 use times::is_in;
 use wqcap_frame::{
     Headers,

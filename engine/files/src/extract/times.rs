@@ -25,7 +25,7 @@ use std::{
 /// Tolerance in nanoseconds by which time stamps in a capture file may lie before its first one,
 /// and after the first one of the next file: a clock that follows another one may step back a
 /// little.
-const SLACK_NS: u64 = 1_000_000_000;
+pub const SLACK_NS: u64 = 1_000_000_000;
 /// Maximum time in nanoseconds by which the stamps of a capture may be ahead of the clock of the file
 /// system, such as stamps in TAI.
 const AHEAD_NS: u64 = 3_600_000_000_000;

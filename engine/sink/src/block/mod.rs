@@ -305,7 +305,7 @@ impl<E: Encoder> BlockSink<E> {
         match &mut self.file {
             SinkFile::Open(file)
                 if file.block.len + need <= file.block.until
-                    && record.ns < file.limits.ns
+                    && file.limits.takes_time(record.ns)
                     && file.totals.received < file.limits.frames =>
             {
                 file.block.encode(&self.encoder, queue, record, need);

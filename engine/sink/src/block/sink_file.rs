@@ -3,6 +3,7 @@
 
 use super::write_block::Block;
 use crate::{Rotation, Totals, requests::PendingNotes};
+use wqcap_files::extract::SLACK_NS;
 
 /// Capture file of a sink, in one of three states. The representation has a byte for the state: each
 /// frame compares it, and unused values of a field, which take its place otherwise, are 64 bits long.
@@ -44,8 +45,11 @@ pub(super) struct OpenSinkFile {
 /// value `u64::MAX` stands for no limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileLimits {
-    /// Time stamp of a frame, in nanoseconds since 1970, at which the next file begins.
-    pub(super) ns: u64,
+    /// Least time stamp of a frame in the file, in nanoseconds since 1970: a clock that is set back
+    /// begins the next file.
+    since_ns: u64,
+    /// Time from `since_ns`, in nanoseconds, at which the next file begins.
+    span_ns: u64,
     /// Value of [`Totals::received`] at which the next file begins.
     pub(super) frames: u64,
     /// Maximum length of the file in bytes without its trailer.
@@ -55,7 +59,8 @@ pub(super) struct FileLimits {
 impl FileLimits {
     /// No limits: the file takes all further frame records.
     const NONE: Self = Self {
-        ns: u64::MAX,
+        since_ns: 0,
+        span_ns: u64::MAX,
         frames: u64::MAX,
         len: u64::MAX,
     };
@@ -72,11 +77,22 @@ impl FileLimits {
         let end_ns = ns
             .checked_div(period)
             .map_or(u64::MAX, |periods| (periods + 1).saturating_mul(period));
+        let since_ns = match rotation == Rotation::default() {
+            true => 0,
+            false => ns.saturating_sub(SLACK_NS),
+        };
         Self {
-            ns: end_ns.min(next_header_ns),
+            since_ns,
+            span_ns: end_ns.min(next_header_ns).saturating_sub(since_ns),
             frames: limit(frames, frames),
             len: limit(size, size.saturating_sub(trailer)),
         }
+    }
+
+    /// Returns `true` if a frame stamped `ns` belongs to the file, by its time.
+    #[inline]
+    pub(super) fn takes_time(&self, ns: u64) -> bool {
+        ns.wrapping_sub(self.since_ns) < self.span_ns
     }
 }
 
@@ -220,7 +236,7 @@ impl OpenSinkFile {
     /// record longer than the maximum length gets a separate file.
     pub(super) fn is_due(&self, ns: u64, need: usize) -> bool {
         let is_full = self.len() + need as u64 > self.limits.len;
-        ns >= self.limits.ns
+        !self.limits.takes_time(ns)
             || self.totals.received >= self.limits.frames
             || (is_full && self.totals.received > self.totals.dropped)
     }
@@ -278,11 +294,24 @@ mod tests {
 
     #[test]
     fn limits_are_the_end_of_the_period_the_frames_and_the_length_without_trailer() {
-        let all = |it: FileLimits| (it.ns, it.frames, it.len);
+        let all = |it: FileLimits| (it.since_ns + it.span_ns, it.frames, it.len);
         let limits = |rotation, next| all(FileLimits::new(rotation, 250, 10, next));
         assert_eq!(limits(PERIOD, u64::MAX), (300, 7, 990));
         assert_eq!(limits(PERIOD, 260), (260, 7, 990));
         assert_eq!(limits(Rotation::default(), u64::MAX), all(FileLimits::NONE));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_begins_the_next_file() {
+        let at = 10 * SLACK_NS;
+        let limits = FileLimits::new(PERIOD, at, 10, u64::MAX);
+        let taken = [at - SLACK_NS - 1, at - SLACK_NS, at, at + 99, at + 100];
+        let taken = taken.map(|ns| limits.takes_time(ns));
+        assert_eq!(taken, [false, true, true, true, false]);
+        assert!(!limits.takes_time(0) && !limits.takes_time(u64::MAX));
+        // Without rotation there is one file.
+        let limits = FileLimits::new(Rotation::default(), at, 10, u64::MAX);
+        assert!(limits.takes_time(0) && limits.takes_time(u64::MAX - 1));
     }
 
     #[test]
