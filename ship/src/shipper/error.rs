@@ -10,10 +10,7 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
-use wqcap_files::{
-    merge::MergeError,
-    read::{FileEnd, ReadError},
-};
+use wqcap_files::{merge::MergeError, read::ReadError};
 
 /// Reason why `wqcap ship` ships no files, or not all of them.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +127,6 @@ pub(crate) enum UnshippedReason {
     Io(#[from] io::Error),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("{0}; `wqcap merge -o OUT FILE` writes the frames before that")]
-    Torn(FileEnd),
     #[error("the file became shorter while it was sent")]
     Shorter,
     #[error("the file changes while it is sent")]

@@ -85,6 +85,9 @@ struct Shipper {
     uncounted: Vec<FoundCapture>,
     /// Files that are deferred to the next pass of shipping, with the reason.
     later: BTreeMap<FileId, String>,
+    /// Files that end within a record, with the place: a length in them is wrong, or they were
+    /// truncated.
+    torn: BTreeMap<FileId, String>,
     /// Files whose upload was restarted in this pass of shipping.
     begun_again: BTreeSet<FileId>,
     /// Digest of the next file, computed while another file is sent.
@@ -104,6 +107,7 @@ impl Shipper {
             follows,
             uncounted: Vec::new(),
             later: BTreeMap::new(),
+            torn: BTreeMap::new(),
             begun_again: BTreeSet::new(),
             ahead: None,
             buffers: Vec::new(),
@@ -168,6 +172,7 @@ impl Shipper {
         found.append(self.listed("output.dir", &self.plan.dir, source::packets)?);
         self.count_expired(&mut found.files)?;
         self.end_records(&found).await?;
+        self.torn.retain(|id, _| self.journal.get(id).is_some());
         self.uncounted.clear();
         for UnreadFile { id, path, error } in found.unread {
             if !self.later.contains_key(&id) {
@@ -185,10 +190,7 @@ impl Shipper {
                     self.journal.set(file.record(key))?;
                 }
                 ContentKind::Packets => match load_index(&self.plan, &file) {
-                    Some(index) => match torn(&index) {
-                        Some(reason) => self.defer(file.id(), &reason.of(&file.path)),
-                        None => self.enter_packets(&file, &index)?,
-                    },
+                    Some(index) => self.enter_packets(&file, &index)?,
                     None => self.uncounted.push(file),
                 },
             }
@@ -356,6 +358,12 @@ impl Shipper {
         file: &FoundCapture,
         index: &CaptureIndex,
     ) -> Result<(), PassError> {
+        if let end @ FileEnd::Torn { .. } = index.end {
+            let shown = file.path.display();
+            let problem = format!("{shown}: {end}; the tables have only the frames before that");
+            tracing::warn!("{problem}");
+            self.torn.insert(file.id(), problem);
+        }
         let Some(name) = copies::object_name(&self.plan, &file.path) else {
             return Ok(());
         };
@@ -395,13 +403,10 @@ impl Shipper {
         let path = file.path.clone();
         let built = threads::run(move || index::build(&path, None, || true)).await;
         let reason = match built {
-            Ok(Ok(Some(index))) => match torn(&index) {
-                Some(reason) => reason,
-                None => {
-                    self.enter_packets(&file, &index)?;
-                    return Ok(true);
-                }
-            },
+            Ok(Ok(Some(index))) => {
+                self.enter_packets(&file, &index)?;
+                return Ok(true);
+            }
             Ok(Ok(None)) => UnshippedReason::ChangedWhileRead,
             // The capture may have recorded the number of frames when it deleted the file; the next
             // pass reads it.
@@ -416,7 +421,8 @@ impl Shipper {
     /// Updates the published status of shipping from the journal, and applies `change`.
     fn update_status(&self, change: impl FnOnce(&mut ShipStatus)) {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        status.update(&self.journal, &self.uncounted, &self.later);
+        let problems = self.later.values().chain(self.torn.values());
+        status.update(&self.journal, &self.uncounted, problems);
         change(&mut status);
     }
 
@@ -458,13 +464,6 @@ fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
         dir: &plan.dir,
     };
     indexes.load(&file.path)
-}
-
-/// Returns the reason not to ship a finished capture file that ends within a record: the file is
-/// truncated, or a length in it is wrong. The bytes behind that are in no index.
-fn torn(index: &CaptureIndex) -> Option<UnshippedReason> {
-    let is_torn = matches!(index.end, FileEnd::Torn { .. });
-    is_torn.then_some(UnshippedReason::Torn(index.end))
 }
 
 /// Returns `true` if a capture file was modified less than `than` ago. A clock that was set back

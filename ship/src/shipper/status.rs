@@ -2,15 +2,12 @@
 
 use crate::{
     fleet::LastObject,
-    journal::{DeliveryState, FileId, Journal},
+    journal::{DeliveryState, Journal},
     ledger::DeliveryLedger,
     source::FoundCapture,
 };
 use serde::Serialize;
-use std::{
-    collections::BTreeMap,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 /// Status of shipping: delivery ledger, pending files and problems.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -82,12 +79,12 @@ impl ShipStatus {
     }
 
     /// Updates the status of shipping from the journal, from files without a delivery record, and
-    /// from deferred files.
-    pub(super) fn update(
+    /// from the problems of files.
+    pub(super) fn update<'a>(
         &mut self,
         journal: &Journal,
         uncounted: &[FoundCapture],
-        later: &BTreeMap<FileId, String>,
+        problems: impl Iterator<Item = &'a String>,
     ) {
         self.ledger = journal.ledger();
         (self.expired_files, self.expired_flow_files) = journal.expired_files();
@@ -108,6 +105,6 @@ impl ShipStatus {
         self.count_lag();
         self.uncounted_files = uncounted.len() as u64;
         self.problems = journal.problems();
-        self.problems.extend(later.values().cloned());
+        self.problems.extend(problems.cloned());
     }
 }
