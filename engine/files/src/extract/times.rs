@@ -5,7 +5,7 @@
 //! from a capture of wqcap, with equal headers and names that differ in digits only, or if both
 //! have the default name of one queue. Even then two captures, two sensors or a clock that was set
 //! back may have files that overlap in time, so a file that was written after the next one began
-//! ends a while after its last write. A file that was written before one of its first records was
+//! ends a minute after its last write. A file that was written before one of its first records was
 //! received has no known span: its stamps or its time of writing are wrong. The records of a file
 //! of another program may be in any order, so such a file begins at any time.
 
@@ -26,9 +26,9 @@ use std::{
 /// and after the first one of the next file: a clock that follows another one may step back a
 /// little.
 pub const SLACK_NS: u64 = 1_000_000_000;
-/// Maximum time in nanoseconds by which the stamps of a capture may be ahead of the clock of the file
-/// system, such as stamps in TAI.
-const AHEAD_NS: u64 = 3_600_000_000_000;
+/// Maximum time in nanoseconds by which the stamps of a capture may be ahead of the file system's
+/// clock: TAI is 37 s ahead of UTC.
+const AHEAD_NS: u64 = 60_000_000_000;
 /// Maximum number of bytes that are read in front of the first record of a capture file.
 const MOST_HEAD: u64 = 64 << 10;
 /// Number of bytes of a capture file within which its "first records" begin, which are at least
