@@ -25,9 +25,7 @@ pub(super) fn replaced(was: impl ToString, now: &str) -> Changed {
 pub(super) fn same(now: &str) -> Changed {
     Changed {
         changed: false,
-        was: None,
-        now: now.into(),
-        id: None,
+        ..changed(now)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a program provides to its supervisor: the configuration, the device, and reports.
 
-use super::{snapshot_timer::Interval, transitions::Event};
+use super::{run::Interval, transitions::Event};
 use std::time::Duration;
 use wqcap_engine::{config::Config, plan::Plan};
 

@@ -15,28 +15,22 @@
 mod answers;
 mod backend;
 mod commands;
-mod compilations;
 mod device_recovery;
-mod flushing;
 mod host;
-mod key_reload;
 mod machine;
-mod mark;
 mod occurrences;
 mod order;
 mod present;
-mod reload;
 mod run;
 mod signals;
-mod snapshot_timer;
 mod transitions;
 
 pub use backend::{CaptureBackend, Presenter, StatusSnapshot};
+pub use commands::{KeyReload, ReloadChanges, ReloadRefusal, ReloadTable, report_reload};
 pub use host::{Host, HostError};
-pub use key_reload::{KeyReload, ReloadChanges, ReloadRefusal, ReloadTable, report_reload};
 pub use present::{CurrentPlan, ValueChange};
+pub use run::Interval;
 pub use signals::Signals;
-pub use snapshot_timer::Interval;
 pub use transitions::Event;
 
 use machine::Phase;

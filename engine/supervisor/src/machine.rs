@@ -12,8 +12,7 @@ use super::{
     device_recovery::{DeviceSearch, continue_capture},
     host::Host,
     order::{Occurrence, Outcome, Work},
-    run::{Backoff, LiveCapture, Run},
-    snapshot_timer::SnapshotTimer,
+    run::{Backoff, LiveCapture, Run, SnapshotTimer},
     transitions::{Action, Event, transition},
 };
 use wqcap_control::protocol::{CaptureState, Refusal, RefusalCode};

@@ -3,8 +3,13 @@
 //! Requests of signals that no state depends on (flush, continued) are handled while waiting.
 
 use super::{
-    Supervisor, device_recovery::DeviceSearch, flushing::Flushing, host::Host,
-    key_reload::report_reload, order::Occurrence, run::LiveCapture, transitions::Event,
+    Supervisor,
+    commands::report_reload,
+    device_recovery::DeviceSearch,
+    host::Host,
+    order::Occurrence,
+    run::{Flushing, LiveCapture},
+    transitions::Event,
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_control::{

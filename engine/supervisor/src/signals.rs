@@ -4,8 +4,8 @@
 
 use super::{
     Supervisor,
-    flushing::{Flushing, refuse_flush},
     run::LiveCapture,
+    run::{Flushing, refuse_flush},
 };
 use std::{
     sync::{

@@ -1,12 +1,12 @@
 //! Reload of the configuration while the process runs.
 
-use super::{
+use super::key_reload::{KeyReload, ReloadChanges, ReloadTable};
+use crate::{
     Supervisor,
     answers::{failed, replaced, same},
     backend::set_filter,
     commands,
     host::Host,
-    key_reload::{KeyReload, ReloadChanges, ReloadTable},
 };
 use serde_json::json;
 use wqcap_control::{
@@ -101,7 +101,7 @@ const KEYS: &[(&str, KeyReload)] = {
 impl Supervisor {
     /// Reads the configuration file again. Once its capture filter is compiled,
     /// [`Supervisor::apply_reload`] applies the configuration.
-    pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
+    pub(crate) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
         let read = host.load_config().map_err(|e| failed(e.to_string()));
         let changeable = |new: Config| -> Result<Config, Refusal> {
             CAPTURE_KEYS.compare(&self.config, &new)?;
@@ -115,7 +115,7 @@ impl Supervisor {
 
     /// Applies a reloaded configuration to the capture. If any key differs that a running capture
     /// cannot change, nothing is changed.
-    pub(super) fn apply_reload(
+    pub(crate) fn apply_reload(
         &mut self,
         new: Config,
         filter: Filter,

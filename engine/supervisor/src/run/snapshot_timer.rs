@@ -11,7 +11,7 @@ use wqcap_engine::capture::{Capture, SOON, Snapshot};
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Schedule of the snapshots of a capture's counters, with the last snapshot.
-pub(super) struct SnapshotTimer {
+pub(crate) struct SnapshotTimer {
     last: Option<Arc<Snapshot>>,
     next: Instant,
 }
@@ -45,7 +45,7 @@ impl Interval {
 
 impl SnapshotTimer {
     /// Creates a timer for snapshots of a capture's counters; the first one is due immediately.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             last: None,
             next: Instant::now(),
@@ -53,12 +53,12 @@ impl SnapshotTimer {
     }
 
     /// Returns the time at which the next snapshot of the capture's counters is due.
-    pub(super) fn due(&self) -> Instant {
+    pub(crate) fn due(&self) -> Instant {
         self.next
     }
 
     /// Takes a snapshot of the capture's counters if one is due; `None`: none is due.
-    pub(super) fn take(&mut self, capture: &Capture) -> Option<Interval> {
+    pub(crate) fn take(&mut self, capture: &Capture) -> Option<Interval> {
         let at = Instant::now();
         // `Capture::wait` ends up to `SOON` before its deadline.
         if at + SOON < self.next {

@@ -1,11 +1,15 @@
 //! Control commands that change something. [`CaptureBackend::route`] lists every command with the
 //! function that executes it. The capture's owner executes changes of the capture.
 
-use super::{
+mod key_reload;
+mod reload;
+
+pub use key_reload::{KeyReload, ReloadChanges, ReloadRefusal, ReloadTable, report_reload};
+
+use crate::{
     Supervisor,
     answers::{changed, failed, replaced, same},
-    backend::CaptureBackend,
-    mark::Mark,
+    backend::{CaptureBackend, Mark},
     order::{Occurrence, Outcome},
     transitions::Event,
 };
@@ -26,7 +30,7 @@ use wqcap_engine::{
 impl CaptureBackend {
     /// Executes a control command, or queues it for the capture's owner. The outcome is sent to
     /// `reply`.
-    pub(super) fn route(&self, command: Command, reply: ChangeReply) {
+    pub(crate) fn route(&self, command: Command, reply: ChangeReply) {
         match command {
             Command::Start => self.order(Event::Start, reply),
             Command::Stop => self.order(Event::Stop, reply),
@@ -114,7 +118,7 @@ fn rotate(capture: &Capture) -> Outcome {
 
 /// Changes the creation flags of the WQs of a running capture; only CVLAN stripping can change. A
 /// flag that already has the requested value counts as unchanged.
-pub(super) fn wq_flags(
+pub(crate) fn wq_flags(
     capture: &Capture,
     plan: &Plan,
     cvlan_stripping: Option<bool>,
@@ -140,7 +144,7 @@ pub(super) fn wq_flags(
     Ok(replaced(state(is), &state(wanted)))
 }
 
-pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
+pub(crate) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     let how = if weights.is_empty() {
         Respread::ByLoad
     } else {

@@ -1,7 +1,7 @@
 //! Flush of received frames to the capture files, which SIGUSR2 requests, and its lines in the audit
 //! trail.
 
-use super::answers::changed;
+use crate::answers::changed;
 use std::time::{Duration, Instant};
 use wqcap_control::{
     audit::{self, Peer},
@@ -15,22 +15,22 @@ const FLUSH_CHECK: Duration = Duration::from_millis(20);
 const FLUSH: &str = "SIGUSR2: flush";
 
 /// Flush of received frames to the capture files that is in progress, with its requester.
-pub(super) struct Flushing {
-    pub(super) who: Peer,
-    pub(super) number: u64,
-    pub(super) since: Instant,
+pub(crate) struct Flushing {
+    pub(crate) who: Peer,
+    pub(crate) number: u64,
+    pub(crate) since: Instant,
 }
 
 impl Flushing {
     /// Returns the time of the supervisor's next check: `other`, or earlier while a flush is in
     /// progress.
-    pub(super) fn due(flushing: Option<&Self>, other: Instant) -> Instant {
+    pub(crate) fn due(flushing: Option<&Self>, other: Instant) -> Instant {
         flushing.map_or(other, |_| other.min(Instant::now() + FLUSH_CHECK))
     }
 
     /// Writes to the audit trail that the capture run ended before the requested flush was
     /// complete.
-    pub(super) fn report_run_ended(self) {
+    pub(crate) fn report_run_ended(self) {
         let why = "the run ends, which completes the files";
         let refusal = Refusal::new(RefusalCode::State, why);
         audit::log_outcome(&self.who, FLUSH, &Err(refusal));
@@ -38,7 +38,7 @@ impl Flushing {
 
     /// Returns `true` if the requested flush is complete, and then writes its result to the audit
     /// trail.
-    pub(super) fn report_if_over(&self, capture: &Capture) -> bool {
+    pub(crate) fn report_if_over(&self, capture: &Capture) -> bool {
         let is_over = capture.has_flushed(self.number);
         if is_over {
             audit::log_outcome(&self.who, FLUSH, &Ok(self.outcome()));
@@ -55,6 +55,6 @@ impl Flushing {
 }
 
 /// Writes to the audit trail that the flush which `who` requested is refused for the reason `why`.
-pub(super) fn refuse_flush(who: &Peer, why: &str) {
+pub(crate) fn refuse_flush(who: &Peer, why: &str) {
     audit::log_outcome(who, FLUSH, &Err(Refusal::new(RefusalCode::State, why)));
 }

@@ -3,7 +3,7 @@
 //! Invariant: the control service's threads do not wait for a disk. A separate thread writes each
 //! pin.
 
-use super::answers::{changed, failed};
+use crate::answers::{changed, failed};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,14 +24,14 @@ use wqcap_files::pin::{Pin, PinError, PinFolder};
 const LONGEST: usize = 900;
 
 /// Mark that a control command requests: a text, and the time range around the request.
-pub(super) struct Mark {
-    pub(super) text: String,
+pub(crate) struct Mark {
+    pub(crate) text: String,
     /// Time at which a client requested the mark of a moment in the capture, in nanoseconds since
     /// 1970. It is taken before the mark's filter is compiled.
-    pub(super) now: u64,
-    pub(super) before_ms: u64,
-    pub(super) after_ms: u64,
-    pub(super) filter: String,
+    pub(crate) now: u64,
+    pub(crate) before_ms: u64,
+    pub(crate) after_ms: u64,
+    pub(crate) filter: String,
 }
 
 impl Mark {
@@ -64,7 +64,7 @@ impl Mark {
 /// Sets a mark: pins the capture files of its time range, and notes it in the open files. `dir` is
 /// the directory of the capture files; `None`: the run writes no files. `requests` leads to the
 /// writers of the running capture; `filters` checks the mark's filter.
-pub(super) fn mark(
+pub(crate) fn mark(
     mark: &Mark,
     dir: Option<PathBuf>,
     requests: Option<Arc<SinkRequests>>,

@@ -1,7 +1,7 @@
 //! Effects of a reload on the keys of the configuration: a table for each process that reads its
 //! configuration again.
 
-use super::{
+use crate::{
     answers::{changed, replaced, same},
     present::{ValueChange, differences},
 };
@@ -118,7 +118,7 @@ impl ReloadTable {
 
 impl ReloadChanges {
     /// Removes those taken-over configuration keys that do not begin with `start`.
-    pub(super) fn retain_below(&mut self, start: &str) {
+    pub(crate) fn retain_below(&mut self, start: &str) {
         self.applied.retain(|key, _| key.starts_with(start));
     }
 

@@ -1,7 +1,15 @@
 //! Capture run: its plan, the capture that runs or is drained, and the delays between attempts to find
 //! a lost device.
 
-use super::{flushing::Flushing, snapshot_timer::SnapshotTimer};
+mod flushing;
+mod snapshot_timer;
+
+pub use snapshot_timer::Interval;
+pub(crate) use {
+    flushing::{Flushing, refuse_flush},
+    snapshot_timer::SnapshotTimer,
+};
+
 use std::time::{Duration, Instant};
 use wqcap_engine::{
     capture::{Capture, Report},
@@ -18,17 +26,17 @@ const STABLE: Duration = Duration::from_secs(30);
 
 /// Delay before the next attempt to find a lost device, which grows with each attempt.
 #[derive(Debug)]
-pub(super) struct Backoff(Duration);
+pub(crate) struct Backoff(Duration);
 
 impl Backoff {
     /// Creates the delays for a lost device, starting with the shortest.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(FIRST)
     }
 
     /// Returns the delay before the next attempt to find a lost device and doubles it, up to the
     /// longest.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let wait = self.0;
         self.0 = (wait * 2).min(LONGEST);
         wait
@@ -36,7 +44,7 @@ impl Backoff {
 
     /// Resets the delay between attempts if the capture ran for at least [`STABLE`]. A device that
     /// is lost repeatedly after a short time keeps long delays, which limits the CPU load.
-    pub(super) fn record_run(&mut self, time: Duration) {
+    pub(crate) fn record_run(&mut self, time: Duration) {
         if time >= STABLE {
             self.0 = FIRST;
         }
@@ -44,23 +52,23 @@ impl Backoff {
 }
 
 /// Capture that is running or drained, with its run, timer and flush.
-pub(super) struct LiveCapture {
-    pub(super) capture: Capture,
-    pub(super) run: Run,
-    pub(super) timer: SnapshotTimer,
-    pub(super) flushing: Option<Flushing>,
+pub(crate) struct LiveCapture {
+    pub(crate) capture: Capture,
+    pub(crate) run: Run,
+    pub(crate) timer: SnapshotTimer,
+    pub(crate) flushing: Option<Flushing>,
 }
 
 /// Capture run from a start to the next stop, including all losses of the device in between.
-pub(super) struct Run {
-    pub(super) plan: Plan,
+pub(crate) struct Run {
+    pub(crate) plan: Plan,
     /// Time at which the first WQ of the capture run was ready.
-    pub(super) began: Instant,
+    pub(crate) began: Instant,
     /// Time at which the first WQ of the present capture was ready.
-    pub(super) ready: Instant,
-    pub(super) backoff: Backoff,
+    pub(crate) ready: Instant,
+    pub(crate) backoff: Backoff,
     /// Combined report of the capture runs before this one; `None`: this run is the first.
-    pub(super) before: Option<Report>,
+    pub(crate) before: Option<Report>,
 }
 
 #[cfg(test)]

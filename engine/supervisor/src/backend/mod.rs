@@ -1,15 +1,20 @@
 //! Backend of the control service and metrics for a supervised capture: its plan, a handle for
 //! snapshots, and the queue of commands for its owner.
 
-use super::{
+mod compilations;
+mod mark;
+
+pub(crate) use mark::Mark;
+
+use crate::{
     answers::{failed, replaced, same},
-    compilations::Compilations,
     host::HostError,
-    mark::{Mark, mark},
     order::Occurrence,
     present::{CurrentPlan, SupervisorState, copy_limits},
     transitions::{self, Event},
 };
+use compilations::Compilations;
+use mark::mark;
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
@@ -73,7 +78,7 @@ impl Presenter for () {}
 pub struct CaptureBackend {
     present: Mutex<SupervisorState>,
     queues: u16,
-    pub(super) live: Arc<Mutex<CaptureView>>,
+    pub(crate) live: Arc<Mutex<CaptureView>>,
     /// Counters of losses in the NIC, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
@@ -86,7 +91,7 @@ pub struct CaptureBackend {
 }
 
 /// State of the supervised capture, as other threads access it.
-pub(super) enum CaptureView {
+pub(crate) enum CaptureView {
     /// Running or drained capture, with handles through which other threads access it.
     Capturing(CaptureState, Box<Handles>),
     /// Capture that has ended: it is stopped, or its device is lost and searched for.
@@ -122,7 +127,7 @@ impl CaptureView {
 
 /// Last counters, statistics and filter of a capture that has ended, for the control service.
 #[derive(Default)]
-pub(super) struct FinalValues {
+pub(crate) struct FinalValues {
     last: Option<Snapshot>,
     statistics: Option<live::TrafficSnapshot>,
     filter: String,
@@ -130,7 +135,7 @@ pub(super) struct FinalValues {
 
 /// Handles to a running capture, through which its counters and statistics are read.
 #[derive(Clone)]
-pub(super) struct Handles {
+pub(crate) struct Handles {
     capture: CaptureHandle,
     statistics: Option<live::Statistics>,
 }
@@ -170,7 +175,7 @@ impl From<&Capture> for Handles {
 }
 
 impl CaptureBackend {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &Config,
         plan: &Plan,
         orders: SyncSender<Occurrence>,
@@ -197,7 +202,7 @@ impl CaptureBackend {
     }
 
     /// Takes over the plan and the NIC counters of a capture that has just started.
-    pub(super) fn begin_capture(&self, capture: &Capture, plan: &Plan) {
+    pub(crate) fn begin_capture(&self, capture: &Capture, plan: &Plan) {
         lock(&self.present).set_running(capture, plan);
         lock(&self.statistics).take();
         // Initial NIC counters; from now on the owner reads them once per second.
@@ -205,17 +210,17 @@ impl CaptureBackend {
     }
 
     /// Publishes the handles of a running or drained capture to other threads.
-    pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
+    pub(crate) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
         *self.live() = CaptureView::Capturing(state, Box::new(capture.into()));
     }
 
     /// Stores the NIC counters that the capture's owner has read.
-    pub(super) fn store_nic_counters(&self, snapshot: &Snapshot) {
+    pub(crate) fn store_nic_counters(&self, snapshot: &Snapshot) {
         lock(&self.nic).clone_from(&snapshot.nic);
     }
 
     /// Publishes to other threads that the capture is stopped, or that its device is lost.
-    pub(super) fn publish_end(&self, report: &Report, state: CaptureState) {
+    pub(crate) fn publish_end(&self, report: &Report, state: CaptureState) {
         let stopped = FinalValues {
             last: Some(Snapshot {
                 elapsed: report.duration,
@@ -232,39 +237,39 @@ impl CaptureBackend {
     }
 
     /// Returns the refusal of a change of the capture while no capture exists.
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(crate) fn refusal(&self) -> Refusal {
         self.live().refusal()
     }
 
     /// Copies the values that can change while the capture runs: flow rules, RSS indirection table,
     /// WQ flags, filter.
-    pub(super) fn follow(&self, capture: &Capture) {
+    pub(crate) fn follow(&self, capture: &Capture) {
         lock(&self.present).follow(capture);
     }
 
     /// Copies the capture's RSS indirection table if it was rebalanced without a command.
-    pub(super) fn follow_table(&self, capture: &Capture) {
+    pub(crate) fn follow_table(&self, capture: &Capture) {
         let mut present = lock(&self.present);
         if present.plan.port.table != capture.table() {
             present.follow(capture);
         }
     }
 
-    pub(super) fn set_weights(&self, weights: &[u32]) {
+    pub(crate) fn set_weights(&self, weights: &[u32]) {
         weights.clone_into(&mut lock(&self.present).config.rss.weights);
     }
 
     /// Takes over the limits of capture files (retention, rotation) from a reloaded configuration.
-    pub(super) fn set_output_limits(&self, from: &OutputConfig) {
+    pub(crate) fn set_output_limits(&self, from: &OutputConfig) {
         copy_limits(from, &mut lock(&self.present).config.output);
     }
 
     /// Resets the present configuration and plan to those of the next capture.
-    pub(super) fn reset(&self, config: &Config, plan: &Plan) {
+    pub(crate) fn reset(&self, config: &Config, plan: &Plan) {
         lock(&self.present).reset(config, plan);
     }
 
-    pub(super) fn live(&self) -> MutexGuard<'_, CaptureView> {
+    pub(crate) fn live(&self) -> MutexGuard<'_, CaptureView> {
         lock(&self.live)
     }
 
@@ -273,7 +278,7 @@ impl CaptureBackend {
     }
 
     /// Compiles another capture filter, and then applies it to the running capture.
-    pub(super) fn change_filter(&self, expression: String, reply: ChangeReply) {
+    pub(crate) fn change_filter(&self, expression: String, reply: ChangeReply) {
         let live = Arc::clone(&self.live);
         let change = move |filters: &FilterCompiler| {
             lock(&live).changeable()?;
@@ -287,7 +292,7 @@ impl CaptureBackend {
 
     /// Compiles the capture filter of a reloaded configuration, which the capture's owner then
     /// applies.
-    pub(super) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
+    pub(crate) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
         let (orders, owner) = (self.orders.clone(), self.owner.clone());
         self.after_compilation(reply, move |reply, filters| {
             match compiled(filters, &config.capture.filter) {
@@ -308,7 +313,7 @@ impl CaptureBackend {
     }
 
     /// Sets the mark that a control command requests, once its filter is compiled.
-    pub(super) fn mark(&self, wanted: Mark, reply: ChangeReply) {
+    pub(crate) fn mark(&self, wanted: Mark, reply: ChangeReply) {
         let dir = lock(&self.present).plan.output.dir.clone();
         let requests = self.handles().and_then(|it| it.capture.requests().cloned());
         if wanted.filter.is_empty() {
@@ -321,7 +326,7 @@ impl CaptureBackend {
     }
 
     /// Queues a control command for the capture's owner as the event `event`.
-    pub(super) fn order(&self, event: Event, reply: ChangeReply) {
+    pub(crate) fn order(&self, event: Event, reply: ChangeReply) {
         self.queue(Occurrence {
             event,
             work: None,
@@ -330,7 +335,7 @@ impl CaptureBackend {
     }
 
     /// Queues an event for the capture's owner, and wakes the owner.
-    pub(super) fn queue(&self, order: Occurrence) {
+    pub(crate) fn queue(&self, order: Occurrence) {
         // A full queue means that the owner is ending. Dropping the order answers the request.
         let _ = self.orders.try_send(order);
         self.owner.wake();
@@ -358,7 +363,7 @@ impl CaptureBackend {
         }
     }
 
-    pub(super) fn filter(&self) -> String {
+    pub(crate) fn filter(&self) -> String {
         match &*self.live() {
             CaptureView::Capturing(_, handles) => handles.capture.filter(),
             CaptureView::Ended(_, stopped) => stopped.filter.clone(),
@@ -438,7 +443,7 @@ impl CaptureBackend {
 }
 
 impl CaptureBackend {
-    pub(super) fn set_log_level(&self, level: LogLevel) -> Result<Changed, Refusal> {
+    pub(crate) fn set_log_level(&self, level: LogLevel) -> Result<Changed, Refusal> {
         let before = self.presenter.log_level();
         let set = self.presenter.set_log_level(level);
         set.map_err(|e| failed(e.to_string()))?;
@@ -535,7 +540,7 @@ fn compiled(filters: &FilterCompiler, expression: &str) -> Result<Filter, Refusa
 }
 
 /// Replaces the capture filter of the running capture.
-pub(super) fn set_filter(handle: &CaptureHandle, filter: Filter) -> Result<Changed, Refusal> {
+pub(crate) fn set_filter(handle: &CaptureHandle, filter: Filter) -> Result<Changed, Refusal> {
     if handle.filter() == filter.expression() {
         return Ok(same(&format!("filter: {:?}", filter.expression())));
     }
