@@ -253,16 +253,15 @@ const HEADER: usize = 16;
 fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
     /// Length in bytes of the blocks in which file systems allocate.
     const PAGE: usize = 4096;
-    /// Length in bytes within which the first record ends.
+    /// Number of bytes that are read, within which the first record ends.
     const RECORD: usize = 512 << 10;
     let mut bytes = vec![0; RECORD];
-    file.read_exact_at(&mut bytes, sound.next_multiple_of(PAGE as u64))?;
-    // The page in which the record begins is a hole if it has zeros from there on.
-    let page = usize::try_from(sound.next_multiple_of(PAGE as u64) - sound).unwrap_or(PAGE);
-    let mut begin = vec![0; page];
-    file.read_exact_at(&mut begin, sound)?;
+    file.read_exact_at(&mut bytes, sound)?;
+    // The rest of the page in which the record begins.
+    let rest = (sound.next_multiple_of(PAGE as u64) - sound) as usize;
+    let (begin, pages) = bytes.split_at(rest);
     let is_hole = |it: &[u8]| it.iter().all(|byte| *byte == 0);
-    Ok(page >= HEADER && is_hole(&begin) || bytes.chunks_exact(PAGE).any(is_hole))
+    Ok(rest >= HEADER && is_hole(begin) || pages.chunks_exact(PAGE).any(is_hole))
 }
 
 /// Counts the complete records of a `.part` file and returns the offset of the end of the last one.

@@ -4,8 +4,7 @@
 
 use super::{
     Supervisor,
-    run::LiveCapture,
-    run::{Flushing, refuse_flush},
+    run::{Flushing, LiveCapture, refuse_flush},
 };
 use std::{
     sync::{
