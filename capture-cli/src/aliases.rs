@@ -430,7 +430,10 @@ fn every_interface(devices: &[DeviceFacts]) -> (Vec<String>, Vec<String>) {
         } else if port.is_some_and(|port| !port.ethernet) {
             "it has no Ethernet header".to_owned()
         } else if !lower.is_empty() {
-            format!("its frames also arrive on {}", lower.join(", "))
+            format!(
+                "the frames of this interface also arrive on {}",
+                lower.join(", ")
+            )
         } else {
             all.push(it.name);
             continue;

@@ -40,7 +40,7 @@ static LEVEL: Mutex<String> = Mutex::new(String::new());
 #[derive(Debug, thiserror::Error)]
 pub enum LogLevelError {
     /// Logging was not started by [`start`].
-    #[error("logging has not been started")]
+    #[error("the log level cannot be set, because logging has not been started")]
     NotStarted,
     /// The text of the log level is not a valid filter of log events.
     #[error(transparent)]

@@ -135,7 +135,7 @@ fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<
         .any(|b| b" :".contains(b))
     {
         return Err(Failure::refused(format!(
-            "{}: {PRELOAD} cannot hold a path with a space or a colon; install wqcap elsewhere",
+            "{}: the environment variable {PRELOAD} cannot contain a path with a space or a colon; install wqcap elsewhere",
             object.display()
         )));
     }

@@ -150,7 +150,10 @@ impl Audited {
         counters.bytes.fetch_add(facts.bytes, Ordering::Relaxed);
         counters.frames.fetch_add(facts.frames, Ordering::Relaxed);
         let ms = self.begun.elapsed().as_millis();
-        let new = format!("{} frames, {} bytes in {ms} ms", facts.frames, facts.bytes);
+        let new = format!(
+            "sent {} frames with {} bytes in {ms} ms",
+            facts.frames, facts.bytes
+        );
         let why = facts.losses.join("; ");
         let result = match facts.losses.is_empty() {
             true => "complete",

@@ -92,7 +92,7 @@ pub enum SensorFetchError {
         source: io::Error,
     },
     /// The caller stopped the fetch before the sensor's answer was complete.
-    #[error("stopped before the answer of {0} was complete")]
+    #[error("a signal stopped the command before the answer of {0} was complete")]
     Stopped(String),
 }
 
@@ -323,7 +323,7 @@ impl SensorClient {
                 remedy: of("remedy").unwrap_or_default(),
             }),
             None => Err(lost(format!(
-                "the answer has status {status}, and no error of wqcap serve"
+                "the answer has the HTTP status {status}, and is not an error message of `wqcap serve`"
             ))),
         }
     }
@@ -331,7 +331,10 @@ impl SensorClient {
 
 /// Returns the text of the error that a sensor sends too few bytes in the time limit.
 fn too_slow() -> String {
-    format!("fewer than {LEAST} bytes came in {} s", SILENT.as_secs())
+    format!(
+        "the sensor sent fewer than {LEAST} bytes in {} s, which is the limit",
+        SILENT.as_secs()
+    )
 }
 
 /// Returns the number of frames that the headers or trailers of an answer state.

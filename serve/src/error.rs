@@ -26,16 +26,16 @@ pub enum ApiError {
     #[error("{0}")]
     Unauthenticated(&'static str),
     /// The caller lacks the role for the request.
-    #[error("{who} has the role read; this request needs the role mark")]
+    #[error("the client {who} has the role read; this request needs the role mark")]
     NeedsMark { who: String },
     /// The request may come from a web page of another site.
     #[error("{0}")]
     Foreign(String),
     /// The path of the request is not part of the HTTP interface.
-    #[error("{0}: there is no such path")]
+    #[error("{0}: the service has no such path")]
     NoPath(String),
     /// The path does not support the method of the request.
-    #[error("{0}: the path does not have this method")]
+    #[error("{0}: this path does not support the method of the request")]
     NoMethod(String),
     /// The request is for flow records, but the capture writes none.
     #[error("the capture of this sensor writes no flow records")]
@@ -50,11 +50,13 @@ pub enum ApiError {
     #[error("the body of the request was not complete after {0} s")]
     Slow(u64),
     /// The service is answering as many requests as it may.
-    #[error("{0} requests are being answered, which is the limit (serve.max_requests)")]
+    #[error(
+        "the service already answers {0} requests, which is the limit (serve.max_requests); try again later"
+    )]
     Busy(usize),
     /// The disk of the sensor is too busy to read from it.
     #[error(
-        "programs waited for the disk in {percent} % of the last 10 s; the capture has priority"
+        "the disk is busy (programs waited for it in {percent} % of the last 10 s), and the capture has priority; try again later"
     )]
     DiskBusy { percent: f64 },
     /// The capture did not carry out the request, or cannot be reached.

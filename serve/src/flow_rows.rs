@@ -139,15 +139,16 @@ pub fn read(
         if rows >= MOST_ROWS || !may_continue() {
             answer.truncated = true;
             answer.notes.push(format!(
-                "only {rows} records were read; choose a shorter time"
+                "only {rows} flow records were read, which is the limit; choose a shorter period"
             ));
             break;
         }
         match of_file(&path, query, &terms, &mut answer) {
             Ok(read) => rows += read,
-            Err(problem) => answer
-                .notes
-                .push(format!("{}: cannot be read: {problem}", path.display())),
+            Err(problem) => answer.notes.push(format!(
+                "{}: the file cannot be read: {problem}",
+                path.display()
+            )),
         }
         // Bounds the memory for records that are not in the answer.
         if answer.flows.len() > 4 * MOST_ANSWERED {
@@ -181,7 +182,10 @@ fn files(folder: &FlowsFolder, times: &Range<u64>, notes: &mut Vec<String>) -> V
     let entries = match fs::read_dir(&folder.dir) {
         Ok(entries) => entries,
         Err(e) => {
-            notes.push(format!("{}: cannot be read: {e}", folder.dir.display()));
+            notes.push(format!(
+                "{}: the directory cannot be read: {e}",
+                folder.dir.display()
+            ));
             return Vec::new();
         }
     };

@@ -116,8 +116,9 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
         ("gaps", it.gaps.len() > MOST),
     ] {
         if is_long {
-            it.notes
-                .push(format!("only the first {MOST} {what} are listed"));
+            it.notes.push(format!(
+                "the answer lists only the first {MOST} {what}, which is the limit"
+            ));
         }
     }
     it.marks.truncate(MOST);

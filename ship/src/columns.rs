@@ -53,7 +53,9 @@ pub enum ParquetColumnError {
     #[error("the Parquet file has {0} bytes of metadata; the limit is {PARQUET_FOOTER} bytes")]
     FooterTooLong(usize),
     /// The values of a Parquet column are longer than the limit.
-    #[error("column {0} has more than {PARQUET_COLUMN} bytes of values, which is the limit")]
+    #[error(
+        "Parquet column {0} has more than {PARQUET_COLUMN} bytes of values, which is the limit"
+    )]
     TooManyBytes(String),
     /// The Parquet file has no column of the requested name.
     #[error("the Parquet file has no column {0}")]
@@ -62,28 +64,28 @@ pub enum ParquetColumnError {
     #[error("the Parquet file has several columns with the name {0}")]
     Ambiguous(String),
     /// The Parquet column has lists of values instead of plain values.
-    #[error("column {0} is a list; it must be a plain value")]
+    #[error("Parquet column {0} has lists; it must have plain values")]
     List(String),
     /// The physical type of the Parquet column is not the one that the reader needs.
-    #[error("column {0} has the type {1}; {2}")]
+    #[error("Parquet column {0} has the type {1}; {2}")]
     PhysicalType(String, Type, &'static str),
     /// The Parquet column has numbers that are not plain counts, such as times.
-    #[error("column {0} has the type {1} ({2}); cast it to BIGINT")]
+    #[error("Parquet column {0} has the type {1} ({2}); cast it to BIGINT")]
     ConvertedType(String, Type, ConvertedType),
     /// A number of the Parquet column is negative.
     #[error("column {0}: {1} is below 0")]
     Negative(String, i64),
     /// The Parquet column has a null where a value is needed.
-    #[error("column {0} has a null; every row must have a value")]
+    #[error("Parquet column {0} has a null; every row must have a value")]
     Null(String),
     /// The Parquet column cannot be decoded.
     #[error("column {0}: {1}")]
     Decode(String, #[source] ParquetError),
     /// The decoder panicked on the values of the Parquet column.
-    #[error("the values of column {0} are damaged")]
+    #[error("the values of Parquet column {0} are damaged")]
     Damaged(String),
     /// The Parquet column does not have one value per row of the file.
-    #[error("column {0} has {1} values for {2} rows")]
+    #[error("Parquet column {0} has {1} values for {2} rows")]
     Length(String, usize, usize),
 }
 
@@ -329,7 +331,7 @@ impl ChunkReader for CheckedFile {
         match page_len(header) {
             Some(0..=PARQUET_PAGE) => Ok(self.0.slice(start..).reader()),
             Some(len) => Err(ParquetError::General(format!(
-                "a page has {len} bytes; the limit is {PARQUET_PAGE} bytes"
+                "a page of the Parquet file has {len} bytes; the limit is {PARQUET_PAGE} bytes"
             ))),
             None => Err(ParquetError::General("a page has no valid header".into())),
         }
@@ -386,7 +388,7 @@ impl PageReader for CheckedPages {
                 let values = *num_values as usize;
                 if values > buf.len().min(PARQUET_DICTIONARY) {
                     return Err(ParquetError::General(format!(
-                        "a dictionary of {} bytes has {values} values; the limit is {PARQUET_DICTIONARY} values",
+                        "a dictionary of the Parquet file has {values} values in {} bytes; the limit is {PARQUET_DICTIONARY} values",
                         buf.len()
                     )));
                 }
@@ -397,7 +399,7 @@ impl PageReader for CheckedPages {
                     Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY
                 ) {
                     return Err(ParquetError::NYI(format!(
-                        "the encoding {encoding} is not read; write the column with PLAIN or RLE_DICTIONARY"
+                        "a Parquet column has the encoding {encoding}, which is not supported; write the column with PLAIN or RLE_DICTIONARY"
                     )));
                 }
             }

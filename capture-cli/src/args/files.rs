@@ -95,7 +95,7 @@ pub struct MergeArgs {
 /// The text of an option is not a Community ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
+    "the text is not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
 )]
 struct NoCommunityId;
 

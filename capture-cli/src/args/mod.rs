@@ -233,7 +233,7 @@ pub enum SettingSyntaxError {
     #[error("write KEY=VALUE")]
     NoEquals,
     /// The text begins with `=`.
-    #[error("no key before the =; write KEY=VALUE")]
+    #[error("there is no key before the =; write KEY=VALUE")]
     NoKey,
     /// The text has several lines.
     #[error("must be one line")]

@@ -261,7 +261,7 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     let brought = brought?;
     if brought < wire {
         return Err(Failure::failed(format!(
-            "the wire of the benchmark delivered only {brought} of its {wire} frames within the limit of {PATIENCE:?}"
+            "the software NIC delivered only {brought} of {wire} frames of the benchmark within the limit of {PATIENCE:?}"
         )));
     }
     let lost = out_of_buffer(&report.nic).ok_or_else(|| {
@@ -297,7 +297,7 @@ impl Numbers {
 /// Reason why the frames of a burst run cannot be accounted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BurstError {
-    #[error("the queue received no frame of the wire")]
+    #[error("the receive queue of the benchmark received none of the sent frames")]
     NoFrame,
     #[error(
         "the NIC accepted {accepted} frames, but {captured} frames were captured{}; this is a bug in wqcap, please report it",
@@ -309,7 +309,7 @@ enum BurstError {
         has_gaps: bool,
     },
     #[error(
-        "the number of frames that the ring can hold is unknown, because it held all {0} frames of the wire; give a smaller --memory"
+        "the capacity of the receive ring was not reached, because the ring held all {0} sent frames; give a smaller --memory"
     )]
     NoLoss(u64),
 }
@@ -407,13 +407,13 @@ mod tests {
                 &[0, 1, 2, 3, 4],
                 "accepted 4 frames, but 5 frames were captured;",
             ),
-            (6, &[], "received no frame"),
+            (6, &[], "received none of the sent frames"),
             (
                 0,
                 &[0, 1, 2, 3],
                 "accepted 10 frames, but 4 frames were captured;",
             ),
-            (0, &[7, 8, 9], "all 3 frames"),
+            (0, &[7, 8, 9], "all 3 sent frames"),
         ] {
             let message = of_ten(lost, numbers).expect_err("not whole").to_string();
             assert!(message.contains(words), "{message}");

@@ -164,7 +164,7 @@ fn drained(
     thread::sleep(SETTLING);
     let stuck = || {
         Failure::failed(format!(
-            "the receive loop of a queue did not drain its ring within {PATIENCE:?}"
+            "a receive loop of the benchmark did not empty its ring within {PATIENCE:?}"
         ))
     };
     for go in go {
@@ -215,7 +215,7 @@ pub fn fill<T: ?Sized>(
     while lost(it).is_none_or(|now| now < before + enough) {
         if Instant::now() >= deadline {
             return Err(Failure::failed(format!(
-                "{rings} receive rings of {held} frames are not full after {patience:?}; check that the port has traffic"
+                "the {rings} receive rings of the benchmark, with {held} frames each, did not fill up within {patience:?}; check that the port has traffic"
             )));
         }
         pause(it);

@@ -31,7 +31,7 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     for queues in &args.queues {
         if !queues.is_power_of_two() {
             return Err(Failure::refused(format!(
-                "--queues {queues}: the tables of the bare receive loops require a power of two; write 1, 2, 4 and so on"
+                "--queues {queues}: the number of queues must be a power of two, because their number is the size of the indirection table; write 1, 2, 4 and so on"
             )));
         }
         let mut plans = Vec::new();

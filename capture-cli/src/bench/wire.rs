@@ -117,7 +117,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     report.results.iter().try_for_each(|it| {
         let latency = &it.more["latency_ns"];
         output::print(&format!(
-            "{}: the age of a frame when it is stamped is: min {} ns, p50 {} ns, p99 {} ns, max {} ns\n",
+            "{}: time from the arrival of a frame until it has its time stamp: min {} ns, p50 {} ns, p99 {} ns, max {} ns\n",
             it.name, latency["min"], latency["median"], latency["p99"], latency["max"]
         ))
     })
@@ -239,7 +239,7 @@ pub fn trial(
     while !sender.is_done()? {
         if Instant::now() > deadline {
             return Err(Failure::failed(format!(
-                "the sent frames have not left the sending port within {PATIENCE:?}; check that its link is up"
+                "the sending port has not sent all frames of the benchmark within {PATIENCE:?}; check that its link is up"
             )));
         }
         thread::yield_now();
@@ -292,7 +292,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
         while !sender.write(traffic::NUMBER_AT, &number.to_be_bytes())? {
             if Instant::now() > deadline {
                 return Err(Failure::failed(format!(
-                    "a probe frame has not left the sending port within {PATIENCE:?}; check that its link is up"
+                    "the sending port has not sent a test frame within {PATIENCE:?}; check that its link is up"
                 )));
             }
         }

@@ -131,7 +131,7 @@ fn sum(adds_up: bool, uncounted_files: u64) -> String {
 fn message(it: &SurveyFinding, url: &str) -> String {
     match it {
         SurveyFinding::Nobody => format!(
-            "{url}: no sensor has stored a status here; name the ship.store of `wqcap ship`, and check that `wqcap ship` runs"
+            "{url}: the store has no status of a sensor; name the ship.store of `wqcap ship`, and check that `wqcap ship` runs"
         ),
         SurveyFinding::Stale { sensor, age_s } => format!(
             "{sensor}: the sensor has stored no status for {} (--stale); check that `wqcap ship` runs there and reaches the store",

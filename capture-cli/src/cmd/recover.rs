@@ -146,7 +146,7 @@ impl Leftovers {
             },
             Err(e) => {
                 tracing::warn!(
-                    "cannot start a thread to finish the files that an earlier run left open: {e}"
+                    "cannot start the thread that finishes the files that an earlier run left open: {e}"
                 );
                 Self::default()
             }

@@ -161,21 +161,21 @@ fn read(
     );
     for (link_type, n) in converted {
         notes.push(format!(
-            "{} of {}: the result counts the Ethernet header that a NIC would see",
+            "{} of {} have no Ethernet header; the result is that of the same packets with one",
             counted(n, "frame"),
             link_type_name(link_type)
         ));
     }
     if other_link_types > 0 {
         notes.push(format!(
-            "the result leaves out {} of other link types than Ethernet",
+            "the result does not include {} that are not Ethernet frames",
             counted(other_link_types, "frame")
         ));
     }
     let raised = reader.anomalies().longer_than_frame;
     if raised > 0 {
         notes.push(format!(
-            "the file has {} with more bytes than the stated frame length; the bytes present are counted",
+            "the file has {} with more bytes than the length that their records state; the result uses the bytes in the file",
             counted(raised, "record")
         ));
     }
@@ -267,7 +267,7 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
         match directions.split {
             0 => "each on one queue".into(),
             n => format!(
-                "the directions of {} of these flows are on two queues",
+                "the two directions of {} of these flows are on two queues",
                 thousands(n)
             ),
         }

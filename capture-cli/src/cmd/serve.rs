@@ -99,7 +99,7 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
     if !quiet {
         terminal::print_line(format_args!("serving at {scheme}://{address}/"));
     }
-    let status = format!("serves at {scheme}://{address}");
+    let status = format!("`wqcap serve` answers requests at {scheme}://{address}");
     service.ready(&status);
     let handle = server.reload_handle();
     let mut reloadable = Reloadable::new(&args.config, KEYS, config, |it| {

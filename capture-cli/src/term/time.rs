@@ -23,14 +23,14 @@ pub enum TimePointError {
     #[error("this machine's clock is before 1970")]
     Before1970(#[from] SystemTimeError),
     /// The clock of this machine is beyond the year 2553.
-    #[error("this machine's clock is far off; set it")]
+    #[error("this machine's clock is outside of the years 1970 to 2262; set the clock")]
     FarOff,
     /// The duration after a sign (`-10m`, `+10m`) is invalid.
     #[error("{0}")]
     Span(<Span as FromStr>::Err),
     /// The text has none of the forms of a point in time.
     #[error(
-        "not a time; write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" or 12:00 (local time), seconds since 1970, -10m, +10m, or now"
+        "the text is not a time; write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" or 12:00 (local time), seconds since 1970, -10m, +10m, or now"
     )]
     Form,
     /// The local time occurs twice, because clocks are set back.
@@ -40,11 +40,11 @@ pub enum TimePointError {
     Twice(String, String),
     /// The local time does not occur, because clocks are set forward.
     #[error(
-        "there is no such local time, because clocks are set forward: with the offset before it is {0}, with the offset after it {1}; write a time with an offset from UTC"
+        "there is no such local time, because clocks are set forward at that time: write {0} or {1}, which have an offset from UTC"
     )]
     Never(String, String),
     /// The point in time is outside of the range that nanoseconds in 64 bits can express.
-    #[error("must be in the years 1970 to 2553")]
+    #[error("the time must be in the years 1970 to 2553")]
     Range,
 }
 

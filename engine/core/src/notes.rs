@@ -40,8 +40,8 @@ impl RunNotes {
     /// out.
     pub fn lines(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let count = counted(self.left_out, "further note");
-        let rest = (self.left_out > 0)
-            .then(|| Cow::Owned(format!("{count} left out here; the log has them")));
+        let rest =
+            (self.left_out > 0).then(|| Cow::Owned(format!("{count} can be read in the log")));
         self.lines.iter().map(|it| it.as_str().into()).chain(rest)
     }
 }
@@ -80,10 +80,7 @@ mod tests {
         let lines: Vec<_> = notes.lines().collect();
         assert_eq!(lines.len(), MOST + 1);
         assert!(lines[MOST - 1].starts_with("999 "));
-        assert_eq!(
-            lines[MOST],
-            "8 further notes left out here; the log has them"
-        );
+        assert_eq!(lines[MOST], "8 further notes can be read in the log");
         assert!(lines.iter().all(|it| it.len() < LONGEST + 40));
     }
 }

@@ -84,10 +84,10 @@ pub enum LoopError {
 #[non_exhaustive]
 pub enum WqErrorCause {
     /// Asynchronous event by which the device reports the WQ in error.
-    #[error("the device reported its error event")]
+    #[error("the device reported an error event for the WQ")]
     Event,
     /// Receive WRs that the device flushed.
-    #[error("the device flushed its WRs")]
+    #[error("the device flushed the WRs of the WQ")]
     Flushed,
     /// Receive WR that completed with this error status (`ibv_wc_status`).
     #[error("a receive WR completed with the error status {0}")]
@@ -113,7 +113,7 @@ pub enum RingError {
     )]
     Strides(u32, u32),
     /// The completion of a striding WQ does not have the expected layout.
-    #[error("the NIC's completions of a striding WQ do not fit: {0}")]
+    #[error("the receive loop cannot use the completions of a striding WQ: {0}")]
     Unfit(StrideMismatch),
     /// The FCS was requested, but none of the first frames (their number) has its FCS behind it.
     #[error(
@@ -122,10 +122,14 @@ pub enum RingError {
     )]
     Fcs(u32),
     /// A header in a block of a packet socket's ring points outside of the block (block index).
-    #[error("the kernel's block {0} is damaged: a header points outside of the block")]
+    #[error(
+        "block {0} of the kernel's packet ring is damaged: a header in it points outside of the block"
+    )]
     Block(u32),
     /// A descriptor of an AF_XDP socket names bytes outside of the receive memory (address).
-    #[error("the kernel's descriptor names address {0}, which is outside of the receive memory")]
+    #[error(
+        "an AF_XDP descriptor of the kernel names address {0}, which is outside of the receive memory (UMEM)"
+    )]
     Descriptor(u64),
     /// WRs cannot be posted to the WQ (errno).
     #[error("WRs cannot be posted to the WQ: errno {0}")]
@@ -137,7 +141,9 @@ pub enum RingError {
 #[non_exhaustive]
 pub enum StrideMismatch {
     /// The frame of a completion does not begin at the next free stride.
-    #[error("a frame begins at stride {found} instead of the next free one, {expected}")]
+    #[error(
+        "the NIC reports a frame at stride {found} of a striding WQ, but the next free stride is {expected}"
+    )]
     First {
         /// Index of the buffer's next free stride, where the frame should begin.
         expected: u32,
@@ -145,13 +151,15 @@ pub enum StrideMismatch {
         found: u32,
     },
     /// The completion reports 0 strides, or more strides than are free in the buffer.
-    #[error("a completion takes {found} strides, which are not free")]
+    #[error("a completion of a striding WQ reports {found} strides, which are more than are free")]
     NotFree {
         /// Number of strides that the completion reports.
         found: u32,
     },
     /// The completion reports another number of strides than its frame needs.
-    #[error("a frame of {len} bytes takes {found} strides")]
+    #[error(
+        "the NIC reports {found} strides of a striding WQ for a frame of {len} bytes, which needs another number"
+    )]
     Count {
         /// Number of strides that the completion reports.
         found: u32,
@@ -159,7 +167,9 @@ pub enum StrideMismatch {
         len: u32,
     },
     /// The completion names another WQE than the first unfinished one of the ring.
-    #[error("a completion names WQE {found} of the ring instead of {expected}")]
+    #[error(
+        "a completion names the receive WQE {found}, but the next WQE of the ring is {expected}"
+    )]
     Wqe {
         /// Ring index of the first unfinished WQE.
         expected: u32,
@@ -167,7 +177,9 @@ pub enum StrideMismatch {
         found: u32,
     },
     /// The device did not write the frame's bytes that the completion reports.
-    #[error("the NIC did not write all of the {len} bytes from stride {first} on")]
+    #[error(
+        "the NIC reports a frame of {len} bytes from stride {first} on, but has not written all of these bytes"
+    )]
     Unwritten {
         /// Length of the frame in bytes, as the completion reports it.
         len: u32,

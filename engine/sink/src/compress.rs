@@ -43,7 +43,7 @@ fn max_packed_len(len: usize) -> usize {
 #[non_exhaustive]
 pub enum CompressError {
     /// No compression is possible, because the configured compression is `none`.
-    #[error("no compression is requested")]
+    #[error("a write block cannot be compressed, because output.compression is \"none\"")]
     NotRequested,
     /// The compressor cannot be created.
     #[error(transparent)]

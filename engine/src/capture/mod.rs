@@ -242,8 +242,9 @@ impl Capture {
         self.sources.close();
         std::thread::sleep(self.sources.settle());
         self.rotate();
-        self.shared
-            .note("the flow rules were removed: no more frames are received".into());
+        self.shared.note(
+            "the capture receives no more frames, because its flow rules were removed".into(),
+        );
     }
 
     /// Installs the flow rules again after [`Capture::pause`].
@@ -256,8 +257,9 @@ impl Capture {
             self.sources.close();
             return Err(e);
         }
-        self.shared
-            .note("the flow rules are installed again: frames are received".into());
+        self.shared.note(
+            "the capture receives frames again, because its flow rules were installed again".into(),
+        );
         Ok(())
     }
 

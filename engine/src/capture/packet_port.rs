@@ -98,7 +98,9 @@ impl PacketPort {
     pub(super) fn close_gates(&self) {
         for socket in &self.sockets {
             if let Err(e) = socket.close_gate() {
-                tracing::warn!("frames may be received until the end of the run: {e}");
+                tracing::warn!(
+                    "a packet socket cannot be closed to new frames and may receive frames until the end of the run: {e}"
+                );
             }
         }
     }

@@ -35,7 +35,7 @@ impl Capture {
             return Err(Error::config(
                 "rule: id",
                 rule.id.as_deref().unwrap_or_default(),
-                format!("another rule has this id: {other}; remove that rule first"),
+                format!("another flow rule has this id: {other}; remove that rule first"),
             ));
         }
         rules.push(rule.clone());
@@ -73,7 +73,7 @@ impl Capture {
                 "rule remove",
                 "",
                 format!(
-                    "there is no rule ({which}); {there}; give the id of a rule, or all fields of a rule"
+                    "the capture has no such flow rule ({which}); {there}; give the id of a rule, or all fields of a rule"
                 ),
             ));
         };

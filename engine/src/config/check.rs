@@ -212,7 +212,9 @@ fn device(Config { device, output, .. }: &Config, found: &mut Vec<Problem>) {
         );
     }
     if let (Some(name), Some(netdev)) = (&device.name, &device.netdev) {
-        let problem = format!("device.name = {name:?} is also set; set only one of the two keys");
+        let problem = format!(
+            "device.netdev and device.name = {name:?} are both set; set only one of the two keys"
+        );
         let value = format!("{netdev:?}");
         found.push(Problem::new("device.netdev", value, problem).involving(&["device.name"]));
     }
@@ -235,7 +237,8 @@ fn ports(config: &Config, found: &mut Vec<Problem>) {
             .push(Problem::new("port 1", "", problem).involving(&["device.name", "device.netdev"]));
     }
     if port.len() > MOST_PORTS {
-        let problem = format!("a run captures at most {MOST_PORTS} ports");
+        let problem =
+            format!("the number of [[port]] sections is limited to {MOST_PORTS}; remove sections");
         return found.push(Problem::new("port", port.len().to_string(), problem));
     }
     for (i, it) in port.iter().enumerate() {
@@ -246,7 +249,8 @@ fn ports(config: &Config, found: &mut Vec<Problem>) {
         }
         if it.label().len() > MOST_LABEL {
             let key = format!("port {number}: label");
-            let problem = format!("a label has at most {MOST_LABEL} bytes");
+            let problem =
+                format!("the label of a port can have at most {MOST_LABEL} bytes; shorten it");
             found.push(Problem::new(key, format!("{:?}", it.label()), problem));
         }
         for (j, other) in port[..i].iter().enumerate() {
@@ -254,7 +258,9 @@ fn ports(config: &Config, found: &mut Vec<Problem>) {
             if (&it.interface, &it.device, it.port) == (&other.interface, &other.device, other.port)
             {
                 let key = format!("port {number}");
-                let problem = format!("port {other_number} is the same; remove one of the two");
+                let problem = format!(
+                    "port {other_number} is the same port of the machine; remove one of the two sections"
+                );
                 found.push(Problem::new(key, "", problem));
             } else if it.label() == other.label() {
                 let key = format!("port {number}: label");
@@ -295,7 +301,9 @@ fn cutoff(Config { cutoff, .. }: &Config, found: &mut Vec<Problem>) {
         found.push(Problem::new(
             key,
             "",
-            format!("at most {MOST_CUTOFFS} [[cutoff]] sections are allowed"),
+            format!(
+                "the number of [[cutoff]] sections is limited to {MOST_CUTOFFS}; remove sections"
+            ),
         ));
     }
     let general = cutoff.iter().position(|it| it.filter.trim().is_empty());
@@ -341,7 +349,7 @@ fn weights(weights: &[u32], queues: Option<u16>, found: &mut Vec<Problem>) {
     if let Some(queues) = queues.filter(|it| weights.len() != usize::from(*it)) {
         let count = weights.len();
         refuse(format!(
-            "the list has {} for capture.queues = {queues}; write one weight per queue",
+            "the list has {}, but capture.queues = {queues}; write one weight per queue",
             counted(count, "weight")
         ));
     }
@@ -367,8 +375,9 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     }
     let comment = output.comment.len();
     if comment > MOST_COMMENT {
-        let problem =
-            format!("the comment has {comment} bytes; at most {MOST_COMMENT} are allowed");
+        let problem = format!(
+            "the comment of the capture files has {comment} bytes; at most {MOST_COMMENT} are allowed"
+        );
         found.push(Problem::new("output.comment", "\"...\"", problem));
     }
     if let Some(problem) = name(output) {
@@ -380,7 +389,7 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     }
     if let Some(control) = config.control.as_ref().filter(|it| it.srq_max < it.srq) {
         let problem = format!(
-            "the maximum size of the SRQ must be at least control.srq = {}",
+            "the maximum size of the control service's SRQ must be at least control.srq = {}",
             control.srq
         );
         found.push(
@@ -412,7 +421,9 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     ] {
         if *dir == ship.journal {
             let value = format!("{:?}", ship.journal);
-            let problem = format!("the directory is also that of {key}; name another directory");
+            let problem = format!(
+                "the directory of the journal is also that of {key}; name another directory"
+            );
             found.push(Problem::new("ship.journal", value, problem).involving(&[key]));
         }
     }

@@ -51,7 +51,7 @@ impl Misfit {
                 format!("must be {}{}", any_of(words), guess.unwrap_or_default())
             }
             Self::Key(known) => format!(
-                "the value must be a table with keys of {}",
+                "the value must be a section with some of the keys {}",
                 known.join(", ")
             ),
             // Problem messages begin with the value, so its quotation at the start is removed.

@@ -261,7 +261,7 @@ fn describe(mut wrong: Vec<Wrong>, places: &BTreeMap<String, TextPosition>) -> V
 /// Returns a problem that states how many (`more`) problems are not listed; `None` if it is 0.
 fn not_listed(more: usize) -> Option<Problem> {
     let text = format!(
-        "further problems that are not listed: {more} (at most {MOST_PROBLEMS} are listed); correct these first"
+        "the configuration has {more} further problems (at most {MOST_PROBLEMS} are listed); correct the listed ones first"
     );
     (more > 0).then(|| Problem::new("", "", text))
 }
@@ -285,8 +285,9 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Wrong>) {
             let mut wrong = Vec::new();
             for (number, item) in (1..).zip(items) {
                 let Value::Table(keys) = item else {
-                    let problem =
-                        format!("each entry of this list must be a table; write [[{section}]]");
+                    let problem = format!(
+                        "each entry of the list {section} must be a section; write [[{section}]]"
+                    );
                     wrong.push(Wrong::Value(Problem::new(section, "", problem)));
                     continue;
                 };
@@ -423,7 +424,10 @@ fn unknown_key(
         Some((shown, full)) => (format!("unknown key; did you mean {shown}?"), Some(full)),
         None => {
             let keys = known_here.join(", ");
-            (format!("unknown key; the keys here are {keys}"), None)
+            (
+                format!("unknown key; the keys of this section are {keys}"),
+                None,
+            )
         }
     };
     Problem {

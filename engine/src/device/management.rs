@@ -49,7 +49,9 @@ fn reason(netdev: &str) -> Option<String> {
     if default_route_v4(&read("/proc/net/route"), netdev)
         || default_route_v6(&read("/proc/net/ipv6_route"), netdev)
     {
-        return Some(format!("{netdev} carries the default route"));
+        return Some(format!(
+            "the default route of this machine leads through {netdev}"
+        ));
     }
     let addresses: Vec<IpAddr> = if_addrs::get_if_addrs()
         .unwrap_or_default()
@@ -67,7 +69,7 @@ fn reason(netdev: &str) -> Option<String> {
         .chain(sessions)
         .find(|a| addresses.contains(a))?;
     Some(format!(
-        "{netdev} has the address {reached} of a login session"
+        "a login session uses the address {reached} of {netdev}"
     ))
 }
 

@@ -179,7 +179,7 @@ pub(super) fn applicable(
     let problems: Vec<_> = problems
         .map(|(key, _, value)| {
             let problem =
-                format!("{name} is captured by {sockets}, to which this does not apply; remove it");
+                format!("{name} is captured by {sockets}, and this key does not apply to them; remove the key");
             Error::config(key, value, problem)
         })
         .collect();

@@ -94,7 +94,7 @@ pub(super) fn fits(
         let fits = wrs * u128::from(left_for(rings)) / u128::from(rings.max(1));
         let fits = 1u128 << fits.max(1).ilog2();
         let problem = describe(format!(
-            "set capture.ring = {fits} or less, or fewer capture.queues"
+            "set capture.ring = {fits} or less, or a smaller capture.queues"
         ));
         keys.push("capture.queues");
         return Err(Error::config("capture.ring", config.capture.ring, problem).involving(&keys));

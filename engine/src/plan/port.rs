@@ -168,7 +168,7 @@ impl PortContext<'_> {
             && (queues as u32) < kernel.rx_queues
         {
             notes.push(format!(
-                "{} has {} receive queues: the frames of those from queue {queues} on are not captured, and stay with the kernel",
+                "{} has {} receive queues, of which wqcap captures those before queue {queues}; the kernel receives the frames of the other queues",
                 device.name, kernel.rx_queues
             ));
         }

@@ -126,7 +126,7 @@ pub(super) fn are_paired(config: &Config, ports: &[PortPlan], notes: &mut Vec<St
         return true;
     };
     notes.push(format!(
-        "capture.loops: {problem}, each port has loops of its own"
+        "capture.loops: each port gets its own receive loops {problem}"
     ));
     false
 }
@@ -280,7 +280,7 @@ pub(super) fn table(
             "rss.table_size",
             size,
             format!(
-                "the number of entries must be a power of two; the device supports at most {most}"
+                "the size of the indirection table must be a power of two; the device supports at most {most} entries"
             ),
         ));
     }

@@ -108,7 +108,7 @@ impl QueueMemory {
                     "capture.ring",
                     frame.wrs,
                     format!(
-                        "a {queue} of {} has at most {most} WRs; set capture.ring = {most} or less",
+                        "a {queue} of the device {} has at most {most} WRs; set capture.ring = {most} or less",
                         device.name
                     ),
                 )),
@@ -207,7 +207,7 @@ fn striding(
             key,
             value,
             format!(
-                "the value must be a power of two; the device supports {} to {}",
+                "the value must be a power of two, and the device supports {} to {}",
                 can.start(),
                 can.end()
             ),

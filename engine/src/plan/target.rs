@@ -34,7 +34,10 @@ pub(super) fn device<'d>(
                 Error::config(
                     "device.netdev",
                     format!("{netdev:?}"),
-                    format!("no RDMA device has this interface; {}", known()),
+                    format!(
+                        "there is no RDMA device with this network interface; {}",
+                        known()
+                    ),
                 )
             })?,
         (None, None) => match devices {
@@ -189,7 +192,7 @@ pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::B
         (Backend::Auto | Backend::AfPacket, Some(_)) => Ok(Backend::AfPacket),
         (Backend::AfXdp, Some(_)) => Ok(Backend::AfXdp),
         (_, Some(_)) => refused(format!(
-            "{name} has no RDMA device; set \"auto\", \"af_packet\" or \"af_xdp\""
+            "the interface {name} has no RDMA device; set device.backend = \"auto\", \"af_packet\" or \"af_xdp\""
         )),
         (Backend::AfPacket | Backend::AfXdp, None) if name.is_empty() => {
             refused("no network interface is named; set device.netdev, or name it with -i".into())
@@ -198,7 +201,7 @@ pub(super) fn backend(config: &Config, device: &DeviceFacts) -> Result<config::B
             "{name} is an RDMA device; name its network interface in device.netdev"
         )),
         (Backend::Mlx5, None) if device.access != RingAccess::Mlx5 => refused(format!(
-            "{name} has no direct verbs of libmlx5; set \"verbs\""
+            "the device {name} does not support the direct verbs of libmlx5; set device.backend = \"verbs\""
         )),
         (Backend::Mlx5, None) => Ok(Backend::Mlx5),
         (Backend::Auto, None)
@@ -242,7 +245,7 @@ pub(super) fn distinct(ports: &[PortPlan], found: &mut PlanErrors) {
         };
         if let Some(other) = ports[..i].iter().find(same) {
             let problem = format!(
-                "it is also the port {:?}, received as {}; remove one of the two",
+                "this port of the machine is also the port {:?}, which is received as {}; remove one of the two sections",
                 other.label, other.backend
             );
             let key = format!("port {}", i + 1);

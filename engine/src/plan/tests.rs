@@ -792,7 +792,7 @@ fn ports_are_paired_or_a_note_says_why_not() {
     let mixed = "[[port]]\ndevice = \"mlx5_0\"\n[[port]]\ninterface = \"eth0\"\n";
     let note = |why: &str| {
         Some(format!(
-            "capture.loops: {why}, each port has loops of its own"
+            "capture.loops: each port gets its own receive loops {why}"
         ))
     };
     let none = "[output]\nformat = \"none\"\n";

@@ -62,7 +62,7 @@ impl DeviceSearch {
         self.wait = self.run.backoff.next();
         let (name, wait) = (self.device(), self.wait);
         tracing::warn!(
-            "{name}: the device is not back yet: {why}; wqcap searches for it again in {wait:?}"
+            "{name}: the lost device is still missing: {why}; wqcap searches for it again in {wait:?}"
         );
         self.due = Instant::now() + wait;
     }

@@ -250,7 +250,7 @@ impl Supervisor {
         }
         if event == Event::DeviceLost {
             tracing::warn!(
-                "the device of a drained capture was lost; `start` a new capture once it is back"
+                "the device was lost while the capture was drained; `start` a new capture once the device is back"
             );
             report.end = End::Stopped;
         } else if event == Event::Signal && report.end.is_loss() && self.retries() {

@@ -308,7 +308,7 @@ impl Cq {
     pub fn moderate(&mut self, by: Moderation) -> Result<(), VerbsError> {
         let object = || {
             format!(
-                "CQ moderation to {} completions or {} µs per event",
+                "a CQ with an event per {} completions or {} µs",
                 by.count, by.period_us
             )
         };

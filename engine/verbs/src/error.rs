@@ -28,7 +28,7 @@ pub enum VerbsError {
     NoDevice(String),
     /// IP address that does not belong to exactly one RDMA device.
     #[error(
-        "address {0} does not belong to one RDMA device; `rdma link` lists devices with their interfaces"
+        "the address {0} does not belong to exactly one RDMA device; `rdma link` lists devices with their interfaces"
     )]
     NoDeviceAt(SocketAddr),
     /// Error of a library of rdma-core that cannot be loaded.

@@ -80,7 +80,7 @@ macro_rules! library {
             fn loaded() -> &'static Self {
                 match Self::get() {
                     Ok(table) => table,
-                    Err(error) => panic!("a function is called before its object exists: {error}"),
+                    Err(error) => panic!("a function of an rdma-core library was called before the library was loaded: {error}"),
                 }
             }
         }

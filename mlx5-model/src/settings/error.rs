@@ -7,7 +7,7 @@ use crate::wire::SpecError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelSettingsError {
-    #[error("{0} is not UTF-8; set it to UTF-8 text")]
+    #[error("the value of the environment variable {0} is not UTF-8; set it to UTF-8 text")]
     NotUtf8(&'static str),
     #[error("{SET} has \"{0}\", but {WIRES} is empty; add a wire to {WIRES}")]
     NoWires(String),
@@ -30,7 +30,7 @@ pub enum ModelSettingsError {
     },
     /// Key with the prefix of a device or a port, which applies to more; `instead` is the
     /// assignment without it.
-    #[error("{path}: \"{name}\" applies to {scope}; write {instead}")]
+    #[error("{path}: the key \"{name}\" applies to {scope}; write {instead}")]
     TooNarrow {
         path: String,
         name: &'static str,
@@ -91,7 +91,7 @@ pub enum ModelValueError {
     NotACapsSource(String),
     #[error("the value \"{0}\" is not a field of a CQE")]
     NotACqeField(String),
-    #[error("{0} Gbit/s is not a supported link rate")]
+    #[error("the link rate {0} Gbit/s is not supported")]
     NotARate(u32),
     #[error(transparent)]
     Fault(#[from] FaultSyntaxError),

@@ -483,7 +483,7 @@ fn number(
     let parsed = text.parse().ok().filter(|it| within.contains(it));
     parsed.ok_or_else(|| {
         let problem = format!(
-            "must be a number from {} to {}",
+            "the value must be a number from {} to {}",
             within.start,
             within.end - 1
         );
@@ -494,8 +494,9 @@ fn number(
 /// Compiles the filter expression in the parameter `name` of a request.
 fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
     if text.len() > LONGEST_FILTER {
-        let problem =
-            format!("has more than {LONGEST_FILTER} bytes; name networks instead of hosts");
+        let problem = format!(
+            "the filter has more than {LONGEST_FILTER} bytes, which is the limit; name networks instead of hosts"
+        );
         return Err(ApiError::value(name, text, problem));
     }
     Filter::compile(text).map_err(|e| match e {

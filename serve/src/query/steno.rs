@@ -75,7 +75,7 @@ pub fn parse(query: &str, now: u64) -> Result<Vec<Alternative>, QueryError> {
     if query.len() > LONGEST {
         return Err(QueryError {
             at: LONGEST,
-            problem: format!("the query has more than {LONGEST} bytes"),
+            problem: format!("the query has more than {LONGEST} bytes, which is the limit"),
         });
     }
     let mut parser = QueryParser {
@@ -162,7 +162,7 @@ impl<'q> QueryParser<'q> {
             }
             None => Err(self.problem(match found {
                 Some(token) => format!("{token:?} is not {wanted}"),
-                None => format!("the query ends where {wanted} is needed"),
+                None => format!("the query ends too early: {wanted} is missing"),
             })),
         }
     }
@@ -207,7 +207,9 @@ impl<'q> QueryParser<'q> {
         })?;
         let filter = match kind {
             "(" if depth >= DEEPEST => {
-                return Err(self.problem(format!("more than {DEEPEST} parentheses are open")));
+                return Err(self.problem(format!(
+                    "the query has more than {DEEPEST} nested parentheses, which is the limit"
+                )));
             }
             "(" => {
                 let inner = self.query(depth + 1)?;

@@ -8,11 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub enum TimeError {
     /// The text has none of the forms of a point in time.
     #[error(
-        "not a time; write 2026-03-01T12:00:00Z with an offset from UTC, seconds since 1970, -10m, or now"
+        "the text is not a time; write 2026-03-01T12:00:00Z with an offset from UTC, seconds since 1970, -10m, or now"
     )]
     Form,
     /// The point in time is before 1970 or after 2553.
-    #[error("must be in the years 1970 to 2553")]
+    #[error("the time must be in the years 1970 to 2553")]
     Range,
 }
 

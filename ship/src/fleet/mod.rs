@@ -242,7 +242,7 @@ async fn statuses(
     unusable.append(listed.unusable);
     if listed.objects.len() > STATUSES {
         return Err(StoreError::Failed(format!(
-            "{}/ has {} objects; the limit is {STATUSES} objects",
+            "the store has below {}/ {} objects; the limit is {STATUSES} objects",
             key::STATUS,
             listed.objects.len()
         )));

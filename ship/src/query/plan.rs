@@ -110,7 +110,7 @@ pub enum PlanError {
     UnusableList(String),
     /// All ranges of the user's list are in capture files that were not sent to the store.
     #[error(
-        "all {0} listed ranges are in files that were not sent, because ship.packets excludes them"
+        "all {0} byte ranges of the list are in capture files that were not sent to the store, because ship.packets excludes them"
     )]
     UnsentList(u64),
     /// The user's list of ranges is empty.
@@ -359,14 +359,14 @@ impl StorePlan {
         };
         let mut text = match self.tables.read {
             0 => format!(
-                "the store has no files{of} of the wanted times; --lookback sets how long before --from files may begin"
+                "the store has no capture files{of} for these times; --lookback sets how long before --from a file may begin"
             ),
-            _ => format!("the store has no packets{of} of the wanted times"),
+            _ => format!("the store has no packets{of} for these times"),
         };
         if self.unsent.parts > 0 {
             let frames = self.unsent.frames;
             text += &format!(
-                ": {frames} matching frames are in files that were not sent, because ship.packets excludes them"
+                ": {frames} matching frames are in capture files that were not sent to the store, because ship.packets excludes them"
             );
         }
         for loss in self.losses.iter().take(3) {
@@ -445,7 +445,7 @@ fn unfit(listed: &ListedRanges, bytes: u64, head: u64) -> Option<String> {
     let end = end.max(head);
     (end > bytes).then(|| {
         format!(
-            "the list has bytes up to {end} of the object, but the object has only {bytes} bytes"
+            "the list asks for bytes up to {end} of the object, but the object has only {bytes} bytes"
         )
     })
 }

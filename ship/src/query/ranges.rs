@@ -41,11 +41,11 @@ pub enum RangeListError {
     #[error(transparent)]
     Csv(#[from] csv::Error),
     /// The header of the CSV list has a column several times.
-    #[error("line 1: the header has several columns with the name {0}; keep one")]
+    #[error("line 1: the header of the list has several columns with the name {0}; keep one")]
     Ambiguous(&'static str),
     /// The header of the CSV list lacks a column.
     #[error(
-        "line 1: the header has no column {0}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
+        "line 1: the header of the list has no column {0}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
     )]
     Absent(&'static str),
     /// A row of the user's Parquet list is invalid; rows count from 0.
@@ -61,16 +61,18 @@ pub enum RangeListError {
 #[non_exhaustive]
 pub enum RangeRowError {
     /// A value that every row of the list of byte ranges needs is null.
-    #[error("column {0} has a null; every row must have a value")]
+    #[error("column {0} of the list has a null; every row must have a value")]
     Null(&'static str),
     /// A value of the list's row is not a whole number of at least 0.
-    #[error("column {0}: {1:?} is not a whole number of at least 0")]
+    #[error("column {0} of the list has {1:?}, which is not a whole number of at least 0")]
     Number(&'static str, String),
     /// The byte range of the list's row is empty.
-    #[error("byte_start {} is not before byte_end {}", .0.start, .0.end)]
+    #[error("a row of the list has byte_start {}, which is not before its byte_end {}", .0.start, .0.end)]
     Empty(Range<u64>),
     /// The byte range of the list's row ends after the end of its object.
-    #[error("byte_end {end} is after object_bytes {object_bytes}")]
+    #[error(
+        "a row of the list has byte_end {end}, which is more than its object_bytes {object_bytes}"
+    )]
     BeyondObject {
         /// End of the byte range in the list's row.
         end: u64,
@@ -78,7 +80,9 @@ pub enum RangeRowError {
         object_bytes: u64,
     },
     /// Two rows of the list state different properties of one object.
-    #[error("column {name} is {now}, but an earlier row has {before} for the same object")]
+    #[error(
+        "column {name} of the list has {now}, but an earlier row has {before} for the same object"
+    )]
     Contradiction {
         /// Name of the column in which the two rows differ.
         name: &'static str,
@@ -268,16 +272,25 @@ mod tests {
     fn errors_name_line_and_column() {
         let header = "object,byte_start,byte_end,object_bytes\n";
         for (rows, part) in [
-            ("x,1,2,9\nx,one,2,9", "line 3: column byte_start: \"one\""),
-            ("x,1,-2,9", "line 2: column byte_end: \"-2\""),
-            ("x,1,,9", "line 2: column byte_end: \"\""),
-            ("x,1,2.0,9", "\"2.0\" is not a whole number"),
+            (
+                "x,1,2,9\nx,one,2,9",
+                "line 3: column byte_start of the list has \"one\"",
+            ),
+            ("x,1,-2,9", "line 2: column byte_end of the list has \"-2\""),
+            ("x,1,,9", "line 2: column byte_end of the list has \"\""),
+            ("x,1,2.0,9", "\"2.0\", which is not a whole number"),
             ("x,1,2,nine", "line 2: column object_bytes"),
-            ("x,2,2,9", "line 2: byte_start 2 is not before byte_end 2"),
-            ("x,2,10,9", "line 2: byte_end 10 is after object_bytes 9"),
+            (
+                "x,2,2,9",
+                "line 2: a row of the list has byte_start 2, which is not before its byte_end 2",
+            ),
+            (
+                "x,2,10,9",
+                "line 2: a row of the list has byte_end 10, which is more than its object_bytes 9",
+            ),
             (
                 "x,1,2,9\nx,1,2,8",
-                "line 3: column object_bytes is 8, but an earlier row has 9",
+                "line 3: column object_bytes of the list has 8, but an earlier row has 9",
             ),
             ("x,1,2", "line: 2"),
         ] {

@@ -43,12 +43,16 @@ pub(super) enum PartTableError {
         "the table has columns of version {0}; this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
     )]
     Version(String),
-    #[error("column object, object_bytes or head_bytes: the table has several values")]
+    #[error(
+        "the column object, object_bytes or head_bytes of the table has several values, but all rows must have the same"
+    )]
     SeveralObjects,
-    #[error("column head_bytes is {head}, which is more than object_bytes {object}")]
+    #[error(
+        "the column head_bytes of the table is {head}, which is more than object_bytes {object}"
+    )]
     Head { head: u64, object: u64 },
     #[error(
-        "row {row}: the bytes {} to {} are outside of the object, which has {object} bytes",
+        "row {row} of the table: the bytes {} to {} are outside of the object, which has {object} bytes",
         .bytes.start, .bytes.end
     )]
     Part {
@@ -56,7 +60,9 @@ pub(super) enum PartTableError {
         bytes: Range<u64>,
         object: u64,
     },
-    #[error("column {FLOW_FILTER}: a filter has {0} bytes, which is not a length of a filter")]
+    #[error(
+        "column {FLOW_FILTER} of the table has a filter of {0} bytes, which is not a valid length"
+    )]
     Filter(usize),
 }
 
@@ -220,8 +226,8 @@ mod tests {
             queue: None,
         };
         for (bytes, part) in [
-            (100, "row 0: the bytes 24 to"),
-            (5, "column head_bytes is 24"),
+            (100, "row 0 of the table: the bytes 24 to"),
+            (5, "column head_bytes of the table is 24"),
         ] {
             let table = blocks::write(&index, of(bytes)).expect("written");
             let said = PartTable::read(table, &[]).expect_err(part).to_string();

@@ -238,7 +238,7 @@ fn a_long_file_is_found_within_the_look_back() {
     assert_eq!(found(0, 0).expect("found").objects.len(), 1);
     let said = found(29, DAY).expect_err("not looked for").to_string();
     assert!(
-        said.contains("has no files of the wanted times; --lookback"),
+        said.contains("has no capture files for these times; --lookback"),
         "{said}"
     );
     // The file has no frames of these times, so only its beginning is planned.
@@ -364,7 +364,7 @@ fn extracted_frames_equal_a_merge_by_time() {
     let none = place.extract(of_times(&["c"], DAY), 0..u64::MAX);
     let none = none.expect_err("no such sensor").to_string();
     assert!(
-        none.contains("has no files of c of the wanted times"),
+        none.contains("has no capture files of c for these times"),
         "{none}"
     );
 }
@@ -468,7 +468,7 @@ fn frames_that_were_not_sent_are_counted() {
     let none = place.extract(of_times(&["thin"], DAY), 0..u64::MAX);
     let none = none.expect_err("nothing").to_string();
     assert!(
-        none.contains("70 matching frames are in files that were not sent"),
+        none.contains("70 matching frames are in capture files that were not sent"),
         "{none}"
     );
 }
@@ -524,12 +524,12 @@ fn listed_ranges_are_fetched() {
         (
             &[(&*a, 24, 7625)][..],
             ",",
-            "the list has bytes up to 7625 of the object, but the object has only 7624",
+            "the list asks for bytes up to 7625 of the object, but the object has only 7624",
         ),
         (
             &[("NULL", 24, 100)][..],
             ",",
-            "all 1 listed ranges are in files that were not sent",
+            "all 1 byte ranges of the list are in capture files that were not sent",
         ),
         (&[][..], "", "the list has no ranges"),
     ] {

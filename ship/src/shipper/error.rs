@@ -129,7 +129,7 @@ pub(crate) enum UnshippedReason {
     Read(#[from] ReadError),
     #[error("the file became shorter while it was sent")]
     Shorter,
-    #[error("the file changes while it is sent")]
+    #[error("the file was changed while it was sent")]
     ChangedWhileSent,
     #[error("the file changed while it was read")]
     ChangedWhileRead,
@@ -162,7 +162,7 @@ pub(crate) enum CopyError {
     Read(#[from] ReadError),
     #[error(transparent)]
     Blocks(#[from] ParquetError),
-    #[error("the copy changed while it was indexed")]
+    #[error("the anonymized copy of the file changed while its index was built")]
     Changed,
     #[error("the anonymized copy has {has} frames, but the capture file has {of} frames")]
     Frames { has: u64, of: u64 },

@@ -132,7 +132,7 @@ impl Lease {
                 self.last = Some(status);
                 if mem::take(&mut self.warned) {
                     tracing::warn!(
-                        "{}: the error has ended, and the sensor status is written again",
+                        "{}: the store works again, and the sensor status is written again",
                         key::status(&self.sensor)
                     );
                 }
@@ -143,7 +143,7 @@ impl Lease {
                 if !mem::replace(&mut self.warned, true) {
                     let key = key::status(&self.sensor);
                     tracing::warn!(
-                        "{key}: {e}; the sensor status is retried later, and files are sent without it"
+                        "{key}: {e}; the sensor status is written later, and files are sent meanwhile"
                     );
                 }
                 Ok(())

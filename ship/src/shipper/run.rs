@@ -165,7 +165,9 @@ impl Shipper {
             let pause = match self.pass().await {
                 Ok(()) => {
                     if last.take().is_some() {
-                        tracing::warn!("the error has ended, and shipping continues");
+                        tracing::warn!(
+                            "the store and the directories work again, and shipping continues"
+                        );
                     }
                     wait = EVERY;
                     EVERY
@@ -184,7 +186,7 @@ impl Shipper {
                     });
                     // Logged once per series of failures.
                     if last.is_none() {
-                        tracing::error!("{problem}; shipping is retrying until it succeeds");
+                        tracing::error!("{problem}; `wqcap ship` retries until this succeeds");
                     }
                     last = Some(problem);
                     pause

@@ -275,13 +275,19 @@ pub(crate) enum StoreOpenProblem {
     Url(#[from] StoreUrlError),
     #[error("cannot use the directory of the store: {0}; the directory must exist")]
     Folder(#[source] io::Error),
-    #[error("{0} = {1:?}: the value is not a duration; write for example \"60s\"")]
+    #[error(
+        "{0} = {1:?}: the value of this environment variable is not a duration; write for example \"60s\""
+    )]
     Timeout(&'static str, String),
-    #[error("{0}: the value is not an address such as https://store.example:9000")]
+    #[error(
+        "{0}: the value of this environment variable is not an address such as https://store.example:9000"
+    )]
     Endpoint(String),
-    #[error("{0}: the value is not a path, which begins with /")]
+    #[error("{0}: the value of this environment variable is not a path that begins with /")]
     Path(String),
-    #[error("{0}: the value has a control character, such as a line end, or is not ASCII")]
+    #[error(
+        "{0}: the value of this environment variable has a control character, such as a line end, or is not ASCII"
+    )]
     Characters(String),
     #[error(transparent)]
     Client(#[from] object_store::Error),

@@ -32,7 +32,7 @@ const CHECKS: u32 = 16;
 
 /// Error of a transfer that made too little progress.
 #[derive(Debug, thiserror::Error)]
-#[error("the store took or sent less than {PIECE} bytes in {0:?}")]
+#[error("the store accepted or sent fewer than {PIECE} bytes in {0:?}, which is the limit")]
 struct Stalled(Duration);
 
 impl From<Stalled> for HttpError {

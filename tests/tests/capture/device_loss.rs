@@ -301,7 +301,7 @@ fn a_signal_ends_the_search_for_a_lost_device() {
         (command.start(), command)
     });
     for (mut run, command) in runs {
-        wait_for_stderr(&mut run, "not back yet", 3);
+        wait_for_stderr(&mut run, "still missing", 3);
         run.signal(Signal::TERM);
         let finished = command.finished(run.wait(), 0);
         finished.done.says(&[

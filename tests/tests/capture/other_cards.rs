@@ -429,7 +429,7 @@ fn a_device_without_wqs_refuses_what_it_cannot_do_with_a_reason() {
                 "capture.ring=32768",
                 "model.max_qp_wr=16384",
             ],
-            &["a QP of mlx5_0 has at most 16384 WRs"],
+            &["a QP of the device mlx5_0 has at most 16384 WRs"],
         ),
         (
             &["capture.mode=sniffer", "wq.scatter_fcs=true"],
@@ -441,7 +441,10 @@ fn a_device_without_wqs_refuses_what_it_cannot_do_with_a_reason() {
         ),
         (
             &["capture.mode=sniffer", "device.backend=mlx5"],
-            &["no direct verbs", "set \"verbs\""],
+            &[
+                "does not support the direct verbs",
+                "set device.backend = \"verbs\"",
+            ],
         ),
     ] {
         let of_device = ["--set", "model.rwq=false"].map(str::to_owned);

@@ -699,7 +699,7 @@ fn any_is_every_interface_that_is_up_but_not_those_above_others() {
     }
     let mut capture = Capture::start(&pair, &dir, &["-i", "any"], &["-w", "any.pcapng"]);
     for says in [
-        "note: -i any: br0 is left out: its frames also arrive on mon0",
+        "note: -i any: br0 is left out: the frames of this interface also arrive on mon0",
         "note: -i any: lo is left out: it is down",
     ] {
         capture.run.until(says, |it| it.stderr().contains(says));

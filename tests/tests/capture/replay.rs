@@ -224,9 +224,9 @@ fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u
 
     let runts = records.len() - frames.len();
     if runts > 0 {
-        finished
-            .done
-            .says(&[&format!("{runts} records shorter than an Ethernet header")]);
+        finished.done.says(&[&format!(
+            "{runts} records are not sent, because they are shorter than an Ethernet header"
+        )]);
     }
     check_ledger(&finished, &expected, frames.len());
     let queues = finished.records();

@@ -260,7 +260,7 @@ fn a_second_capture_of_an_interface_is_refused_and_the_first_one_continues() {
 fn what_af_xdp_cannot_do_is_refused_with_a_remedy() {
     let pair = need!(silent_pair());
     let not_applicable =
-        "veth0 is captured by AF_XDP sockets, to which this does not apply; remove it";
+        "veth0 is captured by AF_XDP sockets, and this key does not apply to them; remove the key";
     let rule = Path::new("rule.toml");
     let dir = Dir::new();
     let _ = dir.write("rule.toml", "[[rule]]\nproto = \"udp\"\n");
@@ -317,7 +317,7 @@ fn what_af_xdp_cannot_do_is_refused_with_a_remedy() {
     let _ = pair.far.program("ip", &route).run().expect(0);
     let run = wqcap(["check", "-i", IFACE]).args(NO_FILES).args(XDP);
     pair.far.enter(run.clone()).run().expect(2).says(&[
-        "veth0 carries the default route",
+        "the default route of this machine leads through veth0",
         "use another interface, backend \"af_packet\", or set capture.steal_management = true",
     ]);
     let run = run.args(["--set", "capture.steal_management=true"]);
@@ -391,7 +391,7 @@ fn two_queues_receive_each_frame_once() {
         .enter(check.args(NO_FILES).args(XDP))
         .run()
         .expect(0);
-    let note = "veth0 has 2 receive queues: the frames of those from queue 1 on are not captured, and stay with the kernel";
+    let note = "veth0 has 2 receive queues, of which wqcap captures those before queue 1; the kernel receives the frames of the other queues";
     assert!(check.stdout.contains(note), "{check}");
 }
 

@@ -111,7 +111,7 @@ fn too_many_ports_are_refused_before_they_are_compared() {
     let config = dir.path().join("c.toml");
     fs::write(&config, "[[port]]\ninterface = \"lo\"\n".repeat(5000)).expect("written");
     let done = wqcap(["check", "-c"]).arg(&config).run().expect(2);
-    done.says(&["port = 5000: a run captures at most 64 ports"]);
+    done.says(&["port = 5000: the number of [[port]] sections is limited to 64; remove sections"]);
     assert!(!done.stderr.contains("is the same"), "{done}");
 }
 
@@ -215,7 +215,7 @@ fn errors_name_the_limits_of_the_device() {
         (
             "frame",
             &[
-                "a WQ of mlx5_0 has at most 64 WRs",
+                "a WQ of the device mlx5_0 has at most 64 WRs",
                 "capture.ring = 64 or less",
             ][..],
         ),

@@ -862,7 +862,7 @@ fn each_known_difference_between_cards_is_named() {
             &["F3"],
             "is unknown",
         ),
-        (&["filler_counter_zero=true"], 0, &["F4"], "filler is 0"),
+        (&["filler_counter_zero=true"], 0, &["F4"], "reports 0"),
         (&["error_own_strides=true"], 0, &["F5"], "not the rest"),
         (
             &["drop_too_long=true"],

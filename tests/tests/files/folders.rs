@@ -243,7 +243,7 @@ fn an_unreadable_folder_is_an_error() {
             let done = as_nobody(program.arg(&out).arg(&cap), privileges::NONE)
                 .run()
                 .expect(status);
-            let problem = "hidden: left out, because it cannot be read";
+            let problem = "hidden: this path is left out, because it cannot be read";
             assert_eq!(done.stderr.contains(problem), status == 1, "{done}");
             assert!(out.exists(), "{done}");
         }

@@ -478,7 +478,10 @@ fn a_reload_changes_the_limits_of_files() {
         "[output]\nrotate_frames = 1000\n[serve]\nmax_requests = 3\n",
     );
     let same = capture.ctl(&["reload"]).expect(0);
-    assert!(same.stdout.contains("other commands use serve"), "{same}");
+    assert!(
+        same.stdout.contains("are used by other commands: serve"),
+        "{same}"
+    );
     // The frames of deleted files are counted, so the ledger does not match the files.
     capture.ctl(&["shutdown"]).expect(0);
     let _ = capture.run.wait().expect(0);
@@ -710,7 +713,7 @@ fn rules_are_added_and_removed() {
     assert!(capture.change(&["rule", "remove", "id=first"]));
     let refused = capture.ctl(&["rule", "remove", "id=first"]).expect(1);
     refused.says(&[
-        "rule remove: there is no rule (id = \"first\"",
+        "rule remove: the capture has no such flow rule (id = \"first\"",
         "(id = \"all\"",
     ]);
     assert!(capture.change(&["rule", "remove", "id=all", "priority=2"]));

@@ -92,7 +92,7 @@ fn a_file_that_grows_during_the_upload_is_sent_in_the_next_pass() {
             .expect("the file can be written");
     });
     done.expect(1)
-        .says(&["wqcap-q00-", "changes while it is sent"]);
+        .says(&["wqcap-q00-", "was changed while it was sent"]);
     file.assert_sent_in_the_next_pass(0);
 }
 

@@ -675,7 +675,7 @@ fn a_fleet_report_sums_up_its_sensors_and_names_silent_ones() {
     // The store has no sensor.
     let (none, done) = fleet(&url, &[], 1);
     assert_eq!(none["findings"][0]["kind"], "nobody");
-    done.says(&["no sensor"]);
+    done.says(&["no status of a sensor"]);
 
     first.ship_once(&url, &[]);
     let mut shipping = second.ship(&url, &[]).start();

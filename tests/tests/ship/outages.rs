@@ -135,12 +135,12 @@ fn an_absent_store_is_reported_once_and_gets_each_file_once() {
     assert_eq!(bucket.s3.uploads(), 0);
     let count = |message: &str| done.stderr.matches(message).count();
     let counts = [
-        "retrying until it succeeds",
-        "the error has ended, and shipping continues",
+        "retries until this succeeds",
+        "the store and the directories work again, and shipping continues",
     ]
     .map(count);
     assert_eq!(counts, [1, 1], "{done}");
-    assert!(count("the sensor status is retried later") <= 1, "{done}");
+    assert!(count("the sensor status is written later") <= 1, "{done}");
     // Each object of the files was put exactly once.
     let requests = bucket.proxy.requests().into_iter();
     let sent = requests.filter(|it| it.method == "PUT" && !it.target.contains("/status/"));

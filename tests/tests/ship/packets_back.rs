@@ -331,10 +331,13 @@ fn losses_and_wrong_arguments_are_reported_and_other_frames_are_extracted() {
         (vec!["store", "--mark", "x"], "--mark is for a directory"),
         (vec!["store", "--index", "x"], "--index is for a directory"),
         (vec!["store", "--sensor", "a/b"], "is not a sensor's name"),
-        (vec!["store", "--sensor", "tap-9"], "has no files of tap-9"),
+        (
+            vec!["store", "--sensor", "tap-9"],
+            "has no capture files of tap-9",
+        ),
         (
             vec!["store", "--ranges", "wrong.csv"],
-            "--ranges wrong.csv: line 2: column byte_end: \"z\"",
+            "--ranges wrong.csv: line 2: column byte_end of the list has \"z\"",
         ),
         (
             vec!["store", "--ranges", "short.csv"],

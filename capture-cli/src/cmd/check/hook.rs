@@ -33,7 +33,7 @@ pub fn problem(config: &Config) -> Option<Problem> {
     let problem = unfit(program).or_else(|| match reachable(config, program) {
         Ok(problem) => problem,
         Err(e) => Some(format!(
-            "cannot check which users can replace the hook program: {}; name a program whose folders are readable",
+            "cannot find out which users can replace the program of output.hook: {}; name a program whose folders are readable",
             without_errno(&e)
         )),
     })?;
@@ -49,7 +49,7 @@ fn unfit(program: &Path) -> Option<String> {
             let allowed = accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS);
             let e = allowed.err()?;
             Some(format!(
-                "the hook program cannot be run: {}; make it executable with chmod +x",
+                "the program of output.hook cannot be run: {}; make it executable with chmod +x",
                 without_errno(&e.into())
             ))
         }

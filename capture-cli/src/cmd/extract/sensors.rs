@@ -172,7 +172,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     let stated: Option<u64> = answers.iter().map(|it| it.frames).sum();
     if let Some(stated) = stated.filter(|it| *it != written.frames) {
         written.losses.push(format!(
-            "the sensors state {}, and {} arrived",
+            "the answers of the sensors state {}, but {} frames arrived",
             counted(stated, "frame"),
             thousands(written.frames)
         ));

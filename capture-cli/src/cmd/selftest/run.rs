@@ -96,7 +96,7 @@ impl SelftestRun {
     /// need.
     pub fn end_without(&mut self, object: &str) {
         self.end(format!(
-            "the device refused {object}, which the remaining requests of the selftest need"
+            "the device refused to create {object}, which the remaining requests of the selftest need"
         ));
     }
 

@@ -79,14 +79,14 @@ impl CardFindings<'_> {
             CardDifference::F4 => self.of_value(FILLER_COUNTER, |it| match it.as_str() {
                 Some(FIRST_STRIDE) => Shown::AsExpected,
                 _ => differs(format!(
-                    "the counter of a filler is {}, not its first stride",
+                    "a filler completion of a striding WQ reports {} instead of its first stride as its counter",
                     text(it)
                 )),
             }),
             CardDifference::F5 => self.of_value(lengths::CONSUMED, |it| match it.as_str() {
                 Some(lengths::REST) => Shown::AsExpected,
                 _ => differs(format!(
-                    "an error consumes {} strides, not the rest of its WQE",
+                    "a completion with an error consumes {} strides, not the rest of its receive WQE",
                     text(it)
                 )),
             }),
@@ -110,7 +110,7 @@ impl CardFindings<'_> {
             CardDifference::F13 => self.of_value(STARTS, |start| match start.as_str() {
                 Some(AT_COMPLETION) => Shown::AsExpected,
                 _ => differs(format!(
-                    "the period of moderated events starts at {}",
+                    "the period of CQ moderation starts at {}",
                     text(start)
                 )),
             }),
@@ -151,7 +151,7 @@ impl CardFindings<'_> {
                         }
                     },
                 ),
-                _ => not_tested(format!("the report has no finding {id}")),
+                _ => not_tested(format!("the report of the selftest has no finding {id}")),
             },
         }
     }
@@ -209,7 +209,7 @@ impl CardFindings<'_> {
             Some(Outcome::AsExpected) => Shown::AsExpected,
             Some(Outcome::Value { value }) => differs(text(value)),
             Some(Outcome::Differs { found, .. }) => differs(format!(
-                "a frame that is longer than its buffer completes with {found}"
+                "the completion of a frame that is longer than its receive buffer has {found}"
             )),
             _ => self.without(lengths::STATUS),
         }
@@ -343,7 +343,7 @@ mod tests {
             (
                 STARTS,
                 value("the event before".into()),
-                "F13 moderation period: this card differs: the period of moderated events starts at the event before",
+                "F13 moderation period: this card differs: the period of CQ moderation starts at the event before",
             ),
             (
                 "wq/wrs/32768",
@@ -358,7 +358,7 @@ mod tests {
             (
                 lengths::STATUS,
                 differs,
-                "F6 too long frames: this card differs: a frame that is longer than its buffer completes with 4",
+                "F6 too long frames: this card differs: the completion of a frame that is longer than its receive buffer has 4",
             ),
             (
                 CONNECTED,

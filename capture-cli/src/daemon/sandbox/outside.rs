@@ -76,7 +76,7 @@ impl Outside {
                 None => "the control socket is left",
             };
             Failure::failed(format!(
-                "{left}: the process that does this outside of the sandbox has ended, or does not respond: {e}"
+                "{left}: wqcap's process outside of the sandbox, which does this, has ended or does not respond: {e}"
             ))
         })?;
         match report.trim() {

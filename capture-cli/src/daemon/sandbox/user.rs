@@ -32,11 +32,11 @@ pub fn switch_user(config: &Config) -> Result<(), Problem> {
     }
     if !now.is_root() {
         return Err(refused(format!(
-            "the process runs as user {now}, and only root can become another user; start it as root or as that user, or leave process.user out"
+            "wqcap runs as user {now}, and only root can become another user; start wqcap as root or as the user of process.user, or leave process.user out"
         )));
     }
     user.enter(&needs(config))
-        .map_err(|e| refused(format!("the process cannot become this user: {e}")))
+        .map_err(|e| refused(format!("wqcap cannot become the user of process.user: {e}")))
 }
 
 /// Reduces the capabilities of a process that stays root to those that [`switch_user`] keeps. Adds

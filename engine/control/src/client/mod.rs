@@ -38,7 +38,7 @@ pub enum ClientError {
     #[error("{}", .0.message)]
     Refused(Refusal),
     /// The connection to the control service failed, or the received message is not an answer.
-    #[error("the control service did not answer: {0}")]
+    #[error("the control service of wqcap did not answer: {0}")]
     Lost(#[from] io::Error),
 }
 

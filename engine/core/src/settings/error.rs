@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum SettingError {
     /// Text that is not a number of bytes.
-    #[error("{0:?} is not a size; write bytes, or a number with B, KiB, MiB, GiB or TiB")]
+    #[error(
+        "{0:?} is not a size; write a number of bytes, or a number with B, KiB, MiB, GiB or TiB"
+    )]
     NotASize(String),
     /// Number of bytes with an unknown unit.
     #[error(

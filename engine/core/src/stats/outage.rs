@@ -234,7 +234,10 @@ impl OutageReporter {
             return String::new();
         }
         all.reverse();
-        format!("nothing could be received: {}", all.join("; "))
+        format!(
+            "times in which the capture could not receive frames: {}",
+            all.join("; ")
+        )
     }
 }
 
@@ -271,7 +274,7 @@ mod tests {
         assert_eq!(reporter.next_ns(), 2_000_000_001);
         assert_eq!(
             reporter.unreported(2_000_000_001),
-            "nothing could be received: the device was lost from 1970-01-01T00:00:02.000000001Z on"
+            "times in which the capture could not receive frames: the device was lost from 1970-01-01T00:00:02.000000001Z on"
         );
         assert_eq!(reporter.unreported(u64::MAX), "");
         assert_eq!(reporter.next_ns(), u64::MAX);
@@ -282,7 +285,7 @@ mod tests {
         log.begin(Cause::DeviceLost, 5_000_000_000);
         assert_eq!(
             reporter.unreported(4_500_000_000),
-            "nothing could be received: the port was down from 1970-01-01T00:00:04.000000000Z on; \
+            "times in which the capture could not receive frames: the port was down from 1970-01-01T00:00:04.000000000Z on; \
              the port was down from 1970-01-01T00:00:03.000000000Z to 1970-01-01T00:00:03.250000000Z"
         );
         assert!(reporter.unreported(u64::MAX).contains("05.000000000Z"));

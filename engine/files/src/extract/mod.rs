@@ -254,7 +254,7 @@ impl RecordSelection for FrameSelection<'_> {
         let lost = self.filters.iter().filter_map(|it| {
             let e = it.filter.as_ref().err()?;
             Some(format!(
-                "{} frames of {} are left out, because the filter cannot be applied to them: {e}",
+                "the output does not include {} frames of {}, because the filter cannot be applied to them: {e}",
                 it.left_out,
                 link_type_name(it.link_type)
             ))

@@ -177,7 +177,8 @@ impl FileSelection {
                 Err(_) if found.file.is_open => found.is_lost = true,
                 Err(e) => {
                     let shown = found.file.path.display();
-                    self.losses.push(format!("{shown}: cannot be read: {e}"));
+                    self.losses
+                        .push(format!("{shown}: the path cannot be read: {e}"));
                     found.is_lost = true;
                 }
             }

@@ -237,7 +237,7 @@ impl CaptureFolder {
         let n = self.unfinished.len();
         let unfinished = (n > 0).then(|| {
             format!(
-                "{}: {n} .part files are left out, which are still open or were left by a crash; `wqcap recover` finishes those of a crash",
+                "{}: {n} .part files are left out, because a capture still writes them or a crash left them; `wqcap recover` finishes those that a crash left",
                 dir.display()
             )
         });
@@ -272,7 +272,7 @@ impl CaptureFolder {
             .take(MOST)
             .map(|(path, e)| {
                 format!(
-                    "{}: left out, because it cannot be read: {e}",
+                    "{}: this path is left out, because it cannot be read: {e}",
                     path.display()
                 )
             })

@@ -372,7 +372,7 @@ impl MergePlan {
             if !self.identities.insert((metadata.dev(), metadata.ino())) {
                 if ranges.found_in.is_some() {
                     self.notes.push(format!(
-                        "{shown}: the file has another name and is read once"
+                        "{shown}: this file was found under two names (hard link) and is read only once"
                     ));
                     return Ok(None);
                 }
@@ -498,7 +498,7 @@ impl MergePlan {
         }
         self.inputs.push(InputFacts {
             path: ranges.shown(),
-            loss: Some(format!("cannot be read: {problem}")),
+            loss: Some(format!("the file cannot be read: {problem}")),
             ..InputFacts::default()
         });
         None

@@ -276,7 +276,7 @@ pub(crate) fn run_selected(
     }
     if state.void > 0 {
         losses.push(format!(
-            "{} frames are left out: they have no byte and the time 0, which is a hole in a pcap file; write pcapng",
+            "the output does not include {} frames that have no bytes and the time 0, because such a record in a pcap file is taken for damage; write pcapng",
             state.void
         ));
     }
@@ -284,10 +284,10 @@ pub(crate) fn run_selected(
     match reached {
         None => {}
         Some(ReachedLimit::Length) => losses.push(format!(
-            "the answer ends at a limit, after {frames} frames and {bytes} bytes"
+            "the output ends at the limit of the request, after {frames} frames and {bytes} bytes"
         )),
         Some(ReachedLimit::Open) => losses.push(format!(
-            "the answer ends after {frames} frames, because more than {} files overlap in time, which is the limit",
+            "the output ends after {frames} frames, because more than {} files overlap in time, which is the limit",
             limits.open
         )),
     }
@@ -302,7 +302,7 @@ pub(crate) fn run_selected(
     notes.extend(more);
     if ledger.ports.texts.left_out > 0 {
         notes.push(format!(
-            "{} names, comments or descriptions of interfaces are left out: those of all inputs have more than 16 MiB, which is the limit",
+            "the output does not include {} names, comments and descriptions of interfaces, because those of all inputs have more than 16 MiB, which is the limit",
             ledger.ports.texts.left_out
         ));
     }

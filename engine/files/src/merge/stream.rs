@@ -255,7 +255,7 @@ impl MergeStream {
         let is_open = open.ranges.is_open;
         if let Some(e) = error.filter(|_| !is_open) {
             losses.push(format!(
-                "{e}; the frames after this place in the file are lost"
+                "{e}; the output has only the frames of this file before that place"
             ));
         }
         match open.reader.end() {
@@ -267,9 +267,14 @@ impl MergeStream {
         if open.left_out > 0 {
             let why = match ledger.ports.overfull {
                 false => "their interface has another link type",
-                true => "their interface has another link type, or is beyond the limit of readers",
+                true => {
+                    "their interface has another link type, or is one of more interfaces than readers accept"
+                }
             };
-            losses.push(format!("{} frames are left out: {why}", open.left_out));
+            losses.push(format!(
+                "the output does not include {} frames: {why}",
+                open.left_out
+            ));
         }
         if !losses.is_empty() {
             facts.loss = Some(losses.join("; "));
@@ -306,7 +311,7 @@ impl MergeStream {
             ),
             (
                 odd.texts_left_out,
-                "names, comments or descriptions of interfaces are left out: more than 16 MiB of them",
+                "names, comments or descriptions of interfaces are left out, because they have more than 16 MiB",
             ),
         ] {
             if n > 0 {

@@ -284,13 +284,15 @@ pub enum TemplateError {
     )]
     Placeholder(String),
     /// Names of the template would begin with a slash, so that they leave the folder.
-    #[error("a name is a path below output.dir and must not begin with /")]
+    #[error("the name of capture files is a path below output.dir and must not begin with /")]
     Absolute,
     /// Names of the template would have a path component that is empty or begins with a dot.
-    #[error("each file or directory of a name must have a character, and not begin with a dot")]
+    #[error(
+        "each part of a file name between slashes must have at least one character and must not begin with a dot"
+    )]
     Component,
     /// Names of the template would have a line break or a zero byte.
-    #[error("a name must be one line of text")]
+    #[error("the name of capture files must be one line of text")]
     Line,
     /// A part of the name template is not a valid format of strftime(3).
     #[error("{text:?} is not a format of strftime(3): {source}")]
@@ -556,13 +558,13 @@ mod tests {
     #[test]
     fn invalid_templates_are_refused() {
         for (text, part) in [
-            ("", "a character"),
+            ("", "at least one character"),
             (".out", "dot"),
             ("{hst}", "{hst}"),
             ("{host", "has no }"),
             ("/a", "output.dir"),
-            ("a//b", "a character"),
-            ("a/", "a character"),
+            ("a//b", "at least one character"),
+            ("a/", "at least one character"),
             ("../a", "dot"),
             ("a/.b", "dot"),
             ("%H/%D", "%m-%d-%y"),

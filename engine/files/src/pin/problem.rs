@@ -41,7 +41,7 @@ pub enum PinProblem {
     #[error("the name of a pin file must end in {ENDING}")]
     FileName,
     /// The file in the folder of pins is longer than any pin.
-    #[error("the file is too long for a pin")]
+    #[error("the file is longer than the largest pin file, so it is not read")]
     FileLength,
     /// The content of the file is not that of a pin; the text is the reason.
     #[error("the file is not a pin: {0}")]
@@ -50,7 +50,7 @@ pub enum PinProblem {
     #[error("{0}")]
     Io(String),
     /// The path of the folder of pins leads to a file that is no folder.
-    #[error("the path is not a directory")]
+    #[error("the path of the pins is not a directory")]
     NotAFolder,
     /// The folder has more than [`MOST_PINS`] pins.
     #[error(

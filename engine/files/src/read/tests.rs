@@ -285,9 +285,9 @@ fn invalid_lengths_are_reported() {
         (4, 33, "multiple of 4"),
         (4, 8, "from 12"),
         (4, MAX_BLOCK + 4, "to 16777216"),
-        (8, 1, "not described"),
+        (8, 1, "does not describe"),
         (20, 5, "a packet of 5 bytes"),
-        (32, 40, "trailing length is 40"),
+        (32, 40, "ends with the length 40"),
     ] {
         let mut file = Blocks(ByteOrder::Little, blocks.1.clone());
         file.packet(0, 1, &[1; 4], 4, &[]);

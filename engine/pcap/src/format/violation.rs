@@ -30,10 +30,10 @@ pub enum FormatViolation {
     #[error("the file has {0} zero bytes instead of a record, and more data after them")]
     Zeros(u64),
     /// A pcapng file does not begin with a section header.
-    #[error("the file has no section header before this block")]
+    #[error("the pcapng file has no section header before this block")]
     NoSection,
     /// A pcapng section header has no byte-order magic.
-    #[error("the section header has no byte-order magic")]
+    #[error("the section header of the pcapng file has no byte-order magic")]
     NoByteOrder,
     /// The length of a pcapng block is not a multiple of 4 within the accepted range.
     #[error(
@@ -51,7 +51,7 @@ pub enum FormatViolation {
     },
     /// The two length fields of a pcapng block differ.
     #[error(
-        "a pcapng block of {total} bytes must end with this length, but its trailing length is {closing}"
+        "a pcapng block begins with the length {total} and ends with the length {closing}, but the two lengths must be equal"
     )]
     ClosingLength {
         /// Total length in the pcapng block's header, in bytes.
@@ -60,10 +60,12 @@ pub enum FormatViolation {
         closing: usize,
     },
     /// The interface of a pcapng packet block is not described before the block.
-    #[error("the packet's interface is not described in the file")]
+    #[error("a packet names an interface that the pcapng file does not describe")]
     UnknownInterface,
     /// The captured bytes of a pcapng packet exceed its block, or the longest accepted length.
-    #[error("a packet of {caplen} bytes is too long for its block of {total} bytes")]
+    #[error(
+        "a packet of {caplen} bytes does not fit into its pcapng block, which has {total} bytes"
+    )]
     PacketLength {
         /// Captured length of the pcapng packet in bytes.
         caplen: u32,

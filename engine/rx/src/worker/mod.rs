@@ -608,7 +608,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 source,
             })?;
         self.note(format!(
-            "queue {queue}: the NIC's completions of a striding WQ do not fit ({mismatch}); the queue receives with a WQE \
+            "queue {queue}: the receive loop cannot use the completions of a striding WQ ({mismatch}); the queue receives with a WQE \
              per frame, as with capture.receive = \"frame\", and frames from {from} until the flow rules lead to its new \
              WQ may be missing; please report this with the output of wqcap selftest"
         ));

@@ -384,7 +384,7 @@ fn an_event_alone_triggers_a_recovery() {
     it.stopped();
     assert_numbers(&it.seen, 0..2);
     assert!(
-        it.notes[0].contains("the device reported it"),
+        it.notes[0].contains("the device reported an error event"),
         "{:?}",
         it.notes
     );

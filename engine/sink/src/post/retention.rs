@@ -340,7 +340,7 @@ impl RetentionThread {
                 // Logged once, not at every check.
                 if text != *last {
                     tracing::warn!(
-                        "output.keep: {text}; no newer capture file is deleted until this succeeds"
+                        "output.keep: {text}; wqcap deletes no newer capture file until this one is deleted"
                     );
                 }
                 *last = text;
@@ -498,7 +498,9 @@ impl RetentionThread {
             self.was_set = true;
         }
         if self.was_set && self.clock.steady_for(now) >= STEADY {
-            tracing::info!("the system's clock is steady: output.keep_age deletes files again");
+            tracing::info!(
+                "the system's clock no longer jumps: output.keep_age deletes files again"
+            );
             self.was_set = false;
         }
         !self.was_set

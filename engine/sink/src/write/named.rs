@@ -116,7 +116,7 @@ fn lock(file: &File) -> bool {
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(e)) => {
             tracing::warn!(
-                "cannot lock the open capture files: {e}; do not run `wqcap recover` during a capture"
+                "cannot lock the open capture files: {e}; without these locks `wqcap recover` takes them for files of a crash, so do not run it during a capture"
             );
             true
         }

@@ -152,7 +152,9 @@ pub struct BlockFrame {
 /// Error of a block of a packet socket's ring whose headers point outside of the block; the number
 /// is the block's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel's block {0} is damaged: a header points outside of the block")]
+#[error(
+    "block {0} of the kernel's packet ring is damaged: a header in it points outside of the block"
+)]
 pub struct Damaged(pub u32);
 
 /// Position of a reader in a block that the kernel has passed on.

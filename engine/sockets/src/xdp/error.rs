@@ -72,7 +72,7 @@ pub enum XdpError {
         source: io::Error,
     },
     /// The receive memory of a queue cannot be allocated.
-    #[error("{interface} queue {queue}: {source}; use smaller buffers")]
+    #[error("{interface} queue {queue}: {source}; set a smaller capture.ring")]
     Memory {
         /// Name of the interface.
         interface: String,
@@ -144,9 +144,9 @@ fn queue_remedy(source: &io::Error) -> &'static str {
         }
         Some(libc::ENOBUFS) => {
             "; the receive memory exceeds the limit of locked memory (RLIMIT_MEMLOCK): raise `ulimit -l` \
-             (LimitMEMLOCK= of systemd), grant CAP_IPC_LOCK, or use smaller buffers"
+             (LimitMEMLOCK= of systemd), grant CAP_IPC_LOCK, or set a smaller capture.ring"
         }
-        Some(libc::ENOMEM) => "; use smaller buffers",
+        Some(libc::ENOMEM) => "; set a smaller capture.ring",
         _ => "",
     }
 }

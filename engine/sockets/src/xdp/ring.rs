@@ -93,7 +93,9 @@ pub struct XdpFrame {
 
 /// Descriptor of the kernel that names bytes outside of the receive memory, with their address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel's descriptor names address {0}, which is outside of the receive memory")]
+#[error(
+    "an AF_XDP descriptor of the kernel names address {0}, which is outside of the receive memory (UMEM)"
+)]
 pub struct BadDescriptor(pub u64);
 
 /// Receive rings of an AF_XDP socket with the chunks of memory that circulate in them. Their mapping

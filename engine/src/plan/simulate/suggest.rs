@@ -186,7 +186,7 @@ impl Candidates {
             (
                 HashDepth::L3,
                 format!(
-                    "{} of the frames are fragments, which stay with their flow when only addresses are hashed; {compared}",
+                    "{} of the frames are fragments, and a hash of addresses alone puts fragments on the queue of their flow; {compared}",
                     percent(fragments)
                 ),
             )
@@ -195,7 +195,7 @@ impl Candidates {
         } else {
             (
                 now,
-                format!("the other value of rss.hash is not better: {compared}"),
+                format!("the other value of rss.hash does not spread the load better: {compared}"),
             )
         };
         choice.depth = depth;
@@ -236,17 +236,20 @@ impl Candidates {
         let catch_all = part(self.fixed, self.total());
         let cause = if catch_all >= best * 0.8 {
             format!(
-                "the catch-all rule alone keeps {} of the load on queue 0",
+                "the catch-all rule sends {} of the load to queue 0",
                 percent(catch_all)
             )
         } else if top >= best * 0.8 {
-            format!("one flow alone has {} of the load", percent(top))
+            format!(
+                "a single flow has {} of the load, and one queue receives all of a flow",
+                percent(top)
+            )
         } else {
             String::new()
         };
         let why = if queues == most {
             format!(
-                "the busiest queue has {} of the load; fewer queues than {most} spread it worse",
+                "the busiest queue has {} of the load; fewer queues than {most} spread the load less evenly",
                 percent(busiest)
             )
         } else {
@@ -301,7 +304,7 @@ impl Candidates {
             )
         } else if catch_all > 0.0 {
             format!(
-                "the weights stay equal: the catch-all rule has {} of the load on queue 0, and other weights do not help",
+                "equal weights are best: the catch-all rule sends {} of the load to queue 0, and other weights do not change that",
                 percent(catch_all)
             )
         } else {

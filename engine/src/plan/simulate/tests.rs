@@ -154,7 +154,7 @@ fn no_more_queues_are_suggested_than_help() {
     let one_flow = simulate(&[("capture.queues", "8")], &frames);
     let queues = suggested(&one_flow, "capture.queues");
     assert!(
-        ["1", "2"].contains(&queues.value.as_str()) && queues.why.contains("one flow alone has 90"),
+        ["1", "2"].contains(&queues.value.as_str()) && queues.why.contains("a single flow has 90"),
         "{queues:?}"
     );
     assert_eq!(one_flow.heaviest[0].load.frames, 900);

@@ -46,7 +46,9 @@ impl Steering {
                 refuse(
                     "priority",
                     &rule.priority,
-                    format!("the priority must be 0 to {MAX_PRIORITY}"),
+                    format!(
+                        "the priority of a flow rule must be a number from 0 to {MAX_PRIORITY}"
+                    ),
                 );
                 continue;
             }

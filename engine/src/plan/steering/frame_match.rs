@@ -24,18 +24,18 @@ pub(super) enum RuleError {
     #[error("vni is at most 16777215")]
     VniOutOfRange,
     #[error(
-        "a rule with vni matches VXLAN only: set proto = \"udp\" and dst_port = {VXLAN_PORT}, or leave both out"
+        "a flow rule with vni matches only VXLAN frames: set proto = \"udp\" and dst_port = {VXLAN_PORT}, or leave both out"
     )]
     VniWithoutVxlan,
-    #[error("ports need proto = \"tcp\" or \"udp\"")]
+    #[error("a flow rule with ports needs proto = \"tcp\" or \"udp\"")]
     PortsWithoutProtocol,
     #[error(
-        "an ethertype other than IPv4 and IPv6 cannot be combined with addresses, proto or ports"
+        "a flow rule with another ethertype than IPv4 and IPv6 cannot have addresses, proto or ports"
     )]
     EthertypeWithIp,
-    #[error("action = \"drop\" takes no queue; leave queue out")]
+    #[error("a flow rule with action = \"drop\" has no queue; leave queue out")]
     DropWithQueue,
-    #[error("the rule has fields of both IPv4 and IPv6; no frame matches both")]
+    #[error("the flow rule has fields of both IPv4 and IPv6, and no frame matches both")]
     BothIpVersions,
 }
 

@@ -230,16 +230,16 @@ fn invalid_rules_are_refused_with_a_reason() {
         ("capture.filter = \"greater 100\"", "write [[rule]]s"),
         ("capture.filter = \"ip6 protochain 58\"", "protochain"),
         ("[[rule]]\nsrc = \"10.0.0.1\"\ndst = \"::1\"", "rule 1"),
-        ("[[rule]]\ndst_port = 80", "ports need proto"),
+        ("[[rule]]\ndst_port = 80", "ports needs proto"),
         ("[[rule]]\nqueue = 2", "queues 0 to 1"),
-        ("[[rule]]\npriority = 5", "must be 0 to 4"),
+        ("[[rule]]\npriority = 5", "must be a number from 0 to 4"),
         (
             "[[rule]]\nid = \"a\"\nvlan = 1\n[[rule]]\nid = \"a\"\nvlan = 2",
             "rule 2: id = \"a\": another rule",
         ),
         ("[[rule]]\nvni = 3\nproto = \"tcp\"", "VXLAN"),
         ("[[rule]]\nethertype = 0x0806\nproto = \"udp\"", "ethertype"),
-        ("[[rule]]\naction = \"drop\"\nqueue = 0", "no queue"),
+        ("[[rule]]\naction = \"drop\"\nqueue = 0", "has no queue"),
     ] {
         let error = filtered(rule, 2).unwrap_err().to_string();
         assert!(error.contains(reason), "{rule}: {error}");

@@ -96,7 +96,7 @@ fn written(dir: &Path, pin: &Pin, requests: Option<&SinkRequests>) -> Result<Cha
     if let Some(requests) = requests {
         requests.mark(&format!("{id}: {}", pin.reason));
     }
-    let now = format!("the capture files of mark {id} are pinned");
+    let now = format!("the capture files of the period of mark {id} are now protected by a pin");
     Ok(Changed {
         id: Some(id),
         ..changed(&now)

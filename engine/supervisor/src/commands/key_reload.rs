@@ -140,7 +140,7 @@ impl ReloadChanges {
             (false, _) => changed(&now.join("; ")),
             (true, []) => same("nothing differs"),
             (true, keys) => same(&format!(
-                "nothing differs that this process uses; other commands use {}",
+                "the keys that this process uses are unchanged; the changed keys are used by other commands: {}",
                 keys.join(", ")
             )),
         }
@@ -202,7 +202,7 @@ mod tests {
         let changes = TABLE.compare(&config(""), &config("[serve]\n"));
         let outcome = changes.expect("applies").outcome("");
         assert!(
-            !outcome.changed && outcome.now.ends_with("other commands use serve"),
+            !outcome.changed && outcome.now.ends_with("are used by other commands: serve"),
             "{outcome:?}"
         );
         let outcome = ReloadChanges::default().outcome("");

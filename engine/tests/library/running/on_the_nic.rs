@@ -222,7 +222,7 @@ fn rules_refused() {
         again
             .expect_err("none")
             .to_string()
-            .contains("there is no rule")
+            .contains("has no such flow rule")
     );
     // The rule matched all frames. Without a rule the synthetic wire pauses.
     let passed = on_the_wire();

@@ -54,7 +54,7 @@ impl RawQp {
         let context = &pd.0.context;
         let object = || {
             format!(
-                "RAW_PACKET QP of device {} with {} WRs of {} scatter entries",
+                "a RAW_PACKET QP of device {} with {} WRs of {} scatter entries",
                 context.name(),
                 attr.max_wr,
                 attr.max_sge

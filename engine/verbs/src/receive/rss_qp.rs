@@ -34,7 +34,7 @@ impl RssQp {
         let context = &pd.0.context;
         let object = || {
             format!(
-                "RAW_PACKET QP of device {} with hash fields {:#x}",
+                "a RAW_PACKET QP of device {} whose RSS hash has the fields {:#x}",
                 context.name(),
                 fields.bits()
             )

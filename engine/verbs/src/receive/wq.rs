@@ -131,7 +131,7 @@ impl Wq {
         let context = &pd.0.context;
         let object = || {
             format!(
-                "WQ of device {} with {} WRs of {} scatter entries and flags {:#x}",
+                "a WQ of device {} with {} WRs of {} scatter entries and the flags {:#x}",
                 context.name(),
                 attr.max_wr,
                 attr.max_sge,

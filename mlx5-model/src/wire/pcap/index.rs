@@ -89,7 +89,7 @@ pub(super) enum IndexError {
     Torn(FileEnd),
     /// The capture file has only records of this link type, which has no Ethernet frames.
     #[error(
-        "the file has the {} instead of Ethernet; use a file of Ethernet frames (link type 1)",
+        "the capture file has the {} instead of Ethernet; use a file of Ethernet frames (link type 1)",
         link_type_name(*.0)
     )]
     LinkType(u32),
@@ -236,7 +236,7 @@ impl FileNotes {
     /// Adds the note that the capture file is truncated after `records` records, with the reason.
     fn truncate(&mut self, records: u64, reason: impl Display) {
         self.notes.push(format!(
-            "the file is truncated after {records} records, {reason}"
+            "the capture file is truncated after {records} records, {reason}"
         ));
     }
 
@@ -245,26 +245,27 @@ impl FileNotes {
     fn note(&mut self, odd: OddRecords) {
         for (link_type, n) in odd.converted {
             let name = link_type_name(link_type);
-            self.notes
-                .push(format!("{n} records of {name} get an Ethernet header"));
+            self.notes.push(format!(
+                "{n} records of {name} are sent with an Ethernet header"
+            ));
         }
         for (link_type, n) in odd.foreign {
             let name = link_type_name(link_type);
             self.notes.push(format!(
-                "{n} records of {name} instead of Ethernet are skipped"
+                "{n} records are not sent, because they have the {name} and not Ethernet"
             ));
             self.skipped += n;
         }
         if odd.short > 0 {
             self.notes.push(format!(
-                "{} records shorter than an Ethernet header are skipped",
+                "{} records are not sent, because they are shorter than an Ethernet header",
                 odd.short
             ));
         }
         let (long, len) = odd.long;
         if long > 0 {
             self.notes.push(format!(
-                "{long} records of up to {len} bytes are longer than any frame and are skipped"
+                "{long} records of up to {len} bytes are not sent, because they are longer than any frame"
             ));
         }
         self.skipped += odd.short + long;

@@ -378,7 +378,10 @@ impl FolderStream {
                 match file.open(self.open) {
                     Ok(()) => self.open += 1,
                     Err(e) => {
-                        let note = format!("{}: {}; the file is left out", e.shown, e.source);
+                        let note = format!(
+                            "{}: {}; the frames of this file are not sent",
+                            e.shown, e.source
+                        );
                         noted.notes.push(note);
                         continue;
                     }
@@ -457,7 +460,10 @@ fn each_capture(
             Ok(Flow::Stop) => return Ok(None),
             Err(e) if e.is_read && !resembles_capture(path) => foreign.push(name),
             Err(e) => {
-                notes.push(format!("{name}: {}; the file is left out", e.source));
+                notes.push(format!(
+                    "{name}: {}; the frames of this file are not sent",
+                    e.source
+                ));
                 first = first.or(Some(e));
             }
         }
@@ -475,7 +481,7 @@ fn each_capture(
             foreign.push(format!("{} more", count - MOST_NAMES));
         }
         notes.push(format!(
-            "{shown}: files that are not captures are left out: {}",
+            "{shown}: these files are left out, because they are not capture files: {}",
             foreign.join(", ")
         ));
     }

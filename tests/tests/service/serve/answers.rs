@@ -268,7 +268,7 @@ fn an_answer_that_lacks_frames_says_so() {
             .iter()
             .any(|it| it.contains("incomplete") && it.contains(part))
     };
-    assert!(said("limit") && said("are lost"), "{audit:#?}");
+    assert!(said("limit") && said("before that place"), "{audit:#?}");
     let _ = service.stop();
 }
 

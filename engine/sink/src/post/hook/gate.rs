@@ -35,9 +35,9 @@ pub(super) enum HookRefusal {
     Name,
     #[error("the file cannot be reached without following a symbolic link: {0}")]
     Unreachable(Errno),
-    #[error("the path does not lead to a regular file")]
+    #[error("the path is not that of a regular file")]
     Kind,
-    #[error("the file was last changed {0} s ago, and the limit is {limit} s", limit = RECENT.as_secs())]
+    #[error("the file was last changed {0} s ago; the hook is run only for files that were changed in the last {limit} s", limit = RECENT.as_secs())]
     Old(u64),
     #[error("the time of the file's last change is {0} s in the future")]
     Future(u64),
@@ -194,9 +194,9 @@ mod tests {
             (at("way/wqcap-q00-1.pcapng"), "that of a finished"),
             (at("wqcap-q00-6.pcap.part"), "that of a finished"),
             (at("holiday.pcap"), "that of a finished"),
-            (at("wqcap-q00-3.pcap"), "to a regular file"),
-            (at("wqcap-q00-4.pcap"), "to a regular file"),
-            (at("wqcap-q00-5.pcap"), "to a regular file"),
+            (at("wqcap-q00-3.pcap"), "not that of a regular file"),
+            (at("wqcap-q00-4.pcap"), "not that of a regular file"),
+            (at("wqcap-q00-5.pcap"), "not that of a regular file"),
             (at("wqcap-q00-8.pcap"), "cannot be reached"),
         ] {
             let refusal = refusal(&mut gate, &path);

@@ -195,7 +195,9 @@ impl Runner {
                 Ok(None) if Instant::now() < it.until => return true,
                 Ok(None) => {
                     it.kill();
-                    format!("the hook was killed because it ran longer than {longest} s")
+                    format!(
+                        "the hook ran longer than {longest} s, which is the limit, and was killed"
+                    )
                 }
                 Ok(Some(status)) if status.success() => {
                     report.succeeded += 1;
