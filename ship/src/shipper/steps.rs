@@ -175,8 +175,12 @@ impl Shipper {
                 Ok(DeliveryState::Sent { etag })
             }
             // The upload was completed and the process ended before recording it; or the store has
-            // dropped the upload.
-            Err(StoreError::NotFound(why)) => self.restart(record, why),
+            // dropped the upload or a part of it. The parts that the store may still have are of no
+            // use, so an error of their removal is ignored.
+            Err(StoreError::NotFound(why)) => {
+                let _ = self.store.abort(&record.key, &upload.id).await;
+                self.restart(record, why)
+            }
             // Some stores refuse an upload that is over or lost. If the object may be read, the
             // refusal is not caused by missing rights.
             Err(StoreError::Refused(why)) => match self.store.head(&record.key).await {
@@ -218,34 +222,46 @@ impl Shipper {
         record: &DeliveryRecord,
         etag: Option<&str>,
     ) -> Result<DeliveryState, PassError> {
-        let key = &record.key;
+        match self
+            .difference(&record.key, record.sent().len, etag)
+            .await?
+        {
+            Some(why) => self.restart(record, why),
+            None => Ok(DeliveryState::Verified),
+        }
+    }
+
+    /// Returns in what the object `key` of the store differs from the `len` bytes that were sent,
+    /// for which the store returned `etag`. `None`: nothing differs.
+    async fn difference(
+        &self,
+        key: &str,
+        len: u64,
+        etag: Option<&str>,
+    ) -> Result<Option<String>, StoreError> {
         let facts = match self.store.head(key).await {
             Ok(facts) => facts,
-            Err(StoreError::NotFound(why)) => return self.restart(record, why),
-            Err(e) => return Err(e.into()),
+            Err(StoreError::NotFound(why)) => return Ok(Some(why)),
+            Err(e) => return Err(e),
         };
-        let len = record.sent().len;
         if facts.bytes != len {
-            let why = format!(
-                "{key}: the object has {} bytes in the store instead of {len}",
-                facts.bytes
-            );
-            return self.restart(record, why);
+            let has = facts.bytes;
+            let why = format!("{key}: the object has {has} bytes in the store instead of {len}");
+            return Ok(Some(why));
         }
         // Some stores quote the ETag in one response and not in the other.
         let [sent, there] =
             [etag, facts.etag.as_deref()].map(|it| it.map(|it| it.trim_matches('"')));
-        match (sent, there) {
-            (Some(sent), Some(there)) if sent != there => {
-                let why =
-                    format!("{key}: the object has ETag {there} in the store instead of {sent}");
-                self.restart(record, why)
-            }
-            _ => Ok(DeliveryState::Verified),
-        }
+        Ok(match (sent, there) {
+            (Some(sent), Some(there)) if sent != there => Some(format!(
+                "{key}: the object has ETag {there} in the store instead of {sent}"
+            )),
+            _ => None,
+        })
     }
 
-    /// Writes a file's table of blocks to the store, which makes the file visible to queries.
+    /// Writes a file's table of blocks to the store, which makes the file visible to queries, and
+    /// checks that the store has it.
     async fn publish(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         if let Some(key) = &record.blocks_key {
             let Some(blocks) = self.journal.blocks(&record.id())? else {
@@ -258,8 +274,11 @@ impl Shipper {
                 return Ok(DeliveryState::Seen);
             };
             let len = blocks.len() as u64;
-            self.store.put(key, blocks).await?;
+            let etag = self.store.put(key, blocks).await?;
             self.update_status(|status| status.sent(1, len));
+            if let Some(why) = self.difference(key, len, etag.as_deref()).await? {
+                return Err(StoreError::Failed(why).into());
+            }
         }
         let sent = Some(&record.key).filter(|_| record.selected);
         let last = sent.or(record.blocks_key.as_ref());

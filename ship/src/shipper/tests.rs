@@ -349,9 +349,11 @@ fn flows_are_sent_first_and_blocks_after_their_frames() {
         "complete packets",
         "head packets",
         "put blocks",
+        "head blocks",
         "put packets",
         "head packets",
         "put blocks",
+        "head blocks",
     ];
     assert_eq!(calls, expected);
     place.assert_shipped();
@@ -454,7 +456,14 @@ fn without_packets_blocks_and_flows_are_sent() {
         ..ALL
     };
     assert_eq!(ledger, none);
-    let expected = ["put flows", "head flows", "put blocks", "put blocks"];
+    let expected = [
+        "put flows",
+        "head flows",
+        "put blocks",
+        "head blocks",
+        "put blocks",
+        "head blocks",
+    ];
     assert_eq!(calls, expected);
     // The selection is changed to all files.
     assert_eq!(place.whole_pass(true).0, ALL);

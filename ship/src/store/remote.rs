@@ -298,8 +298,12 @@ impl Remote {
             None => format!("{}{}", one_line(&e.to_string()), self.hint),
         };
         match e {
-            // Azure's error for parts of an upload that no longer exist.
-            Error::Generic { .. } if text.contains("InvalidBlockList") => {
+            // Error codes of Azure and of S3 for parts of an upload that no longer exist.
+            Error::Generic { .. }
+                if ["InvalidBlockList", "InvalidPart"]
+                    .iter()
+                    .any(|code| text.contains(code)) =>
+            {
                 StoreError::NotFound(text)
             }
             Error::NotFound { .. } => StoreError::NotFound(text),
@@ -351,7 +355,7 @@ fn bounded(what: &str, text: String) -> Result<String, StoreError> {
     match text.len() {
         0..=TAG => Ok(text),
         has => Err(StoreError::Failed(format!(
-            "the store sends {what} of {has} bytes; the limit is {TAG} bytes"
+            "the store sends {what} with {has} bytes; the limit is {TAG} bytes"
         ))),
     }
 }

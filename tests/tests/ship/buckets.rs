@@ -244,7 +244,47 @@ fn an_object_whose_length_or_etag_differs_is_not_verified() {
             .iter()
             .filter(|it| it.target.contains("/blocks/") || is_of_packets(it));
         let methods: Vec<_> = targets.map(|it| it.method.as_str()).collect();
-        assert_eq!(methods, ["HEAD", "HEAD", "PUT"], "{requests:?}");
+        assert_eq!(methods, ["HEAD", "HEAD", "PUT", "HEAD"], "{requests:?}");
         assert_eq!(bucket.s3.uploads(), 0);
     }
+}
+
+#[test]
+fn an_upload_of_which_the_store_lost_a_part_begins_again() {
+    let bucket = Bucket::new(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "part");
+    let captured = sensor.capture(12_000, 1, &[]);
+    let mut refused = 0;
+    bucket.proxy.decide(move |it| {
+        let completes = it.method == "POST" && it.target.contains("uploadId=");
+        refused += usize::from(completes);
+        match completes && refused == 1 {
+            true => Fate::Answer(400, "<Error><Code>InvalidPart</Code></Error>"),
+            false => Fate::Pass,
+        }
+    });
+    let requests = assert_shipped(&bucket, &sensor, captured);
+    let begun = |it: &&Request| it.method == "POST" && it.target.contains("?uploads");
+    assert_eq!(requests.iter().filter(begun).count(), 2, "{requests:?}");
+    assert_eq!(bucket.s3.uploads(), 0);
+}
+
+#[test]
+fn a_table_that_the_store_confirmed_and_lost_is_sent_again() {
+    let bucket = Bucket::new(S3::s3s());
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "table");
+    let captured = sensor.capture(6000, 1, &[]);
+    bucket.proxy.decide(
+        |it| match it.method == "HEAD" && it.target.contains("/blocks/") {
+            true => Fate::Answer(404, ""),
+            false => Fate::Pass,
+        },
+    );
+    ship_to(&bucket, &sensor, &[]).run().expect(1);
+    bucket.proxy.decide(|_| Fate::Pass);
+    let requests = assert_shipped(&bucket, &sensor, captured);
+    let put = |it: &&Request| it.method == "PUT" && it.target.contains("/blocks/");
+    assert_eq!(requests.iter().filter(put).count(), 1, "{requests:?}");
 }
