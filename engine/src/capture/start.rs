@@ -13,7 +13,9 @@ use super::{
 use crate::{
     Error, ResourceError,
     analysis::{
+        flow_table,
         flows::PortLabels,
+        limits::CutoffPlan,
         observer::{Observers, ObserversAttr},
     },
     config::{self, Format, Order, PipelineMode},
@@ -193,6 +195,10 @@ impl<'p> Startup<'p> {
         } else {
             plan.stages() / plan.queues.len()
         };
+        // Without flow records, each reduction stage has a flow table for the cutoff.
+        if let (Some(cutoff), None) = (&plan.reduction.cutoff, &plan.flows) {
+            flow_table::check_memory(ports.len() * each, cutoff.capacity, CutoffPlan::FLOW_BYTES)?;
+        }
         let attr = ObserversAttr {
             ports: &ports,
             each,

@@ -22,6 +22,8 @@ mod key;
 pub use key::ShortKey;
 pub use key::{FlowPlace, HashSeed, Key, hash_seed};
 
+use std::io;
+use wqcap_core::error::ResourceError;
 use wqcap_memory::{prefer_huge_pages, prefetch, touch};
 
 /// Entry of a flow table: the part of a flow that each of its frames accesses.
@@ -58,6 +60,22 @@ pub fn capacity(memory: u64, flow_bytes: u64) -> usize {
     usize::try_from(memory / flow_bytes)
         .unwrap_or(usize::MAX)
         .max(1)
+}
+
+/// Checks that the system grants the memory of `tables` flow tables with `capacity` flows of
+/// `flow_bytes` bytes each: reserves this memory and returns it. Threads create their tables later,
+/// where a refusal would abort the process.
+///
+/// # Errors
+/// The system refuses the memory, for example because of `ulimit -v`.
+pub fn check_memory(tables: usize, capacity: usize, flow_bytes: u64) -> Result<(), ResourceError> {
+    let flow_bytes = usize::try_from(flow_bytes).unwrap_or(usize::MAX);
+    let bytes = tables.saturating_mul(capacity).saturating_mul(flow_bytes);
+    let reserved = Vec::<u8>::new().try_reserve_exact(bytes);
+    reserved.map_err(|_| ResourceError::System {
+        what: format!("cannot allocate {bytes} bytes of memory for {tables} flow tables"),
+        source: io::ErrorKind::OutOfMemory.into(),
+    })
 }
 
 /// Cell of a flow table's hash index: a hash and the position of its flow.

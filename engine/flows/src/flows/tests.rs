@@ -683,6 +683,14 @@ fn the_sweep_ends_silent_flows() {
 }
 
 #[test]
+fn memory_that_the_system_refuses_is_an_error() {
+    assert!(flow_table::check_memory(2, 1000, FlowsPlan::FLOW_BYTES).is_ok());
+    let refused = flow_table::check_memory(2, usize::MAX / 4, FlowsPlan::FLOW_BYTES);
+    let text = refused.expect_err("more than an address space").to_string();
+    assert!(text.contains("for 2 flow tables"), "{text}");
+}
+
+#[test]
 fn a_frame_touches_one_cache_line_of_its_flow() {
     assert_eq!((size_of::<FlowEntry>(), align_of::<FlowEntry>()), (64, 64));
     assert_eq!((size_of::<FlowApart>(), align_of::<FlowApart>()), (128, 64));

@@ -11,6 +11,7 @@ use super::{
     row::ParquetRow,
     table_writer::{TableResult, TableWriter},
 };
+use crate::flow_table;
 use crossbeam_channel::{Receiver, Sender, never, select};
 use std::{
     fs, io,
@@ -49,7 +50,7 @@ impl FlowWriter {
     /// Starts the threads that write flow records and read names, for `meters` flow meters.
     ///
     /// # Errors
-    /// The directory cannot be written to, or a thread cannot be started.
+    /// The directory cannot be written to, memory is refused, or a thread cannot be started.
     pub fn start(plan: &FlowsPlan, meters: usize) -> Result<Self, ResourceError> {
         let refused = |path: &Path, source| ResourceError::File {
             what: "flows.dir",
@@ -59,6 +60,7 @@ impl FlowWriter {
         // A directory that cannot be written to is reported at the start instead of after an
         // interval.
         tempfile::tempfile_in(&plan.dir).map_err(|source| refused(&plan.dir, source))?;
+        flow_table::check_memory(meters, plan.capacity, FlowsPlan::FLOW_BYTES)?;
         let batches = meters.max(1) * BATCHES;
         let (empty_in, empty) = crossbeam_channel::bounded(batches);
         let (full_in, full) = crossbeam_channel::bounded(batches);
