@@ -152,12 +152,6 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     if answers.is_empty() {
         return Failure::from_messages(losses);
     }
-    if files.is_empty() {
-        return Err(Failure::failed(format!(
-            "no frame of {} matches, so that no file was written",
-            urls.join(", ")
-        )));
-    }
     // The sensors have applied the query.
     query.times = 0..u64::MAX;
     query.filter = Filter::default();

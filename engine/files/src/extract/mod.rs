@@ -348,7 +348,7 @@ fn extract_to(
 }
 
 /// Extracts frames from ranges of capture files that may hold matching frames. `notes` are notes
-/// for the user that are known already.
+/// for the user that are known already. Without files the output has no frames.
 ///
 /// # Errors
 /// The files cannot be combined into one, the output cannot be written, or `watch` stopped the

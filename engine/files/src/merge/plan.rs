@@ -219,6 +219,7 @@ impl MergePlan {
         };
         let here = files.iter().filter(|it| !it.is_remote());
         let folders: HashSet<_> = here.filter_map(|it| it.found_in.clone()).collect();
+        let has_inputs = !files.is_empty();
         let mut streams: HashMap<(PathBuf, QueueName), usize> = HashMap::new();
         for ranges in files {
             let Some(file) = plan.add_file(ranges)? else {
@@ -241,7 +242,7 @@ impl MergePlan {
                 }),
             }
         }
-        if plan.streams.is_empty() {
+        if plan.streams.is_empty() && has_inputs {
             return Err(plan.without_streams());
         }
         for stream in &mut plan.streams {
@@ -253,7 +254,7 @@ impl MergePlan {
         }
         let inputs_are = plan.format;
         // Only pcapng can have several link types.
-        let own = if plan.has_one_link_type() {
+        let own = if has_inputs && plan.has_one_link_type() {
             inputs_are
         } else {
             FileFormat::Pcapng

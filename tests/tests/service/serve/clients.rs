@@ -166,7 +166,11 @@ fn extract_merges_the_frames_of_sensors() {
         .run();
     done.expect(2)
         .says(&["the token is not known", "--new-token"]);
-    let (done, _) = extract(&[a], &["--filter", "arp and host 1.2.3.4"], "pcapng");
+    let none = ["--filter", "arp and host 1.2.3.4", "--fail-if-empty"];
+    let (done, out) = extract(&[a], &none[..2], "pcapng");
+    let _ = done.expect(0);
+    assert!(files::read(&out).is_empty());
+    let (done, _) = extract(&[a], &none, "pcapng");
     done.expect(1).says(&["no frame"]);
     let (done, _) = extract(&[a, "cap"], &[], "pcapng");
     let _ = done.expect(2);
