@@ -58,7 +58,7 @@ fn interfaces_text(devices: &[DeviceFacts], interfaces: &[DeviceFacts]) -> Strin
             it.missing.is_empty() && it.ports.iter().any(|other| other.netdev == port.netdev)
         };
         let backend = match devices.iter().find(has_it) {
-            Some(device) => format!("by {}; af_packet on request", device.name),
+            Some(device) => format!("RDMA device {}; af_packet on request", device.name),
             None if port.ethernet => "af_packet".into(),
             None => "no Ethernet header: cannot be captured".into(),
         };

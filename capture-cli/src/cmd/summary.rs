@@ -306,7 +306,10 @@ pub fn text(report: &Report) -> String {
     }
     if report.files.iter().nth(MOST_FILES).is_some() {
         let more = thousands(report.files.len() - MOST_FILES as u64);
-        line("", &format!("and {more} more; --summary lists all of them"));
+        line(
+            "",
+            &format!("and {more} more files; --summary lists all of them"),
+        );
     }
     if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
         let mut text = format!(

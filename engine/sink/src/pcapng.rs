@@ -213,9 +213,11 @@ impl Encoder for PcapngEncoder {
         for note in notes {
             let comment = match note {
                 Note::Filter(filter) if filter.is_empty() => {
-                    "the filter from here on is: none".into()
+                    "the capture filter from this block on is: none".into()
                 }
-                Note::Filter(filter) => format!("the filter from here on is: {filter}"),
+                Note::Filter(filter) => {
+                    format!("the capture filter from this block on is: {filter}")
+                }
                 Note::Mark(mark) => format!("{MARK}{mark}"),
             };
             text(&mut out, code::OPT_COMMENT, &comment);

@@ -1035,9 +1035,9 @@ fn ordered_output_records_a_change_of_the_filter() {
         let comments = files::comments(path);
         assert_eq!(comments.len(), 2, "one for each queue: {comments:?} {done}");
         assert!(
-            comments
-                .iter()
-                .all(|(at, text)| *at > 0 && text == "the filter from here on is: udp"),
+            comments.iter().all(
+                |(at, text)| *at > 0 && text == "the capture filter from this block on is: udp"
+            ),
             "{comments:?}"
         );
         assert_eq!(

@@ -189,7 +189,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     if plan.is_paired() {
         let ports = plan.queues.len() as u64;
         let text = format!(
-            "one loop polls the queues of {} and merges by time stamp",
+            "one receive loop polls the queues of {} and merges their frames by time stamp",
             counted(ports, "port")
         );
         line("loops", text);

@@ -405,7 +405,7 @@ fn the_first_record_behind_a_filter_change_carries_a_note() {
         }
         assert_eq!(frames, 1_500);
         assert_eq!(filters, [b"\0ip".to_vec(), b"\0udp".to_vec()]);
-        let note = |filter| format!("the filter from here on is: {filter}");
+        let note = |filter| format!("the capture filter from this block on is: {filter}");
         assert_eq!(notes, [(500, note("arp")), (1_000, note("udp"))]);
     }
 }

@@ -314,7 +314,7 @@ impl ContextInner {
             None => Ok(()),
             Some(other) => {
                 let object = format!(
-                    "{} with a verbs object of another context of device {}",
+                    "{} (one of its verbs objects belongs to another context of device {})",
                     object(),
                     other.name
                 );
