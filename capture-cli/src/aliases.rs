@@ -323,8 +323,8 @@ impl Settled {
     }
 
     /// Reads the filter file of the option `-F`, and looks up the device or interface of the option
-    /// `-i`. Must be called once, after the software NIC is loaded. Without a device and unless one
-    /// is required, the name of `-i` is accepted unchecked.
+    /// `-i`. Must be called once, after the software NIC is loaded. On a machine without an RDMA
+    /// device the name of `-i` is accepted unchecked, unless `device_required` is `true`.
     pub fn resolve_devices(&mut self, device_required: bool) -> Result<(), Failure> {
         // Errors of the configuration are reported when it is read as a whole.
         let config = self.config.read();

@@ -10,8 +10,9 @@ use super::error::FaultSyntaxError;
 use super::value::within;
 
 const NS_PER_MS: u64 = 1_000_000;
-/// Longest duration of a fault and latest time of its trigger, in milliseconds: one day. A larger
-/// value is taken for a wrong unit.
+/// Longest duration of an injected fault, and latest time after the start at which it can be
+/// triggered, in milliseconds: one day. A larger value is refused, because its unit is probably
+/// wrong.
 const MAX_MS: u64 = 86_400_000;
 /// Largest delay of a frame by the fault `slow_pci`, in nanoseconds: one second.
 const MAX_NS: u64 = 1_000_000_000;

@@ -61,8 +61,8 @@ pub struct Meter {
     pub(super) table: Table<FlowEntry>,
     /// Progress of the meter's flows towards their cutoff limits; `None`: no limits apply.
     pub(super) following: Option<Box<LimitProgress>>,
-    /// Frames that are not added to their flows yet; with cutoff limits, only those with a possible
-    /// name.
+    /// Frames that the meter has received but not added to their flows yet. With a cutoff
+    /// (`[[cutoff]]`), only frames whose payload may have a name, such as a DNS or TLS server name.
     pub(super) seen: Vec<SeenFrame>,
     /// Data that few of the waiting frames have, such as tunnel packets and SYN numbers.
     pub(super) details: SeenDetails,

@@ -272,8 +272,8 @@ impl DiskPolicy {
         matches!(self.disk, DiskState::Full { .. })
     }
 
-    /// Returns the time for which the writer sleeps when only kept blocks are left to write;
-    /// `None`: the disk is not full.
+    /// Returns the time for which the writer thread sleeps when all write blocks that are left wait
+    /// for room on a full disk. `None`: the disk is not full.
     pub(super) fn nap(&self, now: Instant) -> Option<Duration> {
         match self.disk {
             DiskState::Ready => None,

@@ -42,8 +42,8 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// State of the writer thread: its queues, its disk, and the blocks to write.
 pub(super) struct WriterThread {
     naming: Arc<Naming>,
-    /// `true` if blocks come from packer threads: out of order, and without an offset in their
-    /// file.
+    /// `true` if write blocks come from compression threads (packers). They then arrive out of order,
+    /// and their offset in the file is not known yet.
     pub(super) packed: bool,
     pub(super) channels: WriterChannels,
     pub(super) queues: Vec<WriterQueue>,

@@ -159,8 +159,8 @@ impl PeerWire {
         taken
     }
 
-    /// Receives frames of the `peer` wire into the buffer, or retries the connection. Returns
-    /// `true` if the buffer has frames.
+    /// Receives frames that the other end of the `peer` wire (a second software NIC) has sent into
+    /// this end's buffer, or tries to connect to it again. Returns `true` if the buffer has frames.
     fn receive(&mut self, now_ns: u64) -> bool {
         let Some(other) = self.link.other() else {
             return self.retry(now_ns);
