@@ -232,7 +232,7 @@ pub enum SettingSyntaxError {
     /// The text has no `=`.
     #[error("write KEY=VALUE")]
     NoEquals,
-    /// The text begins with `=`.
+    /// The argument of `--set` begins with `=`, so that it has no key.
     #[error("there is no key before the =; write KEY=VALUE")]
     NoKey,
     /// The text has several lines.

@@ -54,8 +54,8 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     BenchReport::new(results).print(args.common.json)
 }
 
-/// Measures the engine's receive loop with each plan, and compares its times with those of the bare
-/// loops and of the plan before it.
+/// Measures the engine's receive loop with the settings of each plan, and compares its times with
+/// those of the benchmark's own minimal loops (bare loops) and with those of the plan before it.
 fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure> {
     let mut engines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); plans.len()];
     let mut lines = Vec::new();

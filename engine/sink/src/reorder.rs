@@ -302,7 +302,8 @@ pub(super) struct QueueLine {
     pub(super) ended: bool,
     /// Number of frames that the queue has reported as lost.
     pub(super) lost: u64,
-    /// Number of lost frames not yet passed to the queue's reduction steps in [`InOrder`].
+    /// Number of lost frames that are not yet reported to the filter, deduplication and sampling of
+    /// the queue in [`InOrder`].
     unseen: u64,
     /// Changed filter to write with the queue's next record, because the record that carried the
     /// change was left out.

@@ -283,7 +283,8 @@ impl Sources {
 }
 
 impl Source {
-    /// Returns the next event of the port's source, if there is one.
+    /// Returns the next event of the RDMA device or network interface from which the port receives
+    /// frames, such as a lost link; `None`: there is no new event.
     pub(super) fn take_event(&mut self) -> Option<SourceEvent> {
         match self {
             Self::Verbs(it) => it.events.take().map(SourceEvent::Device),

@@ -20,7 +20,7 @@ pub enum ConfigValueError {
     /// IP network whose prefix is longer than its address.
     #[error("{text:?}: the prefix of an address has at most {most} bits")]
     PrefixTooLong {
-        /// IP address and prefix as given in the configuration.
+        /// Text of the wrong IP network in the configuration: address and prefix.
         text: String,
         /// Number of bits of the IP address, the maximum prefix.
         most: u8,
@@ -30,7 +30,7 @@ pub enum ConfigValueError {
     BitsBeyondPrefix {
         /// IP address and prefix as given in the configuration.
         text: String,
-        /// IP address without the bits behind its prefix.
+        /// Address of the wrong IP network, with the bits behind its prefix set to 0.
         masked: IpAddr,
         /// Number of bits of the IP network's prefix.
         prefix: u8,

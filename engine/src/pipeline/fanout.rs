@@ -63,7 +63,8 @@ pub(crate) struct Fanout {
     home: Receiver<WorkBatch>,
     /// Slots that parsers have returned and that are not reposted yet.
     returned: Vec<Slot>,
-    /// Emptied item lists of work batches, for reuse.
+    /// Empty lists for the next batches of frames that are sent to parser threads; reused, so that
+    /// a batch needs no allocation.
     spare: Vec<Vec<Item>>,
     /// Frames of a receive batch during their distribution to parsers.
     dealing: Vec<Filled>,

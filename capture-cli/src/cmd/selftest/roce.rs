@@ -16,11 +16,11 @@ use wqcap_engine::{
 
 /// Subject of the selftest's findings on RoCE packets.
 pub const SUBJECT: &str = "roce";
-/// ID of the finding on whether the device's port has RoCE, from which a verdict is derived.
+/// ID of the selftest's finding on whether RoCE is enabled on the device's port.
 pub const ENABLED: &str = "device/enable_roce";
-/// ID of the finding on RoCE packets to the MAC address of the port.
+/// ID of the selftest's finding on whether RoCE packets to the MAC address of the port arrive.
 pub const TO_PORT: &str = "roce: packets to the port's address arrive";
-/// ID of the finding on RoCE packets to a foreign MAC address.
+/// ID of the selftest's finding on whether RoCE packets to a foreign MAC address arrive.
 pub const TO_FOREIGN: &str = "roce: packets to a foreign address arrive";
 /// Time after which a test packet counts as lost.
 const PATIENCE: Duration = Duration::from_millis(300);

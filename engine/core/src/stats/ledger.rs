@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(total.line("no line"), 0);
     }
 
-    /// Each line in turn has the right number of frames, too few, and too many.
+    /// Tests ledgers in which one line has the right number of frames, one frame too few, or one too
+    /// many, for each line of the ledger.
     #[test]
     fn the_predicate_and_the_check_agree_on_every_line() {
         let with = |received: u64, name: &str, frames: u64| {

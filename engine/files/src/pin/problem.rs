@@ -41,7 +41,7 @@ pub enum PinProblem {
     #[error("the name of a pin file must end in {ENDING}")]
     FileName,
     /// The file in the folder of pins is longer than any pin.
-    #[error("the file is longer than the largest pin file, so it is not read")]
+    #[error("the file has more bytes than a pin file may have, and is not read")]
     FileLength,
     /// The content of the file is not that of a pin; the text is the reason.
     #[error("the file is not a pin: {0}")]

@@ -42,7 +42,7 @@ pub(super) struct Column<R> {
 /// Declares the columns of a Parquet table: the name, type and value of each.
 macro_rules! columns {
     ($row:ty; $($name:ident: $values:ident($of:expr);)+) => {
-        /// Columns of the Parquet table in their order.
+        /// Columns of a Parquet table of flow, DNS or DHCP records, in their order in the file.
         pub(super) const COLUMNS: &[Column<$row>] = &[$(Column {
             name: stringify!($name),
             values: Values::<$row>::$values($of),

@@ -12,10 +12,10 @@ pub const HEADER_LEN: usize = 24;
 pub const SNAPLEN_OFFSET: u64 = 16;
 /// Snapshot length of pcap files with whole frames: libpcap's value for "no limit".
 pub const NO_LIMIT: u32 = 262_144;
-/// Value `wqcp` of the second reserved word in the pcap file header of wqcap's captures, which may
-/// have any file name. Readers must ignore the word (draft-ietf-opsawg-pcap, section 4).
+/// Mark of the pcap files that wqcap has captured, which may have any file name: the value `wqcp` of
+/// the second reserved word in the file header. Readers must ignore the word (draft-ietf-opsawg-pcap, section 4).
 const CAPTURE_MARK: u32 = u32::from_be_bytes(*b"wqcp");
-/// Offset of the capture mark in a pcap file header.
+/// Offset of [`CAPTURE_MARK`] in a pcap file header, in bytes.
 const CAPTURE_MARK_OFFSET: usize = 12;
 /// Length of a pcap record header in bytes: seconds, fraction, captured length, original length.
 pub const RECORD_LEN: usize = 16;

@@ -552,7 +552,8 @@ fn queue_pair(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovered {
-    /// Number of WRs that completed in error before the recovery. Each was a received frame.
+    /// Number of WRs that completed in error before the WQ was recovered. Each of them had received
+    /// a frame, which is counted in the ledger as an error.
     pub errors: u64,
     /// Number of WRs that never completed. Their slots were taken back after the WQ's reset.
     pub unflushed: u32,

@@ -141,7 +141,8 @@ pub enum Ended {
     Failed(LoopError),
 }
 
-/// Ring that replaces the ring of a lost port, with the state that belongs to it.
+/// Receive ring for a port whose device was lost and is back; it replaces the lost ring. With the
+/// state that belongs to the ring.
 pub struct Replacement<Q> {
     /// Receive ring that the loop polls from now on.
     pub ring: Ring<Q>,

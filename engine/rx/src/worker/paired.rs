@@ -125,7 +125,8 @@ impl<'a> MergedRun<'a> {
     }
 }
 
-/// Range of successive frames that a queue holds.
+/// Range of successive frames that a receive queue holds until the frames of the other queues
+/// with earlier stamps have been passed on.
 #[derive(Clone, Copy)]
 struct FrameRange {
     queue: usize,
@@ -403,7 +404,7 @@ struct Progress {
     quiet: u32,
     /// Time from which the next idle call is due after [`IDLE_AFTER`].
     since: Instant,
-    /// `true` if a frame was passed on after `since`.
+    /// `true` if the loop has passed a frame to its consumer after the time `since`.
     is_busy: bool,
 }
 

@@ -22,8 +22,8 @@ pub(super) struct ParsedHeaders {
 }
 
 impl ParsedHeaders {
-    /// Parses a frame's headers in place. A copy of the result would stall on the words just
-    /// written.
+    /// Parses the headers of the frame `bytes`, and writes them directly into this value. To return
+    /// them and copy them here would be slower: the CPU would read words that it has just written.
     #[inline]
     pub(super) fn set(&mut self, bytes: &[u8]) {
         self.outer = Headers::parse(bytes);

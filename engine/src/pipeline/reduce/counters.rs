@@ -40,7 +40,8 @@ pub struct StageCounters {
 }
 
 impl StageCounters {
-    /// Publishes the stage's numbers of malformed frames by class.
+    /// Stores the reduction stage's numbers of malformed frames by class, for statistics and
+    /// metrics.
     pub(super) fn publish_malformed(&self, counts: &MalformedCounts) {
         for (class, count) in counts.iter() {
             self.malformed[class as usize].store(count, Ordering::Relaxed);

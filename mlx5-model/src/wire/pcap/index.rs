@@ -31,7 +31,8 @@ pub(super) struct PcapRecord {
 /// Frames in memory that a `pcap` wire delivers one after the other.
 #[derive(Debug, Default)]
 pub(super) struct FrameChunk {
-    /// Bytes of all frames in this chunk, without gaps.
+    /// Bytes of the frames that were read from the capture file at once, one frame directly after
+    /// the other.
     pub(super) data: Vec<u8>,
     pub(super) records: Vec<PcapRecord>,
 }
