@@ -72,7 +72,7 @@ pub enum SensorFetchError {
         url: String,
         /// Description of the failure in the sensor's answer.
         detail: String,
-        /// Remedy that the answer of the sensor proposes.
+        /// What the user can do about the refusal, as stated in the sensor's answer.
         remedy: String,
     },
     /// The sensor cannot be reached, or its answer ended early.

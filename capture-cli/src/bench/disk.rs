@@ -58,7 +58,8 @@ const BASELINES: [Baseline; 2] = [
         allocated: true,
     },
 ];
-/// Index of the block writer among the measured writers, after the baselines.
+/// Index of the block writer in the list of the writers that the benchmark measures; the plain
+/// writers to which it is compared are before it.
 const OURS: usize = BASELINES.len();
 
 /// Runs `wqcap bench disk`: measures the block writer and its baselines in turn, and prints the

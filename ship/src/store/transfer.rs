@@ -261,7 +261,8 @@ mod tests {
         received
     }
 
-    /// Reads `len` bytes of a request and its head, `pace` for each MiB.
+    /// Reads the head of a request and `len` bytes of its body as a slow server does: waits for the
+    /// time `pace` before each MiB.
     fn read(stream: &mut TcpStream, mut len: usize, pace: Duration) -> io::Result<()> {
         let mut bytes = vec![0; 1 << 20];
         let head = stream.read(&mut bytes)?;

@@ -62,8 +62,8 @@ pub(super) struct Talkers {
 }
 
 impl Talkers {
-    /// Counts a frame for its sender. `seed` is secret, so that a sender cannot predict the sets of
-    /// the sketch.
+    /// Counts a frame for its sender, which the source address identifies. `seed` is secret, so that
+    /// senders cannot choose addresses that share the counters of another sender.
     #[inline]
     pub(super) fn count(&mut self, frame: &[u8], inner: &Headers, len: u32, seed: u64) {
         let address = Address::from_headers(frame, inner);

@@ -40,7 +40,8 @@ pub(super) struct ResequencerAttr<S> {
 
 /// State of the resequencer of a queue, which its parsers share.
 struct ResequencerState<S> {
-    /// Sink, counters and return channel of the queue.
+    /// Sink and counters of the queue, and the channel on which empty work batches return to its
+    /// receive loop.
     attr: ResequencerAttr<S>,
     /// Work batches of parsers that wait for earlier work batches.
     batches: OpenBatches<WorkBatch>,
