@@ -33,6 +33,9 @@ const SILENT: Duration = Duration::from_secs(300);
 const LEAST: u64 = 1 << 10;
 /// Interval at which a fetch checks whether the caller has stopped it.
 const TICK: Duration = Duration::from_millis(200);
+/// Maximum number of bytes of an answer with packets: the largest `serve.max_bytes` of a sensor, and
+/// the end of the file after this limit.
+const MOST_PACKETS: u64 = (1 << 40) + (1 << 20);
 /// Maximum length in bytes of the body of a sensor's error answer that is read.
 const MOST_ERROR: usize = 64 << 10;
 
@@ -246,6 +249,10 @@ impl SensorClient {
                                 source,
                             })?;
                         bytes += piece.len() as u64;
+                        if bytes > MOST_PACKETS {
+                            let problem = format!("the limit is {MOST_PACKETS} bytes");
+                            return Err(lost(bytes, problem));
+                        }
                         watch(bytes);
                     }
                     Err(other) => {
