@@ -348,11 +348,11 @@ pub fn text(report: &Report) -> String {
     }
     if let Some(hooks) = report.hooks {
         let mut text = format!(
-            "hooks that succeeded: {}, that failed: {}, that were not run: {}",
+            "runs of output.hook: {} succeeded, {} failed, {} were left out",
             hooks.succeeded, hooks.failed, hooks.not_run
         );
         if hooks.refused > 0 {
-            let _ = write!(text, ", that were refused: {}", hooks.refused);
+            let _ = write!(text, ", {} refused", hooks.refused);
         }
         line("hooks", &text);
     }
