@@ -137,7 +137,8 @@ impl Encoder for Relay {
 
 /// Entry of a relay block: a frame record or the relay's end.
 enum Relayed<'a> {
-    /// Relayed frame record, with the filter that applies from it if the filter changed.
+    /// Frame record of a queue. With text: the capture filter was changed, and this is the filter for
+    /// this record and those after it.
     Record(Record<'a>, Option<&'a str>),
     /// End of a queue's relay to the ordering thread.
     Last {

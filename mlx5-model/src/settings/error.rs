@@ -87,7 +87,7 @@ pub enum ModelValueError {
         "\"{0}\" is not a name of a network interface, which has 1 to 15 bytes without slash and white space"
     )]
     NotAnInterface(String),
-    #[error("the value \"{0}\" is not a source of Linux capabilities")]
+    #[error("the value \"{0}\" does not say which Linux capabilities the software NIC assumes")]
     NotACapsSource(String),
     #[error("the value \"{0}\" is not a field of a CQE")]
     NotACqeField(String),

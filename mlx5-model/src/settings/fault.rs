@@ -62,7 +62,7 @@ pub enum FaultEnd {
     File(&'static Path),
 }
 
-/// Trigger of an injected fault, counted on the fault's port.
+/// Event that starts an injected fault on its port: a number of received frames, a time, or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
     /// Trigger: the fault is due after its port has received this number of frames.

@@ -234,7 +234,8 @@ fn ip_number(field: Field, header: &[u8], version: L3) -> u64 {
     }
 }
 
-/// Returns a field of a VXLAN or GRE header; `None` if the tunnel has no such field.
+/// Returns the value of `field` in a VXLAN or GRE header (VNI, or protocol and key of GRE); `None` if
+/// a header of this kind has no such field.
 fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
     match (field, tunnel) {
         (Field::Vni, Tunnel::Vxlan { vni }) => Some(u64::from(vni)),

@@ -71,7 +71,7 @@ pub enum RangeRowError {
     Empty(Range<u64>),
     /// The byte range of the list's row ends after the end of its object.
     #[error(
-        "a row of the list has byte_end {end}, which is more than its object_bytes {object_bytes}"
+        "a row of the list has byte_end {end}, which is more than its object_bytes {object_bytes}, the length of the object"
     )]
     BeyondObject {
         /// End of the byte range in the list's row.

@@ -107,9 +107,9 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
 struct LookupStep {
     /// Absolute path of the folder in which the name is looked up, without links.
     folder: PathBuf,
-    /// Metadata of the folder in which the step looks up the name.
+    /// Metadata of the folder in which this step of the path of `output.hook` looks up the name.
     folder_found: Metadata,
-    /// Name that the step looks up in the folder.
+    /// Name of the path that this step looks up in the folder: a directory, a link or the program.
     name: OsString,
     /// Metadata of the entry with the looked-up name; a link is not followed.
     found: Metadata,

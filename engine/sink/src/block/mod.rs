@@ -401,7 +401,8 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Carries out the requests made to the sink since its last check.
+    /// Carries out what other threads have requested of the sink since its last check: a new file, a
+    /// mark, a flush.
     #[cold]
     fn carry_out_requests(&mut self) {
         self.asked.acknowledge();

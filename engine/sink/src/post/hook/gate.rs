@@ -27,7 +27,7 @@ const RECENT: Duration = Duration::from_secs(600);
 /// Reason of the hook process for not running `output.hook` for a path.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HookRefusal {
-    #[error("the path of the file is not below output.dir")]
+    #[error("the file is not in output.dir or a directory below it")]
     Outside,
     #[error("the path of the file has control characters or is not UTF-8")]
     Unprintable,
@@ -185,11 +185,11 @@ mod tests {
         fs::write(dir.join("wqcap-q00-7\n.pcap"), "x").expect("written");
         let at = |name: &str| dir.join(name).into_os_string();
         for (path, reason) in [
-            ("/etc/hostname".into(), "not below output.dir"),
-            ("--help".into(), "not below output.dir"),
-            ("a\nb\u{1b}[31m; touch pwn".into(), "not below output.dir"),
-            (dir.clone().into_os_string(), "not below output.dir"),
-            (at("../other/wqcap-q00-1.pcapng"), "not below output.dir"),
+            ("/etc/hostname".into(), "not in output.dir"),
+            ("--help".into(), "not in output.dir"),
+            ("a\nb\u{1b}[31m; touch pwn".into(), "not in output.dir"),
+            (dir.clone().into_os_string(), "not in output.dir"),
+            (at("../other/wqcap-q00-1.pcapng"), "not in output.dir"),
             (at("wqcap-q00-7\n.pcap"), "control characters"),
             (at("way/wqcap-q00-1.pcapng"), "that of a finished"),
             (at("wqcap-q00-6.pcap.part"), "that of a finished"),
