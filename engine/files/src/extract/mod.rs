@@ -521,4 +521,34 @@ mod tests {
             assert!(!notes.contains("cannot build the index"), "{notes}");
         }
     }
+
+    #[test]
+    fn a_deleted_file_that_the_query_names_is_a_loss() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = |i: u64| dir.path().join(format!("wqcap-q00-{i}.pcap"));
+        let bytes = written(FileFormat::Pcap, 3).0;
+        fs::write(path(1), &bytes).expect("written");
+        let named = |numbers: &[u64]| {
+            let files = numbers.iter().map(|i| (path(*i), bytes.len() as u64));
+            let mut query = query(&dir, None);
+            query.files = Some(SearchedFiles {
+                finished: files.collect(),
+                open: Vec::new(),
+            });
+            extract(&query, |_, _| true).map(|it| it.written)
+        };
+        let done = named(&[1, 2]).expect("done");
+        assert_eq!((done.frames, done.losses.len()), (3, 1));
+        let said = "wqcap-q00-2.pcap: the file was deleted before it could be read";
+        assert!(done.losses[0].ends_with(said), "{:?}", done.losses);
+        // As an open file that its capture has finished and deleted since.
+        let mut query = query(&dir, None);
+        query.files = Some(SearchedFiles {
+            finished: vec![(path(1), bytes.len() as u64)],
+            open: vec![(path(2), 100)],
+        });
+        let done = extract(&query, |_, _| true).expect("done").written;
+        assert_eq!((done.frames, done.losses.len()), (3, 1));
+        assert!(matches!(named(&[2]), Err(MergeError::Failed(_))));
+    }
 }

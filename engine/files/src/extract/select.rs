@@ -113,7 +113,17 @@ pub(super) fn select(
         it.take(file);
     }
     if it.files.is_empty() {
-        it.files.push(head_of(&found, wanted.dir)?);
+        match head_of(&found)? {
+            Some(head) => it.files.push(head),
+            // No frame of the listed files matches, and an output without inputs has no frames.
+            None if wanted.files.is_some() => {}
+            None => {
+                let dir = wanted.dir.display();
+                return Err(MergeError::Refused(format!(
+                    "{dir}: all capture files of this directory were deleted before they could be read"
+                )));
+            }
+        }
     }
     Ok(it)
 }
@@ -246,6 +256,8 @@ fn searched(
         found_in: Some(wanted.dir.to_owned()),
         meter: meter.for_another_file(),
         key: wanted.key.cloned(),
+        // The caller has listed the file, so that an answer without its frames is incomplete.
+        must_exist: true,
         ..FileRanges::whole(path.to_owned())
     };
     let finished = files.finished.iter().map(|(path, len)| (of(path), *len));
@@ -260,17 +272,17 @@ fn searched(
     finished.chain(open).collect()
 }
 
-/// Returns the part before the first record of the first capture file that still exists. That part
-/// is enough for an output without frames.
-fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
+/// Returns the part before the first record of the first capture file that still exists; `None`:
+/// all of them were deleted. That part is enough for an output without frames.
+fn head_of(files: &[FoundFile]) -> Result<Option<FileRanges>, MergeError> {
     let mut problem = None;
     for FoundFile { file, .. } in files.iter().filter(|it| !it.is_lost) {
         match index::head_len(file) {
             // A file that describes no interface is read, so that the merge reports the reason.
-            Ok(0) => return Ok(file.clone()),
+            Ok(0) => return Ok(Some(file.clone())),
             Ok(head) => {
                 let ranges = std::iter::once(0..head).collect();
-                return Ok(file.clone().with_ranges(ranges));
+                return Ok(Some(file.clone().with_ranges(ranges)));
             }
             Err(e) if e.is_not_found() => {}
             Err(e) => problem = Some(format!("{}: {e}", file.path.display())),
@@ -285,8 +297,5 @@ fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
             "{shown}: no capture file of this directory can be read"
         )));
     }
-    let dir = dir.display();
-    Err(MergeError::Refused(format!(
-        "{dir}: all capture files of this directory were deleted before they could be read"
-    )))
+    Ok(None)
 }

@@ -12,7 +12,7 @@ use crate::{
     format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
     link::link_type_name,
     name::FileName,
-    read::{FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError},
+    read::{Deletion, FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError},
     sealed::{SecretKey, UnsealError},
 };
 use std::{
@@ -23,6 +23,9 @@ use std::{
 };
 use wqcap_frame::dedup::{DedupWindow, IgnoredFields};
 
+/// Number of interfaces in a file of a folder above which the file gets the last places in the list
+/// of ports.
+const MANY_INTERFACES: usize = MOST_INTERFACES / 16;
 /// Maximum number of unreadable inputs in the error for a merge without any readable input.
 const MOST_LOSSES: usize = 3;
 
@@ -415,13 +418,10 @@ impl MergePlan {
                     }
                 },
             };
-            return match ranges.may_be_lost() {
-                true => Ok(self.lose(&ranges, &problem)),
-                false => refused(problem),
-            };
+            return self.exclude(&ranges, &problem);
         }
         if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
-            return refused(e.to_string());
+            return self.exclude(&ranges, &e.to_string());
         }
         if reader.format() == FileFormat::Pcapng {
             self.format = FileFormat::Pcapng;
@@ -438,12 +438,19 @@ impl MergePlan {
                 self.comments.push(comment.clone());
             }
         }
-        for interface in reader.interfaces() {
+        // With very many interfaces, a damaged file of a folder would take the places of the others.
+        // The merge adds them when it reads the file.
+        let is_last = ranges.may_be_lost() && reader.interfaces().len() > MANY_INTERFACES;
+        for interface in reader.interfaces().iter().filter(|_| !is_last) {
             self.snaplen = match (self.snaplen, interface.snaplen) {
                 (0, _) | (_, 0) => 0,
                 (a, b) => a.max(b),
             };
             if self.ports.number(&ranges, interface).is_none() {
+                if ranges.may_be_lost() {
+                    // The merge reports the frames that are left out.
+                    break;
+                }
                 return refused(format!(
                     "with the interfaces of this file the output would have more than {MOST_INTERFACES}, which readers refuse; merge \
                      fewer files"
@@ -472,11 +479,17 @@ impl MergePlan {
         ranges: &FileRanges,
         e: ReadError,
     ) -> Result<Option<FilePlan>, MergeError> {
-        if let Some(note) = ranges.note_if_deleted(&e) {
-            self.notes.push(note);
-            return Ok(None);
+        match ranges.deletion(&e) {
+            Some(Deletion::Note(note)) => {
+                self.notes.push(note);
+                return Ok(None);
+            }
+            Some(Deletion::Loss(loss)) => {
+                self.lose(ranges, loss);
+                return Ok(None);
+            }
+            None => {}
         }
-        let shown = ranges.shown();
         let problem = match e {
             ReadError::Io { source, .. } => {
                 let cause = source.get_ref();
@@ -485,24 +498,34 @@ impl MergePlan {
             }
             e => e.to_string(),
         };
-        match ranges.may_be_lost() {
-            true => Ok(self.lose(ranges, &problem)),
-            false => Err(MergeError::Refused(format!("{shown}: {problem}"))),
-        }
+        self.exclude(ranges, &problem)
     }
 
-    /// Records an input file from which nothing can be read, with its problem.
-    fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
-        // The header of an open file is not on the disk yet.
-        if ranges.is_open {
-            return None;
+    /// Handles an input file from which nothing can be read, for the reason `problem`. A file of a
+    /// folder or a store is recorded as lost; a file that the user named is an error.
+    fn exclude(
+        &mut self,
+        ranges: &FileRanges,
+        problem: &str,
+    ) -> Result<Option<FilePlan>, MergeError> {
+        if !ranges.may_be_lost() {
+            let shown = ranges.shown();
+            return Err(MergeError::Refused(format!("{shown}: {problem}")));
         }
+        // The header of an open file is not on the disk yet.
+        if !ranges.is_open {
+            self.lose(ranges, format!("the file cannot be read: {problem}"));
+        }
+        Ok(None)
+    }
+
+    /// Records an input file whose frames the output lacks, for the reason `loss`.
+    fn lose(&mut self, ranges: &FileRanges, loss: String) {
         self.inputs.push(InputFacts {
             path: ranges.shown(),
-            loss: Some(format!("the file cannot be read: {problem}")),
+            loss: Some(loss),
             ..InputFacts::default()
         });
-        None
     }
 
     /// Returns the error for a merge without any readable input.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     format::{Interface, InterfaceStatistics, secrets::Secrets},
-    read::{FileEnd, FileRanges, FileReader, Packet, ReadError},
+    read::{Deletion, FileEnd, FileRanges, FileReader, Packet, ReadError},
 };
 use std::{collections::VecDeque, mem};
 
@@ -181,13 +181,17 @@ impl MergeStream {
                     self.advance(ledger);
                 }
             }
-            Err(e) => match file.ranges.note_if_deleted(&e) {
-                Some(note) => ledger.notes.push(note),
-                None => {
-                    let loss = format!("cannot be read: {e}");
-                    ledger.inputs[file.input].loss = Some(loss);
-                }
-            },
+            Err(e) => {
+                let loss = match file.ranges.deletion(&e) {
+                    Some(Deletion::Note(note)) => {
+                        ledger.notes.push(note);
+                        return;
+                    }
+                    Some(Deletion::Loss(loss)) => loss,
+                    None => format!("cannot be read: {e}"),
+                };
+                ledger.inputs[file.input].loss = Some(loss);
+            }
         }
     }
 

@@ -545,6 +545,18 @@ fn the_number_of_interfaces_is_limited_as_in_readers() {
     let other = file("other.pcapng", MOST_INTERFACES, 1);
     let message = refused(&[full, other], &out);
     assert!(message.contains("merge fewer files"), "{message}");
+    // In a folder such files lose frames, and the others are read.
+    let out = tempfile::tempdir().expect("dir");
+    let out = out.path().join("out.pcapng");
+    let summary = merge(&[dir.path().to_owned()], &out);
+    assert_eq!(summary.frames, 1);
+    let lost: Vec<_> = summary.losses.iter().map(String::as_str).collect();
+    let [full, over] = lost[..] else {
+        panic!("{lost:?}");
+    };
+    assert!(full.contains("does not include 1 frames"), "{full}");
+    assert!(over.contains("more than 65536 interfaces"), "{over}");
+    assert_eq!(records(&out).len(), 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 mod open;
 pub mod origin;
 
+pub(crate) use open::Deletion;
 pub use open::{FileRanges, FileReader, ReadMeter, RemoteContent, open};
 pub use wqcap_pcap::read::{
     Anomalies, Decompressor, FileEnd, MAX_BLOCK, MAX_FRAME, MOST_INTERFACES, Packet, PacketReader,

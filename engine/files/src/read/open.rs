@@ -52,6 +52,17 @@ pub struct FileRanges {
     /// `true` if a capture may still write the file, which then has the name `path` with [`PART`].
     /// Its readable part ends with its last complete record.
     pub(crate) is_open: bool,
+    /// `true` if frames are lost when the file is deleted before it is read; `false`: the deletion
+    /// is noted only.
+    pub(crate) must_exist: bool,
+}
+
+/// Effect of the deletion of a listed capture file on an output, with the text for the user.
+pub(crate) enum Deletion {
+    /// The output is complete: its capture deletes old files.
+    Note(String),
+    /// The output lacks the frames of the file.
+    Loss(String),
 }
 
 /// Content of a capture file that is not local, such as an object of a store.
@@ -132,6 +143,7 @@ impl FileRanges {
             key: None,
             remote: None,
             is_open: false,
+            must_exist: false,
         }
     }
 
@@ -212,13 +224,18 @@ impl FileRanges {
         self.found_in.as_deref().unwrap_or_else(own)
     }
 
-    /// Returns a note if the capture file cannot be read (error `e`) because it was deleted after
-    /// it was listed.
-    pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
+    /// Returns the effect on the output if the capture file cannot be read (error `e`) because it
+    /// was deleted after it was listed; `None`: the error has another cause.
+    pub(crate) fn deletion(&self, e: &ReadError) -> Option<Deletion> {
         let was_listed = self.found_in.is_some() && !self.is_remote();
         (was_listed && e.is_not_found()).then(|| {
+            if self.must_exist {
+                return Deletion::Loss("the file was deleted before it could be read".into());
+            }
             let shown = self.path.display();
-            format!("{shown}: the file was deleted before it could be read, and is left out")
+            Deletion::Note(format!(
+                "{shown}: the file was deleted before it could be read, and is left out"
+            ))
         })
     }
 
