@@ -36,7 +36,7 @@ use cmd::{
 };
 #[cfg(feature = "ship")]
 use cmd::{fleet, ship};
-use daemon::sandbox;
+use daemon::{sandbox, signals};
 use failure::{Failure, FailureKind};
 use std::{env, process::ExitCode, time::Duration};
 use term::{message, stderr, terminal};
@@ -60,6 +60,8 @@ fn main() -> ExitCode {
         }
     };
     message::set_format(args.log_format);
+    // The system refuses handlers only of signals that it does not have.
+    let _ = signals::ignore_without_effect();
     log::start(args.verbose, args.quiet);
     let outcome = match args.command {
         CliCommand::Devices(it) => devices::devices(&it),

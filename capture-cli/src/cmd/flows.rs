@@ -58,7 +58,7 @@ pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
         _ => {}
     }
     let flows = flows_plan(args, &config);
-    let writer = FlowWriter::start(&flows, 1).map_err(Failure::refused)?;
+    let writer = FlowWriter::start(&flows, 1)?;
     let writer = writer.with_waiting_meters();
     let stop = signals::catch()?;
     let mut reading = ReadProgress::with_size(quiet, plan.bytes().unwrap_or(0));

@@ -93,19 +93,22 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     }
     // From here on no write to a log collector or a terminal blocks.
     stderr::detach();
+    // A key command, a key that is a pipe, or the resolution of a name may wait for ever: until
+    // here SIGINT and SIGTERM end the process at once.
+    let mut resources = Resources::default();
+    if let Some(source) = &plan.output.encrypt {
+        resources.encryption_key = Some(key::read(source, source.config_key())?);
+    }
+    let endpoint = config.metrics.as_ref();
+    let endpoint = endpoint.map(|it| Endpoint::resolve("metrics.listen", &it.listen));
+    let endpoint = endpoint.transpose()?;
     // Signals are caught before anything is created, so that a signal during the start has a
     // handler.
     let signals = Signals::new().map_err(signals::uncaught)?;
     // Without a config file SIGHUP has nothing to reload.
     let requests = signals::catch_into(&signals, file.is_some()).map_err(signals::uncaught)?;
     let limits = limits(&given.limits);
-    let mut resources = Resources {
-        hook_process: hooks::start(&plan.output)?.map(Arc::new),
-        ..Resources::default()
-    };
-    if let Some(source) = &plan.output.encrypt {
-        resources.encryption_key = Some(key::read(source, source.config_key())?);
-    }
+    resources.hook_process = hooks::start(&plan.output)?.map(Arc::new);
     if plan.output.dir.is_some() {
         resources.write_ring = Some(Arc::new(PreparedRing::new()));
     }
@@ -115,9 +118,6 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .as_ref()
         .map(ControlSocket::bind)
         .transpose()?;
-    let endpoint = config.metrics.as_ref();
-    let endpoint = endpoint.map(|it| Endpoint::resolve("metrics.listen", &it.listen));
-    let endpoint = endpoint.transpose()?;
     let replaced = summary.as_ref().and_then(SummaryFile::replaced);
     let control_path = config.control.as_ref().map(|it| it.unix.as_path());
     let outside = (config.process.sandbox != SandboxMode::Off

@@ -83,6 +83,12 @@ fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<(
         .try_for_each(|it| unless_reserved(it, flag::register(it, Arc::default()).map(drop)))
 }
 
+/// Keeps the signals of [`WITHOUT_EFFECT`] from killing any command, even when it writes its first
+/// message to a file that may not grow.
+pub fn ignore_without_effect() -> io::Result<()> {
+    ignore_default_action(WITHOUT_EFFECT)
+}
+
 /// Keeps SIGUSR1 and SIGUSR2 from killing a capture that is starting. [`catch_into`] later gives
 /// these signals their effect.
 pub fn outlive_early_requests() -> io::Result<()> {
@@ -144,7 +150,6 @@ pub fn uncaught(e: io::Error) -> Failure {
 )]
 pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
-    ignore_default_action(WITHOUT_EFFECT)?;
     let ignored = IgnoredSignals::read();
     let requests = [SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
     let caught = requests.into_iter().chain(ENDING).chain(real_time());

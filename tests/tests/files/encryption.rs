@@ -6,8 +6,12 @@
 //! | `an_index_reduces_reading_of_encrypted_files` | reading one block of a file for one flow |
 //! | `plain_files_of_earlier_runs_are_encrypted` | files of a killed run and of a run without encryption |
 //! | `an_invalid_key_is_refused` | errors before the capture starts |
+//! | `a_run_that_waits_for_its_key_ends_at_a_signal` | a key command and a key pipe without an end |
 
-use rustix::process::Signal;
+use rustix::{
+    fs::{Mode, OFlags, open},
+    process::Signal,
+};
 use serde_json::Value;
 use std::{
     fs,
@@ -283,4 +287,32 @@ fn an_invalid_key_is_refused() {
     run("output.encrypt_key_command=false").says(&["output.encrypt_key_command", "exit status: 1"]);
     run("output.encrypt_key_command=cat /dev/zero").says(&["did not print a valid key"]);
     assert!(!dir.join("x.out").exists() || below(&dir.join("x.out")).is_empty());
+}
+
+#[test]
+fn a_run_that_waits_for_its_key_ends_at_a_signal() {
+    let dir = Dir::new();
+    let start = |set: &str| {
+        let run = Wqcap::run(&dir, "waits").model("synth:count=10").set(set);
+        run.start()
+    };
+    let mut run = start("output.encrypt_key_command=echo asked >&2; exec sleep 20");
+    run.until("the key command runs", |it| it.stderr().contains("asked"));
+    run.signal(Signal::TERM);
+    assert_eq!(run.wait().signal(), Some(Signal::TERM.as_raw()));
+    let pipe = dir.join("pipe");
+    let made = Program::new("mkfifo").arg(&pipe).run();
+    let _ = made.expect(0);
+    let mut run = start(&format!("output.encrypt_key={}", pipe.display()));
+    let mut writer = None;
+    // fifo(7): without a reader this open fails.
+    run.until("the run opens the pipe", |_| {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        writer = open(&pipe, flags, Mode::empty()).ok();
+        writer.is_some()
+    });
+    run.signal(Signal::TERM);
+    assert_eq!(run.wait().signal(), Some(Signal::TERM.as_raw()));
+    drop(writer);
+    assert!(!dir.join("waits.out").exists() || below(&dir.join("waits.out")).is_empty());
 }

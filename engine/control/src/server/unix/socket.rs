@@ -2,13 +2,16 @@
 
 use super::peer::{AccessPolicy, group_id};
 use crate::server::{ConfigProblem, ControlConfig};
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::{
+    io::Errno,
+    net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
 use std::{
     fs,
     io::{self, ErrorKind},
     os::unix::{
         fs::{FileTypeExt, PermissionsExt, chown},
-        net::{UnixListener, UnixStream},
+        net::UnixListener,
     },
     path::Path,
 };
@@ -109,12 +112,19 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Ok(_) => Err(io::Error::new(
+    // A server that accepts no connection may not delay the start (connect(2): EAGAIN).
+    let client = net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    match net::connect(&client, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        Ok(()) | Err(Errno::AGAIN) => Err(io::Error::new(
             ErrorKind::AddrInUse,
             "another process serves it; end that process, or set control.unix to another path",
         )),
-        Err(e) => Err(e),
+        Err(e) => Err(e.into()),
     }
 }
