@@ -35,7 +35,7 @@ const LEAST: u64 = 1 << 10;
 const TICK: Duration = Duration::from_millis(200);
 /// Maximum number of bytes of an answer with packets: the largest `serve.max_bytes` of a sensor, and
 /// the end of the file after this limit.
-const MOST_PACKETS: u64 = (1 << 40) + (1 << 20);
+pub const MOST_PACKETS: u64 = (1 << 40) + (1 << 20);
 /// Maximum length in bytes of the body of a sensor's error answer that is read.
 const MOST_ERROR: usize = 64 << 10;
 
@@ -85,6 +85,16 @@ pub enum SensorFetchError {
         url: String,
         /// Reason why the connection failed or the answer ended.
         problem: String,
+    },
+    /// The answer of the sensor is longer than the caller accepts.
+    #[error(
+        "{url}: the answer has more than {most} bytes, which is the limit: half of the free space for temporary files, or {MOST_PACKETS}"
+    )]
+    TooLong {
+        /// URL of the sensor.
+        url: String,
+        /// Maximum length of the answer in bytes.
+        most: u64,
     },
     /// The answer of the sensor cannot be written to the file.
     #[error("cannot write the answer of {url}: {source}")]
@@ -205,7 +215,8 @@ impl SensorClient {
 
     /// Fetches the frames of a query from the sensor at `url`, and writes them to `to` as pcapng or
     /// pcap. `params` are parameters of `/api/v1/packets`. For an answer without frames nothing is
-    /// written. Setting `stop` ends the fetch. `watch` is called with the number of bytes so far.
+    /// written. `most` is the limit on the length of the answer in bytes. Setting `stop` ends the
+    /// fetch. `watch` is called with the number of bytes so far.
     ///
     /// # Errors
     /// See [`SensorFetchError`].
@@ -214,6 +225,7 @@ impl SensorClient {
         url: &str,
         params: &[(&str, String)],
         to: &mut File,
+        most: u64,
         stop: &AtomicBool,
         mut watch: impl FnMut(u64),
     ) -> Result<FetchedAnswer, SensorFetchError> {
@@ -243,16 +255,16 @@ impl SensorClient {
                 };
                 match next.into_data() {
                     Ok(piece) => {
+                        bytes += piece.len() as u64;
+                        if bytes > most {
+                            let url = url.to_owned();
+                            return Err(SensorFetchError::TooLong { url, most });
+                        }
                         to.write_all(&piece)
                             .map_err(|source| SensorFetchError::Write {
                                 url: url.to_owned(),
                                 source,
                             })?;
-                        bytes += piece.len() as u64;
-                        if bytes > MOST_PACKETS {
-                            let problem = format!("the limit is {MOST_PACKETS} bytes");
-                            return Err(lost(bytes, problem));
-                        }
                         watch(bytes);
                     }
                     Err(other) => {
@@ -426,6 +438,9 @@ mod tests {
         assert_eq!(closing_comment(&mut empty).expect("read"), None);
     }
 
+    /// Limit on the length of an answer in bytes.
+    const MOST: u64 = 100;
+
     /// Fetches from a sensor that answers one request with these bytes and closes the connection.
     fn fetched(answer: &'static str) -> Result<FetchedAnswer, SensorFetchError> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -442,7 +457,7 @@ mod tests {
         });
         let client = SensorClient::new(&ClientFiles::default()).expect("a client");
         let mut file = tempfile::tempfile().expect("a file");
-        let it = client.fetch(&url, &[], &mut file, &AtomicBool::new(false), |_| ());
+        let it = client.fetch(&url, &[], &mut file, MOST, &AtomicBool::new(false), |_| ());
         sensor.join().expect("the sensor");
         it
     }
@@ -480,9 +495,25 @@ mod tests {
     }
 
     #[test]
+    fn the_length_of_an_answer_is_limited() {
+        for (len, is_ok) in [(MOST, true), (MOST + 1, false)] {
+            let head = format!("Wqcap-Complete: true\r\nContent-Length: {len}\r\n");
+            let body = "7".repeat(usize::try_from(len).expect("short"));
+            let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}");
+            match fetched(answer.leak()) {
+                Ok(it) => assert!(is_ok && it.bytes == len),
+                Err(e) => assert!(
+                    !is_ok && matches!(e, SensorFetchError::TooLong { .. }),
+                    "{e}"
+                ),
+            }
+        }
+    }
+
+    #[test]
     fn an_answer_that_breaks_off_is_an_error() {
         for head in [
-            "Content-Length: 100\r\n\r\n0123",
+            "Content-Length: 90\r\n\r\n0123",
             "Transfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n",
         ] {
             let answer = format!("HTTP/1.1 200 OK\r\nWqcap-Complete: true\r\n{head}");

@@ -4,7 +4,13 @@ use super::{
     Service, Stored,
     callers::{Authority, token},
 };
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    path::Path,
+    thread,
+};
 use wqcap_tests::{
     Dir, Program, binaries, files,
     frames::{Ends, Frame, IPV4},
@@ -177,6 +183,60 @@ fn extract_merges_the_frames_of_sensors() {
     for service in services {
         let _ = service.stop();
     }
+}
+
+/// Answers one request with these bytes, and returns the URL.
+fn stranger(answer: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            let mut piece = [0; 1024];
+            let len = stream.read(&mut piece).expect("a request");
+            request.extend_from_slice(&piece[..len]);
+        }
+        let _ = stream.write_all(&answer);
+    });
+    url
+}
+
+#[test]
+fn a_hostile_sensor_does_not_keep_the_frames_of_others() {
+    let stored = Stored::shared();
+    let service = Service::start(&stored.serve(&[]));
+    let dir = Dir::new();
+    let plain = dir.write(
+        "plain.pcapng",
+        stored.extracted(&[], "pcapng").expect("frames"),
+    );
+    let packed = Program::new("gzip").arg("-k").arg(&plain).run();
+    let _ = packed.expect(0);
+    let packed = fs::read(dir.join("plain.pcapng.gz")).expect("packed");
+    let ok = "200 OK\r\nWqcap-Complete: true\r\nWqcap-Frames: 0\r\n";
+    let refusal = r#"{"error":"x","detail":"go away","remedy":"none"}"#;
+    for (head, body, says) in [
+        (ok, &b"no capture file"[..], "neither pcapng nor pcap"),
+        // The answer could have any length when it is decompressed.
+        (ok, &packed, "neither pcapng nor pcap"),
+        (ok, &[0x0a, 0x0d, 0x0d, 0x0a], "cannot be read"),
+        ("401 Unauthorized\r\n", refusal.as_bytes(), "go away"),
+    ] {
+        let head = format!("HTTP/1.1 {head}Content-Length: {}\r\n\r\n", body.len());
+        let hostile = stranger([head.as_bytes(), body].concat());
+        let out = dir.join("out.pcapng");
+        let extract = wqcap(["extract", &hostile, &service.url, "-o"]).arg(&out);
+        extract.run().expect(1).says(&[&hostile, says]);
+        assert_eq!(files::read(&out).len() as u64, super::FRAMES, "{says}");
+        fs::remove_file(out).expect("there");
+    }
+    // The folder of a device is no place for an answer.
+    let extract = wqcap(["extract", &service.url, "-o", "/dev/null"]);
+    let none = dir.join("none").display().to_string();
+    let extract = extract.env("TMPDIR", &none).run();
+    extract.expect(2).says(&[&none]);
+    let _ = service.stop();
 }
 
 /// Returns frames of HTTP requests for hosts with markup in their names.
