@@ -190,7 +190,8 @@ impl Conversion {
         }
         let elapsed = mono_ns.saturating_sub(self.base_mono_ns);
         // The line runs at most a thousandth faster than the host's clock.
-        self.base_ns + elapsed + elapsed / 1000 + AHEAD_NS
+        self.base_ns
+            .saturating_add(elapsed + elapsed / 1000 + AHEAD_NS)
     }
 }
 
