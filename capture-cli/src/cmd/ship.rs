@@ -34,7 +34,7 @@ use wqcap_engine::{
 };
 use wqcap_ship::{
     ShipPlan, ShipSelection,
-    shipper::{self, Mode, Planned, ShipError, ShipStatus},
+    shipper::{self, DryRun, Mode, Planned, ShipError, ShipStatus},
     store,
 };
 use wqcap_supervisor::{KeyReload, ReloadTable};
@@ -94,11 +94,14 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
     let mut plan = plan(&config)?;
     if args.dry_run {
-        let planned = shipper::dry_run(&plan)?;
-        return match args.json {
-            true => output::print_json(&planned),
-            false => output::print(&planned_in_words(&planned)),
-        };
+        let DryRun {
+            files, problems, ..
+        } = shipper::dry_run(&plan)?;
+        match args.json {
+            true => output::print_json(&files)?,
+            false => output::print(&planned_in_words(&files))?,
+        }
+        return Failure::from_messages(problems);
     }
     let file = args.config.file.as_deref();
     let metrics = config.ship.as_ref().and_then(|it| it.metrics.as_ref());

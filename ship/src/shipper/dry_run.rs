@@ -28,12 +28,21 @@ pub struct Planned {
     pub blocks: Option<String>,
 }
 
-/// Lists the files that `wqcap ship` would ship now, in the order of the folders' listings. Neither
-/// the store nor the journal is changed.
+/// Result of a dry run of shipping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DryRun {
+    /// Files that are not shipped yet, in the order of the folders' listings.
+    pub files: Vec<Planned>,
+    /// Problems of the delivery journal, a line each, such as damaged records.
+    pub problems: Vec<String>,
+}
+
+/// Lists the files that `wqcap ship` would ship now. Neither the store nor the journal is changed.
 ///
 /// # Errors
 /// A folder of the capture or the journal cannot be read.
-pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
+pub fn dry_run(plan: &ShipPlan) -> Result<DryRun, ShipError> {
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
     let mut found = FoundFiles::default();
     if let Some(dir) = &plan.flows_dir {
@@ -51,7 +60,10 @@ pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
         !record.is_some_and(|it| it.state == DeliveryState::Shipped && it.stamp == file.stamp)
     };
     let open = found.files.into_iter().filter(is_open);
-    Ok(open.filter_map(|file| planned(plan, file)).collect())
+    Ok(DryRun {
+        files: open.filter_map(|file| planned(plan, file)).collect(),
+        problems: journal.problems(),
+    })
 }
 
 fn planned(plan: &ShipPlan, file: FoundCapture) -> Option<Planned> {

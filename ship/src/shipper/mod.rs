@@ -31,7 +31,7 @@ mod steps;
 mod tests;
 
 pub use crate::journal::{JournalError, JournalFileError};
-pub use dry_run::{Planned, dry_run};
+pub use dry_run::{DryRun, Planned, dry_run};
 pub use error::{FolderError, PassError, ShipError, UnshippedFile};
 use error::{FolderProblem, UnshippedReason};
 pub use lease::LeaseTaken;

@@ -898,7 +898,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn a_dry_run_lists_what_a_run_ships() {
     let place = Place::new();
     let plan = place.plan(true);
-    let planned = dry_run(&plan).expect("reads");
+    let planned = dry_run(&plan).expect("reads").files;
     assert!(!place.at("journal").exists() && tree(&place.at("store")).is_empty());
     let objects = planned.iter().flat_map(|it| [&it.object, &it.blocks]);
     let objects: Vec<_> = objects.flatten().cloned().collect();
@@ -913,13 +913,20 @@ fn a_dry_run_lists_what_a_run_ships() {
     expected.sort();
     let there: Vec<_> = tree(&place.at("store")).into_keys().collect();
     assert_eq!(there, expected);
-    assert_eq!(dry_run(&plan).expect("reads"), []);
+    let nothing = dry_run(&plan).expect("reads");
+    assert!(nothing.files.is_empty() && nothing.problems.is_empty());
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store).expect("reads");
     assert!(
         journal
             .records()
             .all(|it| it.state == DeliveryState::Shipped)
     );
+    // A file whose record is damaged is sent again.
+    let first = journal.records().next().expect("a record");
+    let record = first.kind.record(&plan.journal, &first.file);
+    fs::write(record, "torn").expect("written");
+    let again = dry_run(&plan).expect("reads");
+    assert_eq!((again.files.len(), again.problems.len()), (1, 1));
 
     let absent = ShipPlan {
         store: format!("file://{}", place.at("absent").display()),

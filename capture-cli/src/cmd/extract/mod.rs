@@ -6,6 +6,8 @@
 
 #[cfg(feature = "serve")]
 mod sensors;
+#[cfg(feature = "serve")]
+mod spool;
 #[cfg(feature = "ship")]
 mod store;
 

@@ -1,6 +1,9 @@
 //! `wqcap extract https://SENSOR`: fetches the frames of one or several sensors, merged by time.
 
-use super::{end, frames, notes_in_words, output_in_words, print_result};
+use super::{
+    end, frames, notes_in_words, output_in_words, print_result,
+    spool::{SpoolFolder, spooled_answer},
+};
 use crate::{
     args::ExtractArgs,
     daemon::signals,
@@ -11,26 +14,17 @@ use crate::{
         time::TimePoint,
     },
 };
-use rustix::fs::{StatVfs, fstatvfs};
 use serde::Serialize;
 use std::{
-    env,
     fmt::Write,
-    fs::{self, File},
-    io::{self, ErrorKind, Read},
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::atomic::Ordering,
 };
 use wqcap_engine::{
     extract::{FramesWritten, extract_ranges},
-    files::read::{FileRanges, RemoteContent, is_capture_start},
     filter::Filter,
 };
 use wqcap_serve::client::{ClientFiles, MOST_PACKETS, SensorClient, SensorFetchError};
-
-/// Maximum number of bytes of a file system that the answers of sensors leave free.
-const MOST_RESERVE: u64 = 1 << 30;
 
 impl From<SensorFetchError> for Failure {
     fn from(e: SensorFetchError) -> Self {
@@ -59,58 +53,6 @@ struct SensorAnswer {
     /// Number of frames in the answer, as the sensor states; `None`: it states none.
     frames: Option<u64>,
     lacks: Option<String>,
-}
-
-/// Answer of a sensor in a temporary file without a name.
-#[derive(Debug)]
-struct SpooledAnswer {
-    url: String,
-    file: Arc<File>,
-}
-
-impl SpooledAnswer {
-    /// Returns the answer, of `len` bytes, as an input of a merge. Its ports are those of the
-    /// sensor.
-    fn into_ranges(self, len: u64) -> FileRanges {
-        let folder = PathBuf::from(&self.url);
-        let all = std::iter::once(0..len).collect();
-        FileRanges::from_remote(&folder, "answer", all, Arc::new(self))
-    }
-}
-
-impl RemoteContent for SpooledAnswer {
-    fn name(&self) -> String {
-        self.url.clone()
-    }
-
-    fn read(&self, _: bool) -> io::Result<Box<dyn Read + Send>> {
-        let mut start = [0; 4];
-        let len = self.file.read_at(&mut start, 0)?;
-        // A service sends no compressed file, whose frames could fill the disk.
-        if !is_capture_start(&start[..len]) {
-            let problem = "the answer is neither pcapng nor pcap";
-            return Err(io::Error::new(ErrorKind::InvalidData, problem));
-        }
-        Ok(Box::new(SpoolReader {
-            file: Arc::clone(&self.file),
-            at: 0,
-        }))
-    }
-}
-
-/// Reader of a temporary file with a position of its own.
-struct SpoolReader {
-    file: Arc<File>,
-    /// Offset in the file of the next byte to read.
-    at: u64,
-}
-
-impl Read for SpoolReader {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let len = self.file.read_at(into, self.at)?;
-        self.at += len as u64;
-        Ok(len)
-    }
 }
 
 /// Returns `true` if a path argument is the URL of a sensor.
@@ -171,14 +113,11 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     let mut files = Vec::new();
     let mut losses = Vec::new();
     let mut refusals = 0;
-    let folder = spool_folder(&args.out);
+    let spool = SpoolFolder::for_output(&args.out);
     for url in urls {
-        let unusable = |e: io::Error| {
-            Failure::refused(format!("{}: cannot create a file: {e}", folder.display()))
-        };
-        // The file has no name, so that it does not outlive this process.
-        let mut file = tempfile::tempfile_in(&folder).map_err(unusable)?;
-        let most = spool_limit(&fstatvfs(&file).map_err(|e| unusable(e.into()))?);
+        let mut file = spool.new_file()?;
+        // The output may need the other half.
+        let most = (spool.room()? / 2).min(MOST_PACKETS);
         let fetched = client.fetch(url, &params, &mut file, most, &stop, |bytes| {
             reading.tick(Path::new(url), bytes);
         });
@@ -198,12 +137,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
         };
         losses.extend(fetched.lacks.iter().map(|it| format!("{url}: {it}")));
         if fetched.bytes > 0 {
-            let file = Arc::new(file);
-            let answer = SpooledAnswer {
-                url: url.clone(),
-                file,
-            };
-            files.push(answer.into_ranges(fetched.bytes));
+            files.push(spooled_answer(url, file, fetched.bytes));
         }
         answers.push(SensorAnswer {
             url: url.clone(),
@@ -222,6 +156,9 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     // The sensors have applied the query.
     query.times = 0..u64::MAX;
     query.filter = Filter::default();
+    if spool.holds_output {
+        query.limits.bytes = spool.room()?;
+    }
     let mut written = extract_ranges(files, Vec::new(), &query, |_, _| {
         !stop.load(Ordering::Relaxed)
     })?;
@@ -241,32 +178,6 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     };
     print_result(args, quiet, &extracted, &text(&extracted))?;
     end(args, extracted.written)
-}
-
-/// Returns the directory for temporary files: that of the output `out`, unless the output is a pipe
-/// or a device, whose directory may be in memory.
-fn spool_folder(out: &Path) -> PathBuf {
-    let is_file = || fs::metadata(out).map_or(true, |it| it.is_file());
-    if out.as_os_str() != "-" && is_file() {
-        let folder = out.parent().filter(|it| !it.as_os_str().is_empty());
-        return folder.unwrap_or(Path::new(".")).to_owned();
-    }
-    // hier(7): /tmp may be in memory, and /var/tmp is not.
-    let on_disk = Path::new("/var/tmp");
-    match env::var_os("TMPDIR") {
-        None if on_disk.is_dir() => on_disk.to_owned(),
-        _ => env::temp_dir(),
-    }
-}
-
-/// Returns the maximum length in bytes of a sensor's answer in a temporary file, from the state of
-/// the file system: half of the free space, because the output may need the other half, without a
-/// reserve for other programs.
-fn spool_limit(disk: &StatVfs) -> u64 {
-    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let size = disk.f_blocks.saturating_mul(disk.f_frsize);
-    let reserve = (size / 20).min(MOST_RESERVE);
-    (free.saturating_sub(reserve) / 2).min(MOST_PACKETS)
 }
 
 /// Builds the local part of the query. The sensors look up marks and Community IDs themselves.

@@ -284,7 +284,7 @@ pub(crate) fn run_selected(
     match reached {
         None => {}
         Some(ReachedLimit::Length) => losses.push(format!(
-            "the output ends at the limit of the request, after {frames} frames and {bytes} bytes"
+            "the output ends at its limit of frames or bytes, after {frames} frames and {bytes} bytes"
         )),
         Some(ReachedLimit::Open) => losses.push(format!(
             "the output ends after {frames} frames, because more than {} files overlap in time, which is the limit",

@@ -9,9 +9,12 @@ use rustix::{
 use std::{
     fs,
     io::{self, ErrorKind},
-    os::unix::{
-        fs::{FileTypeExt, PermissionsExt, chown},
-        net::UnixListener,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{FileTypeExt, PermissionsExt, chown},
+            net::UnixListener,
+        },
     },
     path::Path,
 };
@@ -24,12 +27,7 @@ pub fn listen(
     policy: &AccessPolicy,
 ) -> io::Result<UnixListener> {
     remove_stale(path)?;
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
+    let socket = non_blocking()?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     // A bound socket that is not yet listening refuses every connection.
     let (mode, gid) = mode_and_group(config, policy).map_err(io::Error::other)?;
@@ -98,6 +96,12 @@ fn mode_and_group(
     Ok((mode, gid))
 }
 
+/// Creates a Unix stream socket whose calls do not block.
+fn non_blocking() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
 /// Removes the file of a Unix socket that no process serves any more. Leaves any other file in
 /// place.
 fn remove_stale(path: &Path) -> io::Result<()> {
@@ -113,12 +117,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Ok(_) => {}
     }
     // A server that accepts no connection may not delay the start (connect(2): EAGAIN).
-    let client = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
+    let client = non_blocking()?;
     match net::connect(&client, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         Ok(()) | Err(Errno::AGAIN) => Err(io::Error::new(
