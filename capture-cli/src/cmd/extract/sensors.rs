@@ -164,7 +164,8 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     })?;
     losses.append(&mut written.losses);
     written.losses = losses;
-    let stated: Option<u64> = answers.iter().map(|it| it.frames).sum();
+    let mut stated = answers.iter().map(|it| it.frames);
+    let stated = stated.try_fold(0u64, |sum, frames| Some(sum.saturating_add(frames?)));
     if let Some(stated) = stated.filter(|it| *it != written.frames) {
         written.losses.push(format!(
             "the answers of the sensors state {}, but {} frames arrived",
