@@ -45,6 +45,7 @@ pub(super) fn ring(backend: Backend, port: Option<&PortFacts>, queues: usize) ->
         buffer,
         max_sge: 1,
         striding: None,
+        is_shared: backend != Backend::AfXdp,
         fallback: None,
         headroom: 0,
     }

@@ -40,9 +40,12 @@ pub struct QueueMemory {
     pub buffer: u32,
     /// Number of receive buffers (scatter entries) of a WR.
     pub max_sge: u32,
-    /// Division into strides of a WR's single buffer, which many frames share; `None` if each frame
-    /// has its own WR.
+    /// Division into strides of a WR's single buffer, which many frames share; `None` if buffers have
+    /// no strides.
     pub striding: Option<Striding>,
+    /// `true` if many frames share each buffer, as in the blocks of a packet socket.
+    #[serde(skip)]
+    pub is_shared: bool,
     /// Limits of the ring with one WR per frame that replaces a striding one if the device's first
     /// completions do not fit; `None` with `capture.receive = "striding"` and without a striding
     /// queue.
@@ -117,6 +120,7 @@ impl QueueMemory {
                     buffer: frame.bytes,
                     max_sge: frame.max_sge,
                     striding: None,
+                    is_shared: false,
                     fallback: None,
                     headroom: if restore_vlan { 64 } else { 0 },
                 }),
@@ -156,17 +160,17 @@ impl QueueMemory {
         u64::from(self.wrs) * u64::from(each)
     }
 
-    /// Returns the number of frame slots that fan-out distributes: the WRs or, for a striding WQ,
-    /// the WRs of 2048 bytes that the same memory would hold.
+    /// Returns the number of frame slots that fan-out distributes: the WRs or, if many frames share
+    /// a buffer, the WRs of 2048 bytes that the same memory would hold.
     ///
     /// Parsers then hold at most half of the memory, whatever the length of frames.
     #[must_use]
     pub fn parts(&self) -> u32 {
         /// Default size of a WR's receive buffer in bytes.
         const USUAL: u64 = 2048;
-        match self.striding {
-            None => self.wrs,
-            Some(_) => u32::try_from(self.registered() / USUAL).unwrap_or(u32::MAX),
+        match self.is_shared {
+            false => self.wrs,
+            true => u32::try_from(self.registered() / USUAL).unwrap_or(u32::MAX),
         }
     }
 
@@ -275,6 +279,7 @@ fn striding(
             stride: narrow(stride),
             strides: narrow(strides),
         }),
+        is_shared: true,
         fallback: (capture.receive == config::Receive::Auto).then_some(FallbackAttr {
             longest: narrow(longest),
             most_wrs: caps.max_wq_wr.unwrap_or(MOST_WRS),

@@ -171,6 +171,25 @@ fn every_frame_of_all_captures_arrives_unchanged_and_in_order() {
     );
 }
 
+/// A block of a packet socket has thousands of small frames, so that the share of a parser is not
+/// measured in blocks.
+#[test]
+fn parser_threads_take_the_frames_of_whole_blocks() {
+    let pair = need!(silent_pair());
+    for parsers in ["1", "4"] {
+        let dir = Dir::new();
+        let parsers = format!("pipeline.parsers_per_queue={parsers}");
+        let args = ["--set", "pipeline.mode=fanout", "--set", &parsers];
+        let capture = Interface::start(&pair, &dir, &[&args[..], &["-w", "out.pcap"]].concat());
+        let sent = capture.send(&numbered(&dir, 3000, 50));
+        let done = capture.stop_after(sent);
+        let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let total = &summary["ledger"]["total"];
+        assert_eq!(total["captured"], 3000, "{parsers}: {total}");
+        assert_eq!(files::read(&dir.join("out.pcap")).len(), 3000);
+    }
+}
+
 #[test]
 fn four_queues_receive_each_frame_once_and_both_directions_of_a_flow_on_one_queue() {
     let pair = need!(silent_pair());
