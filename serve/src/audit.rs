@@ -110,6 +110,8 @@ pub struct AnswerFacts {
     pub bytes: u64,
     /// Reasons why the answer lacks frames; empty: the answer is complete.
     pub losses: Vec<String>,
+    /// `true` if the answer lacks frames only because it reached a limit that the request states.
+    pub at_own_limit: bool,
 }
 
 impl Audited {

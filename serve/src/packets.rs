@@ -6,6 +6,8 @@
 //!
 //! The first pieces decide the head of the answer: no frame is 204, a short answer states in its
 //! headers if it is complete, a long one in a trailer. In pcapng the last block states it as well.
+//! Clients that accept no trailers take a pcap answer for complete if it has a regular end, so that
+//! an incomplete one is broken off.
 //!
 //! Invariants: a piece that the client does not take within [`STALLED`] ends the work, and so does a
 //! client that leaves. A request holds at most [`WAITING`] pieces besides the one being filled.
@@ -33,7 +35,7 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use wqcap_files::{
-    extract::{ExtractQuery, extract_into},
+    extract::{ExtractQuery, Extracted, extract_into},
     format::{ETHERNET, pcap},
     merge::MergeError,
 };
@@ -77,6 +79,17 @@ pub struct PacketsForm {
     pub file_name: &'static str,
     /// Set when an answer without frames is a capture file without frames instead of status 204.
     pub is_file_always: bool,
+    /// Set when the client sees in the file, or in the trailers, that a long answer lacks frames.
+    pub shows_losses: bool,
+    /// Limit of the service on the length of the answer in bytes.
+    pub max_bytes: u64,
+}
+
+impl PacketsForm {
+    /// Returns `true` if the client would take a long answer for complete although it lacks frames.
+    fn hides_losses(&self, facts: &AnswerFacts) -> bool {
+        !self.shows_losses && !facts.losses.is_empty() && !facts.at_own_limit
+    }
 }
 
 /// Permit of one request to read capture files, which ends when it is dropped.
@@ -118,7 +131,7 @@ pub async fn answer(
         };
         let result = prepare().and_then(|(query, form)| {
             send(&handle, &sender, AnswerPiece::Form(form));
-            read(&query, writer, || !sender.is_closed())
+            read(&query, form, writer, || !sender.is_closed())
         });
         let has_left = has_left.load(Ordering::Relaxed) || sender.is_closed();
         match result {
@@ -171,6 +184,7 @@ pub async fn answer(
 /// Reads the frames of a query from the capture files, and passes them to the answer.
 fn read(
     query: &ExtractQuery,
+    form: PacketsForm,
     mut writer: PieceWriter,
     is_wanted: impl Fn() -> bool,
 ) -> Result<AnswerFacts, ApiError> {
@@ -182,10 +196,11 @@ fn read(
         return Ok(AnswerFacts::default());
     }
     match extract_into(query, Box::new(writer), |_, _| is_wanted()) {
-        Ok(it) => Ok(AnswerFacts {
-            frames: it.written.frames,
-            bytes: it.written.bytes,
-            losses: it.written.losses,
+        Ok(Extracted { written: it, .. }) => Ok(AnswerFacts {
+            frames: it.frames,
+            bytes: it.bytes,
+            at_own_limit: it.at_limit && it.bytes < form.max_bytes && it.losses.len() == 1,
+            losses: it.losses,
         }),
         Err(MergeError::Stopped) => Ok(AnswerFacts::default()),
         Err(e @ MergeError::Refused(_)) => Err(ApiError::Malformed(e.to_string())),
@@ -247,10 +262,14 @@ fn long(first: Vec<Bytes>, rest: mpsc::Receiver<AnswerPiece>, form: PacketsForm)
     let first = first
         .into_iter()
         .map(|it| Ok::<_, io::Error>(Frame::data(it)));
-    let rest = stream::unfold(Some(rest), |rest| async {
+    let rest = stream::unfold(Some(rest), move |rest| async move {
         let mut rest = rest?;
         match rest.recv().await {
             Some(AnswerPiece::Bytes(bytes)) => Some((Ok(Frame::data(bytes)), Some(rest))),
+            Some(AnswerPiece::End(facts)) if form.hides_losses(&facts) => {
+                let why = format!("the answer is incomplete: {}", facts.losses.join("; "));
+                Some((Err(io::Error::other(why)), None))
+            }
             Some(AnswerPiece::End(facts)) => {
                 let mut trailers = HeaderMap::new();
                 add_facts(&mut trailers, &facts);

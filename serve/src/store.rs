@@ -11,6 +11,7 @@
 //! time. The facts of a file have a bounded size, whatever its index has.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     io, mem,
     ops::Range,
@@ -22,8 +23,9 @@ use wqcap_files::{
     extract::SearchedFiles,
     folder::{CaptureFolder, FileStamp},
     index::{IndexFolder, IndexPart, IndexSummary},
-    name::PART,
-    read::FileRanges,
+    merge::kind_in_folder,
+    name::{PART, natural_order},
+    read::{FileRanges, origin::FileKind},
 };
 
 /// Age after which the list of capture files is read again.
@@ -106,6 +108,8 @@ type StampedFacts = (FileStamp, Arc<StoredFileFacts>);
 #[derive(Default)]
 struct Known {
     facts: HashMap<PathBuf, StampedFacts>,
+    /// Files without the name of a capture file, and whether each is one by its content.
+    others: HashMap<PathBuf, (FileStamp, bool)>,
     view: Arc<StoreView>,
     listed: Option<Instant>,
 }
@@ -130,10 +134,24 @@ impl CaptureStore {
         if known.listed.is_some_and(|it| it.elapsed() < FRESH) {
             return Ok(Arc::clone(&known.view));
         }
-        let folder = CaptureFolder::list(&self.dir)?;
+        let folder = CaptureFolder::search(&self.dir)?;
+        let mut finished = folder.finished;
+        let others = mem::take(&mut known.others);
+        for (path, len) in folder.others {
+            let Ok(stamp) = FileStamp::read(&path) else {
+                continue;
+            };
+            let old = others.get(&path).filter(|it| it.0 == stamp);
+            let is_capture = old.map_or_else(|| self.has_capture(&path), |it| it.1);
+            known.others.insert(path.clone(), (stamp, is_capture));
+            if is_capture {
+                finished.push((path, len));
+            }
+        }
+        finished.sort_by(|(a, _), (b, _)| natural_order(a, b));
         let before = mem::take(&mut known.facts);
         let mut view = StoreView::default();
-        for (path, len) in folder.finished {
+        for (path, len) in finished {
             let facts = known_facts(&before, &path);
             if let Some(it) = &facts {
                 known.facts.insert(path.clone(), it.clone());
@@ -163,7 +181,7 @@ impl CaptureStore {
         let mut unknown: Vec<_> = unknown.collect();
         unknown.sort_by_key(|it| {
             let modified = it.path.metadata().and_then(|it| it.modified());
-            std::cmp::Reverse(modified.ok())
+            Reverse(modified.ok())
         });
         for file in unknown {
             if !may_continue() {
@@ -175,6 +193,12 @@ impl CaptureStore {
                 known.listed = None;
             }
         }
+    }
+
+    /// Returns `true` if a file is a capture file by its content, as for `wqcap extract`.
+    fn has_capture(&self, path: &Path) -> bool {
+        let file = FileRanges::whole(path.to_owned());
+        matches!(kind_in_folder(&file), FileKind::Capture)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -252,7 +276,7 @@ impl StoredFileFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
     use wqcap_files::format::{
         ETHERNET,
         pcap::{encode_header, encode_record_header},
@@ -313,5 +337,35 @@ mod tests {
             ),
             (2, true)
         );
+    }
+
+    #[test]
+    fn files_of_any_name_are_captures_by_their_content() {
+        let dir = tempfile::tempdir().expect("dir");
+        let not_text = OsStr::from_bytes(b"caf\xe9.pcap");
+        let names = ["trace", "wqcap-q00-1.pcap", "x.CAP"].map(OsStr::new);
+        let mut captures = Vec::new();
+        for name in [not_text].into_iter().chain(names) {
+            let path = dir.path().join(name);
+            fs::rename(file(dir.path(), "new", &[10]), &path).expect("renamed");
+            captures.push(path);
+        }
+        for (name, content) in [("notes.txt", "text"), (".hidden", "text"), ("empty", "")] {
+            fs::write(dir.path().join(name), content).expect("written");
+        }
+        let store = CaptureStore::new(dir.path().to_owned(), None);
+        let listed = || {
+            store.known().listed = None;
+            let view = store.view().expect("view");
+            let mut paths: Vec<_> = view.finished.iter().map(|it| it.path.clone()).collect();
+            paths.sort();
+            paths
+        };
+        captures.sort();
+        assert_eq!(listed(), captures);
+        // The kind of a file is read again after it has changed.
+        captures.push(file(dir.path(), "notes.txt", &[10]));
+        captures.sort();
+        assert_eq!(listed(), captures);
     }
 }

@@ -136,7 +136,7 @@ impl Timeline {
     /// Adds the frames and bytes of a file's part to the intervals of the timeline that it
     /// overlaps.
     fn spread(&mut self, part: &IndexPart) {
-        let span = u128::from((part.last_ns - part.first_ns).max(1));
+        let span = u128::from(part.last_ns.saturating_sub(part.first_ns).max(1));
         let Some(last) = part.last_ns.checked_sub(self.from_ns) else {
             return;
         };
@@ -144,10 +144,13 @@ impl Timeline {
         let all = self.buckets.len() as u64;
         // Cumulative, so that the sum over all intervals is exact.
         let before = |ns: u64, value: u64| {
-            let passed = ns.clamp(part.first_ns, part.last_ns.max(part.first_ns + 1));
+            let passed = ns.clamp(
+                part.first_ns,
+                part.last_ns.max(part.first_ns.saturating_add(1)),
+            );
             (u128::from(value) * u128::from(passed - part.first_ns) / span) as u64
         };
-        for n in first..(last / self.step_ns + 1).min(all) {
+        for n in first..(last / self.step_ns).saturating_add(1).min(all) {
             let start = self.from_ns + n * self.step_ns;
             let end = start.saturating_add(self.step_ns);
             // The last interval has the frame at the end of the part.
@@ -155,9 +158,13 @@ impl Timeline {
             let share = |value| before(end, value) - before(start, value);
             let Ok(n) = usize::try_from(n) else { return };
             let bucket = &mut self.buckets[n];
-            bucket.frames += share(part.frames);
-            bucket.bytes += share(part.bytes);
-            bucket.lost += share(part.lost);
+            for (sum, value) in [
+                (&mut bucket.frames, part.frames),
+                (&mut bucket.bytes, part.bytes),
+                (&mut bucket.lost, part.lost),
+            ] {
+                *sum = sum.saturating_add(share(value));
+            }
         }
     }
 }
@@ -214,6 +221,27 @@ mod tests {
         StoreView {
             finished: files.iter().map(file).collect(),
             open: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn damaged_times_and_counts_do_not_overflow() {
+        let all = u64::MAX;
+        for (first_ns, last_ns) in [(all, all), (all - 1, all), (0, all), (5, 3)] {
+            let part = IndexPart {
+                first_ns,
+                last_ns,
+                frames: all,
+                bytes: all,
+                lost: all,
+            };
+            let view = view(&[&[part], &[part]]);
+            for times in [0..all, 0..10, all - 1..all, first_ns..first_ns] {
+                for count in [1, 7, 1999] {
+                    let it = timeline(&view, times.clone(), count, Vec::new());
+                    assert_eq!(it.buckets.len() as u64, count);
+                }
+            }
         }
     }
 

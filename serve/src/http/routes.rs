@@ -337,10 +337,12 @@ fn is_too_long(e: &axum::Error) -> bool {
 /// Identifies the caller of a request, handles the request, and writes its audit line.
 async fn with_audit(State(service): Shared, mut request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let what = described(&parts, "");
+    // The body is in memory already.
+    let body = to_bytes(body, MOST_BODY).await.unwrap_or_default();
+    let what = described(&parts, &String::from_utf8_lossy(&body));
     let (caller, outcome) = identified(&service, &parts);
     let audited = Audited::new(caller.clone(), what);
-    request = Request::from_parts(parts, body);
+    request = Request::from_parts(parts, body.into());
     request.extensions_mut().insert(caller);
     let answer = match outcome {
         Ok(()) => next.run(request).await,
@@ -594,9 +596,13 @@ async fn packets(
         media_type: "application/vnd.tcpdump.pcap",
         file_name: "packets.pcapng",
         is_file_always: false,
+        // The last block has a comment.
+        shows_losses: true,
+        max_bytes: service.limits().max_bytes,
     };
     let pcap = PacketsForm {
         file_name: "packets.pcap",
+        shows_losses: accepts_trailers(&parts.headers),
         ..pcapng
     };
     let build = move |service: &ServeState| {
@@ -650,6 +656,16 @@ fn frames_of(
         limits,
         ..FrameQuery::new(times, expression, form.file_name.into())
     })
+}
+
+/// Returns `true` if the client of a request accepts trailers (RFC 9110, 6.5.1). Hyper sends no
+/// trailers to other clients.
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::TE).iter();
+    let mut codings = values
+        .filter_map(|it| it.to_str().ok())
+        .flat_map(|it| it.split(','));
+    codings.any(|it| it.trim().eq_ignore_ascii_case("trailers"))
 }
 
 /// Streams the answer to a query for frames, and writes the audit line of a request that is
@@ -708,6 +724,8 @@ pub async fn query(
             media_type: "application/octet-stream",
             file_name: "packets.pcap",
             is_file_always: true,
+            shows_losses: accepts_trailers(&headers),
+            max_bytes: service.limits().max_bytes,
         };
         Ok((steno_frames(service, text, &headers, form)?, form))
     };

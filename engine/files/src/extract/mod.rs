@@ -132,6 +132,9 @@ pub struct FramesWritten {
     pub notes: Vec<String>,
     /// Losses of frames due to torn or damaged capture files, one line each.
     pub losses: Vec<String>,
+    /// `true` if the output ends at its limit of frames or bytes.
+    #[serde(skip)]
+    pub at_limit: bool,
 }
 
 /// Result of an extraction from a folder, in the layout that `wqcap extract --json` prints.
@@ -398,6 +401,7 @@ fn write_frames(
         first_ns: merged.first_ns,
         last_ns: merged.last_ns,
         losses: merged.losses,
+        at_limit: merged.at_limit,
         anonymized: frames.anonymizer.map(|it| it.done()),
         notes: merged.notes,
     })

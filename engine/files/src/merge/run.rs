@@ -332,6 +332,7 @@ pub(crate) fn run_selected(
         inputs: ledger.inputs,
         notes,
         losses,
+        at_limit: matches!(reached, Some(ReachedLimit::Length)),
     })
 }
 

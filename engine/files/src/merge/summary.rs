@@ -58,6 +58,9 @@ pub struct MergeSummary {
     /// `loss` of each input.
     #[serde(skip)]
     pub losses: Vec<String>,
+    /// `true` if the merged file ends at its limit of frames or bytes.
+    #[serde(skip)]
+    pub at_limit: bool,
 }
 
 /// Capture port (interface) in the merged file, with its counts.

@@ -240,6 +240,21 @@ fn an_answer_that_lacks_frames_says_so() {
         }
         assert!(closing(&answer), "{limit}");
     }
+    let pcap_file = stored.dir.join("answer.pcap");
+    let curl = |te: &str, path: &str| {
+        let done = Program::new("curl")
+            .args(["--silent", "-H", te, "--output"])
+            .arg(&pcap_file)
+            .arg(format!("{}{path}", service.url))
+            .run();
+        (
+            done.status.code(),
+            files::read_as_it_stands(&pcap_file).len(),
+        )
+    };
+    let pcap = "/api/v1/packets?format=pcap";
+    let limited = format!("{pcap}&limit_packets=5000");
+    assert_eq!(curl("X-None: 1", &limited), (Some(0), 5000));
     // A file that is damaged in the middle.
     let mut all: Vec<_> = fs::read_dir(stored.cap())
         .expect("the folder")
@@ -262,6 +277,10 @@ fn an_answer_that_lacks_frames_says_so() {
         answer.head
     );
     assert!(closing(&answer));
+    // A pcap has no place for it: without trailers the answer breaks off.
+    let (code, frames) = curl("TE: trailers", pcap);
+    assert_eq!(code, Some(0));
+    assert_eq!(curl("X-None: 1", pcap), (Some(18), frames));
     let audit = service.audit();
     let said = |part: &str| {
         audit

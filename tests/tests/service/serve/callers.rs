@@ -250,7 +250,7 @@ fn callers_get_what_their_role_allows() {
         "{audit:#?}"
     );
     assert!(
-        has(&["ops at", "POST /api/v1/pins", "answered"]),
+        has(&["ops at", "POST /api/v1/pins {", "reason", "answered"]),
         "{audit:#?}"
     );
     assert!(has(&["anonymous at", "refused", "(401)"]), "{audit:#?}");
