@@ -491,6 +491,39 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_swapped_after_their_selection_are_read_whole() {
+        let (dir, indexes) = (tempfile::tempdir(), tempfile::tempdir());
+        let (dir, indexes) = (dir.expect("dir"), indexes.expect("dir"));
+        let path = |name: &str| dir.path().join(format!("wqcap-q00-{name}.pcap"));
+        for (name, frames) in [("1", 2000u64), ("2", 70)] {
+            let mut bytes = written(FileFormat::Pcap, 0).0;
+            for ns in 0..frames {
+                bytes.extend(crate::format::pcap::encode_record_header(ns, 1, 60));
+                bytes.push(7);
+            }
+            fs::write(path(name), bytes).expect("written");
+        }
+        let mut query = query(&dir, Some(&indexes));
+        query.frames.times = 0..u64::MAX - 1;
+        let built = extract(&query, |_, _| true).expect("done");
+        assert_eq!((built.written.frames, built.index.made), (2070, 2));
+        let calls = Cell::new(0);
+        let swap = |_, _| {
+            calls.set(calls.get() + 1);
+            // Both indexes are read, and no file is open yet.
+            if calls.get() == 3 {
+                for (from, to) in [("1", "x"), ("2", "1"), ("x", "2")] {
+                    fs::rename(path(from), path(to)).expect("renamed");
+                }
+            }
+            true
+        };
+        let after = extract(&query, swap).expect("done");
+        assert_eq!((after.index.files, after.index.made), (2, 0));
+        assert_eq!(after.written.frames, 2070, "{:?}", after.written);
+    }
+
+    #[test]
     fn a_file_deleted_during_extraction_is_noted() {
         let indexes = tempfile::tempdir().expect("dir");
         let n = 20_000;

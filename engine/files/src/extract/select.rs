@@ -6,6 +6,7 @@ use super::{
     times::{Beginning, may_hold, reaches},
 };
 use crate::{
+    folder::FileStamp,
     index::{self, CaptureIndex, FlowTerms, IndexFolder, IndexSelection},
     merge::{FolderRemarks, MergeError, in_folder_or_file},
     read::{FileEnd, FileRanges, ReadMeter},
@@ -71,6 +72,8 @@ struct FoundFile {
     file: FileRanges,
     len: u64,
     index: Option<IndexSelection>,
+    /// Stamp of the file before its index was read.
+    stamp: Option<FileStamp>,
     begins: Beginning,
     /// `true` if the file cannot be read, and the loss has been reported.
     is_lost: bool,
@@ -153,6 +156,7 @@ impl FileSelection {
                 file,
                 len,
                 index: None,
+                stamp: None,
                 begins: Beginning::default(),
                 is_lost: false,
             })
@@ -173,6 +177,7 @@ impl FileSelection {
     fn load_index_or_beginning(&mut self, found: &mut FoundFile, wanted: &SelectionQuery<'_>) {
         // The index of an open file is built when the file is finished.
         let indexes = wanted.indexes.filter(|_| !found.file.is_open);
+        found.stamp = indexes.and_then(|_| FileStamp::read(&found.file.path).ok());
         let select = |it: IndexFolder<'_>| it.select(&found.file.path, wanted.times, &wanted.terms);
         if let Some((selection, bytes)) = indexes.and_then(select) {
             self.index.files += 1;
@@ -239,7 +244,10 @@ impl FileSelection {
             if index.ranges.is_empty() {
                 return;
             }
-            file = file.with_ranges(index.ranges.clone());
+            file = FileRanges {
+                stamp: found.stamp,
+                ..file.with_ranges(index.ranges.clone())
+            };
         }
         self.files.push(file);
     }

@@ -9,7 +9,7 @@ use super::{
     summary::{InputFacts, MergeError},
 };
 use crate::{
-    format::{ETHERNET, FileFormat, Interface, secrets::Secrets},
+    format::{DistinctTexts, ETHERNET, FileFormat, Interface, secrets::Secrets},
     link::link_type_name,
     name::FileName,
     read::{Deletion, FileEnd, FileRanges, FileReader, MOST_INTERFACES, ReadError},
@@ -64,7 +64,7 @@ pub struct MergePlan {
     /// `true` if `link_type` is that of a record, not only of an interface.
     has_record: bool,
     /// Section comments of the inputs, each once.
-    pub(super) comments: Vec<String>,
+    pub(super) comments: DistinctTexts,
     /// Snapshot length of the merged file in bytes; 0: no limit.
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
@@ -205,7 +205,7 @@ impl MergePlan {
             only: None,
             link_type: ETHERNET,
             has_record: false,
-            comments: Vec::new(),
+            comments: DistinctTexts::default(),
             snaplen: 1,
             inputs: Vec::new(),
             notes,
@@ -434,8 +434,8 @@ impl MergePlan {
             }
         }
         for comment in reader.section_comments() {
-            if !self.comments.contains(comment) {
-                self.comments.push(comment.clone());
+            if !self.comments.has(comment) {
+                self.comments.add(comment.clone());
             }
         }
         // With very many interfaces, a damaged file of a folder would take the places of the others.

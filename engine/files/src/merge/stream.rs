@@ -8,7 +8,7 @@ use super::{
     summary::InputFacts,
 };
 use crate::{
-    format::{Interface, InterfaceStatistics, secrets::Secrets},
+    format::{DistinctTexts, Interface, InterfaceStatistics, secrets::Secrets},
     read::{Deletion, FileEnd, FileRanges, FileReader, Packet, ReadError},
 };
 use std::{collections::VecDeque, mem};
@@ -47,7 +47,7 @@ pub(super) struct MergeLedger {
     /// Only link type whose frames the merged file can have; `None`: frames of all link types.
     pub(super) only: Option<u32>,
     /// Section comments that are in the merged file.
-    pub(super) comments: Vec<String>,
+    pub(super) comments: DistinctTexts,
     /// Number of section comments that are not in the merged file, because they follow the first
     /// record.
     pub(super) later_comments: u64,
@@ -284,7 +284,7 @@ impl MergeStream {
             facts.loss = Some(losses.join("; "));
         }
         let comments = open.reader.section_comments().iter();
-        let later = comments.filter(|it| !ledger.comments.contains(it));
+        let later = comments.filter(|it| !ledger.comments.has(it));
         ledger.later_comments += later.count() as u64;
         let odd = open.reader.anomalies();
         ledger.unread += odd.other_blocks + odd.section_options;

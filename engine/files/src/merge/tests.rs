@@ -13,6 +13,7 @@ use crate::{
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 use wqcap_frame::dedup::{IgnoredFields, MayDiffer};
 
@@ -770,4 +771,79 @@ fn a_frame_that_a_pcap_file_cannot_hold_is_a_loss() {
         let said = summary.losses.join("; ");
         assert_eq!(said.contains("is taken for damage"), frames == 2, "{said}");
     }
+}
+
+/// Files whose zstd window has 128 MiB: four of them may be open together.
+#[test]
+fn files_without_memory_for_their_decompression_are_lost_alone() {
+    let dir = tempfile::tempdir().expect("dir");
+    for i in 0..6 {
+        let mut blocks = Blocks::new(ByteOrder::Little);
+        blocks.interface(0, &[]);
+        for ns in [i, 100 + i] {
+            blocks.packet(0, ns, &[1; 60], 60, &[]);
+        }
+        // A frame with a window descriptor and a raw block (RFC 8878, 3.1.1).
+        let len = u32::try_from(blocks.1.len()).expect("short");
+        let block = (len << 3 | 1).to_le_bytes();
+        let frame = [
+            &[0x28, 0xb5, 0x2f, 0xfd, 0, 17 << 3],
+            &block[..3],
+            &blocks.1,
+        ]
+        .concat();
+        write(dir.path(), &format!("f{i}.pcapng.zst"), &frame);
+    }
+    let out = tempfile::tempdir().expect("dir");
+    let summary = merge(&[dir.path().to_owned()], &out.path().join("out.pcapng"));
+    assert_eq!((summary.frames, summary.losses.len()), (8, 2));
+    for loss in &summary.losses {
+        assert!(
+            loss.contains("decompression needs 128 MiB of memory"),
+            "{loss}"
+        );
+    }
+}
+
+/// A file of a few megabytes may have as many comments and secrets as fit.
+#[test]
+fn hundreds_of_thousands_of_comments_and_secrets_are_read_at_once() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut blocks = Blocks::new(ByteOrder::Little);
+    blocks.interface(0, &[]);
+    blocks.packet(0, 1, &[1; 60], 60, &[]);
+    let mut bytes = blocks.1;
+    let mut block = |kind: u32, body: &[u8]| {
+        let len = 12 + body.len() as u32;
+        for part in [
+            &kind.to_le_bytes()[..],
+            &len.to_le_bytes(),
+            body,
+            &len.to_le_bytes(),
+        ] {
+            bytes.extend(part);
+        }
+    };
+    for i in 0..200_000u32 {
+        // A section header with a comment of 8 bytes, and TLS keys of 4 bytes.
+        let fixed = [0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0];
+        let comment = [1, 0, 8, 0];
+        let text = format!("{i:08}");
+        block(
+            0x0a0d_0d0a,
+            &[&fixed[..], &[0xff; 8], &comment, text.as_bytes(), &[0; 4]].concat(),
+        );
+        block(
+            10,
+            &[&b"KLST"[..], &4u32.to_le_bytes(), &i.to_le_bytes()].concat(),
+        );
+    }
+    let input = write(dir.path(), "many.pcapng", &bytes);
+    let begun = Instant::now();
+    let summary = merge(&[input], &dir.path().join("out.pcapng"));
+    assert_eq!(summary.frames, 1);
+    let notes = summary.notes.concat();
+    assert!(notes.contains("200000 comments of sections"), "{notes}");
+    // With a search through all of them for each this takes minutes.
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }

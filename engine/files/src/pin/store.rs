@@ -9,11 +9,18 @@ use super::{
 use crate::folder::path_text;
 use crate::folder::{open::read_regular, sync_folder};
 use jiff::Timestamp;
+use rustix::{
+    fs::{Mode, OFlags, open},
+    io::Errno,
+};
 use serde::Serialize;
 use std::{
     fs::{self, Permissions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, PermissionsExt, chown, fchown},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{MetadataExt, PermissionsExt, chown, fchown},
+    },
     path::{Path, PathBuf},
 };
 
@@ -168,7 +175,8 @@ impl PinFolder<'_> {
         if there.sound.len() + there.unsound.len() >= MOST_PINS {
             return Err(PinError::TooMany(self.dir.to_owned()));
         }
-        self.write(&folder, pin).map_err(io_error)
+        let folder = OpenFolder::new(&folder)?;
+        self.write(&folder.path(), pin).map_err(io_error)
     }
 
     /// Creates the folder of pins if it is missing, and returns its path.
@@ -263,15 +271,47 @@ impl PinFolder<'_> {
             return Err(unknown());
         }
         let folder = self.folder();
-        let path = folder.join(format!("{id}{ENDING}"));
-        match fs::remove_file(&path) {
+        let name = format!("{id}{ENDING}");
+        let open = match OpenFolder::new(&folder) {
+            Err(PinError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(unknown());
+            }
+            other => other?,
+        };
+        match fs::remove_file(open.path().join(&name)) {
             Ok(()) => {
                 sync_folder(&folder);
                 Ok(())
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(unknown()),
-            Err(source) => Err(PinError::Io { path, source }),
+            Err(source) => Err(PinError::Io {
+                path: folder.join(name),
+                source,
+            }),
         }
+    }
+}
+
+/// Open folder of pins. A link is not followed: whoever may write to the folder of capture files
+/// could lead changes of root to another folder.
+struct OpenFolder(OwnedFd);
+
+impl OpenFolder {
+    fn new(folder: &Path) -> Result<Self, PinError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match open(folder, flags, Mode::empty()) {
+            Ok(it) => Ok(Self(it)),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(PinError::Unsound(PinProblem::NotAFolder)),
+            Err(e) => Err(PinError::Io {
+                path: folder.to_owned(),
+                source: e.into(),
+            }),
+        }
+    }
+
+    /// Returns a path that stays that of this folder, whatever is renamed (proc_pid_fd(5)).
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 
@@ -315,6 +355,23 @@ mod tests {
             reason: reason.into(),
             made_ns: 1_772_366_400_000_000_007,
         }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_pins_leads_nowhere() {
+        let (dir, other) = (tempfile::tempdir(), tempfile::tempdir());
+        let (dir, other) = (dir.expect("dir"), other.expect("dir"));
+        let folder = PinFolder { dir: dir.path() };
+        assert!(matches!(folder.release("a"), Err(PinError::Unknown { .. })));
+        symlink(other.path(), dir.path().join(FOLDER)).expect("linked");
+        fs::write(other.path().join("a.json"), "important").expect("written");
+        for refused in [folder.add(&pin("alert")).map(drop), folder.release("a")] {
+            assert!(matches!(
+                refused,
+                Err(PinError::Unsound(PinProblem::NotAFolder))
+            ));
+        }
+        assert_eq!(fs::read_dir(other.path()).expect("listed").count(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! file -> (unseal) -> ranges -> (decompress) -> PacketReader -> Packet, borrowed
 //! ```
 //!
-//! May import: [`crate::format`], [`crate::sealed`].
+//! May import: [`crate::folder`], [`crate::format`], [`crate::sealed`].
 
 mod open;
 pub mod origin;

@@ -2,6 +2,7 @@
 
 use super::{Decompressor, PacketReader, ReadError};
 use crate::{
+    folder::FileStamp,
     name::PART,
     sealed::{Content, SecretKey},
 };
@@ -55,6 +56,9 @@ pub struct FileRanges {
     /// `true` if frames are lost when the file is deleted before it is read; `false`: the deletion
     /// is noted only.
     pub(crate) must_exist: bool,
+    /// Stamp of the local file for which the ranges were selected. A file with another stamp is
+    /// read whole. `None`: the ranges hold for any file.
+    pub(crate) stamp: Option<FileStamp>,
 }
 
 /// Effect of the deletion of a listed capture file on an output, with the text for the user.
@@ -144,6 +148,7 @@ impl FileRanges {
             remote: None,
             is_open: false,
             must_exist: false,
+            stamp: None,
         }
     }
 
@@ -274,12 +279,18 @@ impl FileRanges {
     /// Opens a local capture file, not standard input, for reading the raw bytes of its selected
     /// ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
-        let mut ranges = self.ranges.clone().into_iter();
         let key = self.key.as_ref();
         let file = match self.is_named {
             true => Content::open_named(&self.path, key)?,
             false => self.with_present_path(|path| Content::open(path, key))?,
         };
+        let is_other = |it: FileStamp| FileStamp::read(&self.path).is_ok_and(|now| now != it);
+        let ranges = match self.stamp.is_some_and(is_other) {
+            false => self.ranges.clone(),
+            // The file was replaced since: the ranges are those of another one.
+            true => std::iter::once(0..u64::MAX).collect(),
+        };
+        let mut ranges = ranges.into_iter();
         Ok(RangeSource {
             file,
             here: 0,

@@ -5,12 +5,14 @@
 //! no input causes a panic.
 
 mod byte_order;
+mod distinct;
 pub mod pcap;
 pub mod pcapng;
 pub mod secrets;
 mod violation;
 
 pub use byte_order::ByteOrder;
+pub use distinct::DistinctTexts;
 pub use violation::FormatViolation;
 
 /// Link type of Ethernet in capture files: LINKTYPE_ETHERNET.

@@ -2,7 +2,9 @@
 //! the interfaces and anomalies found so far. Independent of the file format.
 
 use super::window::Window;
-use crate::format::{FormatViolation, Interface, pcapng::TextBudget, secrets::Secrets};
+use crate::format::{
+    DistinctTexts, FormatViolation, Interface, pcapng::TextBudget, secrets::Secrets,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -158,6 +160,15 @@ pub(super) struct RecordHead {
     pub(super) total: usize,
 }
 
+/// Decryption secrets that a reader holds until they are taken.
+#[derive(Default)]
+pub(super) struct HeldSecrets {
+    /// Decryption secrets in the order of the file.
+    pub(super) list: Vec<Secrets>,
+    /// Sum of the sizes of the held secrets in bytes.
+    pub(super) bytes: usize,
+}
+
 /// Position and state of a reader in a capture file.
 pub(super) struct Cursor<R> {
     /// Window with the buffered bytes of the capture file from the current record on.
@@ -173,10 +184,10 @@ pub(super) struct Cursor<R> {
     /// Host name of the current pcapng section.
     pub(super) host: Option<String>,
     /// Comments of the pcapng sections so far, without the host names.
-    pub(super) comments: Vec<String>,
+    pub(super) comments: DistinctTexts,
     /// Decryption secrets read since the last call of `take_secrets`; `None` if they are not
     /// collected.
-    pub(super) secrets: Option<Vec<Secrets>>,
+    pub(super) secrets: Option<HeldSecrets>,
     /// Offset in the capture file of the end of the last complete record or block.
     pub(super) sound_end: u64,
 }
@@ -190,7 +201,7 @@ impl<R: Read> Cursor<R> {
             anomalies: Anomalies::default(),
             texts: TextBudget::default(),
             host: None,
-            comments: Vec::new(),
+            comments: DistinctTexts::default(),
             secrets: None,
             sound_end: 0,
         }

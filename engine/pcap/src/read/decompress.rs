@@ -5,11 +5,15 @@
 //! skippable frames between them, with the same magic numbers in both.
 //!
 //! Invariants: memory is bounded by the maximum that a frame header can request: 32 KiB for gzip,
-//! 8 MiB for LZ4 blocks, 128 MiB for the zstd window (limit of [`zstd_safe`]). No input causes a panic. A
-//! truncated frame or a frame with a wrong checksum is an error, after the content of the frames
+//! 12 MiB for LZ4 blocks, 128 MiB for the zstd window (limit of [`zstd_safe`]); and for all files
+//! that are open together by [`super::budget`]. No input causes a panic. A truncated frame or a frame with a wrong checksum is an error, after the content of the frames
 //! before it has been returned.
 
-use super::{gzip::GzipMember, window::Window};
+use super::{
+    budget::{DecoderMemory, lz4_blocks, zstd_window},
+    gzip::GzipMember,
+    window::Window,
+};
 use crate::format::ByteOrder;
 use lz4_flex::frame::FrameDecoder;
 use std::{
@@ -24,6 +28,12 @@ const LZ4: u32 = 0x184d_2204;
 const ZSTD: u32 = 0xfd2f_b528;
 /// First of 16 magic numbers of skippable zstd or LZ4 frames, which differ in the last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
+/// Maximum length in bytes of the header of a zstd frame.
+const ZSTD_HEADER: usize = 18;
+/// Length in bytes of the header of an LZ4 frame up to the size of its blocks.
+const LZ4_DESCRIPTOR: usize = 6;
+/// Maximum zstd window in bytes that a decoder of [`zstd_safe`] accepts (`ZSTD_WINDOWLOG_LIMIT_DEFAULT`).
+const MOST_WINDOW: u64 = 1 << 27;
 /// Size in bytes of the decompressor's buffer for compressed input.
 const PIECE: usize = 64 << 10;
 
@@ -45,6 +55,8 @@ pub struct Decompressor<R: Read> {
     produced: u64,
     /// End of the last complete compressed frame, as offsets in the file and in the content.
     sound: (u64, u64),
+    /// Memory of the decoder.
+    memory: DecoderMemory,
 }
 
 /// Decoder of a compression format with its input.
@@ -88,6 +100,7 @@ impl<R: Read> Decompressor<R> {
             in_frame: false,
             produced: 0,
             sound: (0, 0),
+            memory: DecoderMemory::default(),
         })
     }
 
@@ -175,7 +188,23 @@ impl<R: Read> Decompressor<R> {
             let input = self.input();
             match magic(input)? {
                 None if input.held().is_empty() => return Ok(false),
-                Some(found) if found == mine => return Ok(true),
+                Some(found) if found == mine => {
+                    // Not more of LZ4, whose decoder must not see the end of the file too early.
+                    let bytes = if mine == LZ4 {
+                        input.ensure(LZ4_DESCRIPTOR)?;
+                        lz4_blocks(input.held())
+                    } else {
+                        input.ensure(ZSTD_HEADER)?;
+                        zstd_window(input.held())
+                    };
+                    // The decoder itself refuses more than its limit.
+                    if bytes <= MOST_WINDOW {
+                        self.memory
+                            .grow(bytes)
+                            .map_err(|e| self.damaged(e, ErrorKind::OutOfMemory))?;
+                    }
+                    return Ok(true);
+                }
                 Some(found) if found & !0xf == SKIPPABLE => {
                     if !skip_frame(input)? {
                         return Err(self.torn());

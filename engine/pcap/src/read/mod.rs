@@ -17,6 +17,7 @@
 //! not returned, and [`PacketReader::end`] reports it. A packet's `len` is never below the number
 //! of its bytes.
 
+mod budget;
 mod cursor;
 mod decompress;
 mod gzip;

@@ -123,8 +123,8 @@ fn other_block<R: Read>(
             cursor.anomalies.section_options += options.count() as u64;
             cursor.host = section_host(body, section.order).filter(|it| it.len() <= MOST_HOST);
             for comment in section_comments(body, section.order) {
-                if !cursor.comments.contains(&comment) && cursor.texts.take(&comment) {
-                    cursor.comments.push(comment);
+                if !cursor.comments.has(&comment) && cursor.texts.take(&comment) {
+                    cursor.comments.add(comment);
                 }
             }
             cursor.anomalies.texts_left_out = cursor.texts.left_out;
@@ -149,11 +149,12 @@ fn other_block<R: Read>(
             }
         }
         DECRYPTION_SECRETS
-            if let Some(kept) = &mut cursor.secrets
-                && kept.iter().map(Secrets::size).sum::<usize>() + body.len() <= MOST_SECRETS
+            if let Some(held) = &mut cursor.secrets
+                && held.bytes + body.len() <= MOST_SECRETS
                 && let Some(secrets) = Secrets::decode(body, section.order) =>
         {
-            kept.push(secrets);
+            held.bytes += secrets.size();
+            held.list.push(secrets);
         }
         _ => cursor.anomalies.other_blocks += 1,
     }

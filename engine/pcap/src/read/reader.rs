@@ -252,6 +252,7 @@ impl<R: Read> PacketReader<R> {
             .as_mut()
             .map(mem::take)
             .unwrap_or_default()
+            .list
     }
 
     /// Returns the kind of the capture file's end; `None` before the end, or after an error.
