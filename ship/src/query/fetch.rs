@@ -7,11 +7,12 @@
 //!
 //! Invariants: requests in progress and unread parts take at most [`MEMORY`], or twice
 //! [`LEAST_PIECE`] per stream if that is more. Unread beginnings of objects take at most another
-//! [`BEGINNINGS`]. After a refusal or a final failure the store gets no further requests.
+//! [`BEGINNINGS`]. After a refusal or a final failure the store gets no further requests for the
+//! object; after [`MOST_FAILED`] objects in a row none at all.
 
 use super::{
     pieces::{Piece, Pieces},
-    plan::{ObjectParts, REQUESTS},
+    plan::{MOST_FAILED, ObjectParts, REQUESTS},
 };
 use crate::store::{ReadStore, StoreError};
 use bytes::{Buf, Bytes};
@@ -121,6 +122,8 @@ struct ObjectState {
     leads: Vec<Arc<PendingPiece>>,
     /// Set when a reader of the whole stored object, not only of its beginning, has been opened.
     opened: bool,
+    /// First failure of a request for the object. After it the query sends no requests for it.
+    failure: Option<StoreError>,
 }
 
 impl Object {
@@ -147,7 +150,9 @@ pub(super) struct Fetcher {
     requests: AtomicU64,
     fetched: AtomicU64,
     read: AtomicU64,
-    /// First failure of a request to the store. After it the query sends no requests.
+    /// Number of objects that failed since a request succeeded.
+    failed_in_row: AtomicU64,
+    /// Failure of the store as a whole. After it the query sends no requests.
     failure: OnceLock<StoreError>,
 }
 
@@ -200,6 +205,7 @@ impl Fetcher {
             requests: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
             read: AtomicU64::new(0),
+            failed_in_row: AtomicU64::new(0),
             failure: OnceLock::new(),
         })
     }
@@ -236,8 +242,7 @@ impl Fetcher {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the first failure of a request to the store, after which the query sends no
-    /// requests.
+    /// Returns the failure of the store as a whole, after which the query sends no requests.
     pub(super) fn failure(&self) -> Option<&StoreError> {
         self.failure.get()
     }
@@ -259,8 +264,9 @@ impl Fetcher {
         let span = object.pieces.all[piece].span.clone();
         let wanted = span.end - span.start;
         let _permit = self.permits.acquire().await;
-        if let Some(e) = self.failure() {
-            return Err(FetchError::Store(e.clone()));
+        let failure = || object.state().failure.clone();
+        if let Some(e) = self.failure().cloned().or_else(failure) {
+            return Err(FetchError::Store(e));
         }
         if self.stop.load(Ordering::Relaxed) {
             return Err(FetchError::Stopped);
@@ -270,6 +276,7 @@ impl Fetcher {
             Ok((_, has)) if has != object.bytes => return Err(changed(object, has)),
             Ok((bytes, _)) if bytes.len() as u64 == wanted => {
                 self.fetched.fetch_add(wanted, Ordering::Relaxed);
+                self.failed_in_row.store(0, Ordering::Relaxed);
                 return Ok(bytes);
             }
             Ok((bytes, _)) => StoreError::Failed(format!(
@@ -290,7 +297,21 @@ impl Fetcher {
                 _ => {}
             }
         }
-        Err(FetchError::Store(self.failure.get_or_init(|| e).clone()))
+        Err(FetchError::Store(self.fail(object, e)))
+    }
+
+    /// Records the failure of a request for an object, and returns it. A store that fails for
+    /// [`MOST_FAILED`] objects in a row is taken to fail for all of them.
+    fn fail(&self, object: &Object, e: StoreError) -> StoreError {
+        let first = object.state().failure.replace(e.clone()).is_none();
+        let before = match first {
+            true => self.failed_in_row.fetch_add(1, Ordering::Relaxed),
+            false => 0,
+        };
+        if before + 1 >= MOST_FAILED {
+            self.failure.get_or_init(|| e.clone());
+        }
+        e
     }
 
     /// Requests the beginnings of an object and of the next [`AHEAD`] objects, in the order of the

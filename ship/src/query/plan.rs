@@ -24,6 +24,10 @@ use wqcap_files::{
 /// Maximum number of requests of a query that the store handles concurrently.
 pub(super) const REQUESTS: usize = 32;
 
+/// Number of objects in a row for which requests fail, after which the whole store counts as failed:
+/// each failure may take minutes of retries.
+pub(super) const MOST_FAILED: u64 = 8;
+
 /// Selection of the stored objects that may hold frames of a query.
 #[derive(Clone, Debug)]
 pub enum ObjectChoice {
@@ -199,7 +203,10 @@ async fn tables(
         let begun = store.read(&key.blocks(), 0..SMALL).await;
         (key, begun)
     };
+    let unread =
+        |key: &CaptureKey, e: &StoreError| OmittedTable::Unusable(format!("{}: {e}", key.blocks()));
     let mut begun = stream::iter(keys).map(begin).buffered(REQUESTS);
+    let (mut is_store_sound, mut failed) = (false, Vec::new());
     while let Some((key, begun)) = begun.next().await {
         let unusable = |e: PartTableError| {
             let key = key.blocks();
@@ -209,8 +216,29 @@ async fn tables(
             Ok(bytes) => PartTable::read(bytes, demanded).map_err(unusable),
             Err(StoreError::NotFound(_)) => Err(OmittedTable::Gone),
             Err(StoreError::Unusable(e)) => Err(OmittedTable::Unusable(e)),
-            Err(e) => return Err(e.into()),
+            Err(e) => {
+                failed.push((key, e));
+                if failed.len() as u64 >= MOST_FAILED {
+                    break;
+                }
+                continue;
+            }
         };
+        is_store_sound = true;
+        // The store failed for single objects only.
+        for (key, e) in failed.drain(..) {
+            let table = Err(unread(&key, &e));
+            take(key, table)?;
+        }
+        take(key, table)?;
+    }
+    if let Some((_, e)) = failed.first()
+        && (!is_store_sound || failed.len() as u64 >= MOST_FAILED)
+    {
+        return Err(e.clone().into());
+    }
+    for (key, e) in failed {
+        let table = Err(unread(&key, &e));
         take(key, table)?;
     }
     Ok(())
@@ -292,7 +320,7 @@ async fn of_times(
                 ranges += added.map(|it| it.ranges.len()).sum::<usize>();
             }
             Ok(None) => {}
-            Err(OmittedTable::Gone) => plan.notes.push(format!(
+            Err(OmittedTable::Gone) => plan.losses.push(format!(
                 "{}: the table was deleted before it could be read, and its file is left out",
                 key.blocks()
             )),

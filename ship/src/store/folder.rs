@@ -102,11 +102,16 @@ impl<'s> Lister<'s> {
     }
 
     /// Lists the entries of a folder of the store, except hidden ones. A missing folder has no
-    /// entries. A file where a folder is expected counts as an unusable key.
+    /// entries. A file where a folder is expected, and a folder that cannot be read, count as
+    /// unusable keys.
     fn entries(&mut self, folder: &Path) -> io::Result<Vec<Entry>> {
         let listed = match fs::read_dir(folder) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+            // The folders of other sensors may be readable.
+            Err(e)
+                if e.kind() == ErrorKind::NotADirectory
+                    || e.kind() == ErrorKind::PermissionDenied && folder != self.root =>
+            {
                 self.leave_out(folder);
                 return Ok(Vec::new());
             }
