@@ -7,7 +7,8 @@
 //!
 //! Flow records are sent before capture files, begun uploads before new ones, and older files
 //! first. A file that cannot be read, or that changes, is reported and retried in the next pass. A
-//! store that does not answer ends the pass.
+//! file whose object the store refuses is retried later. A store that does not answer, or that
+//! refuses several files in a row, ends the pass.
 //!
 //! Concurrently with the passes, `lease` writes the sensor's status to the store, and ends the
 //! passes if another instance ships under the sensor's name.
@@ -45,7 +46,7 @@ use crate::{
     journal::{ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal},
     key,
     source::{self, FoundCapture, FoundFiles, UnreadFile},
-    store::Store,
+    store::{Store, StoreError},
     threads,
 };
 use ahead::PendingDigest;
@@ -56,7 +57,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 use wqcap_files::{
     folder::open::open_regular,
@@ -72,6 +73,12 @@ use wqcap_files::{
 /// index instead, it would read the file twice.
 const INDEX_TIME: Duration = Duration::from_secs(30);
 
+/// Number of files in a row whose objects the store refuses, after which the store counts as
+/// refusing all.
+const MOST_REFUSED: usize = 3;
+/// Time after which a file is sent again whose object the store refused.
+const REFUSED_FOR: Duration = Duration::from_secs(300);
+
 /// Shipper, which sends the finished files of one capture to the store.
 struct Shipper {
     plan: ShipPlan,
@@ -85,6 +92,9 @@ struct Shipper {
     uncounted: Vec<FoundCapture>,
     /// Files that are deferred to the next pass of shipping, with the reason.
     later: BTreeMap<FileId, String>,
+    /// Files whose objects the store refuses, with the time before which they are not sent again,
+    /// and the reason.
+    refused: BTreeMap<FileId, (Instant, String)>,
     /// Files that end within a record, with the place: a length in them is wrong, or they were
     /// truncated.
     torn: BTreeMap<FileId, String>,
@@ -107,6 +117,7 @@ impl Shipper {
             follows,
             uncounted: Vec::new(),
             later: BTreeMap::new(),
+            refused: BTreeMap::new(),
             torn: BTreeMap::new(),
             begun_again: BTreeSet::new(),
             ahead: None,
@@ -116,7 +127,12 @@ impl Shipper {
 
     /// Runs a pass: ships files until no file is left that can be shipped.
     async fn pass(&mut self) -> Result<(), PassError> {
-        self.later.clear();
+        let now = Instant::now();
+        self.refused.retain(|_, (until, _)| *until > now);
+        let refused = self.refused.iter();
+        self.later = refused
+            .map(|(id, (_, why))| (id.clone(), why.clone()))
+            .collect();
         self.begun_again.clear();
         let outcome = self.work().await;
         self.update_status(|status| status.now = None);
@@ -125,20 +141,56 @@ impl Shipper {
     }
 
     async fn work(&mut self) -> Result<(), PassError> {
+        // Refusals since the last step that the store took, and whether it took any.
+        let (mut in_row, mut is_sound) = (Vec::new(), false);
         loop {
             self.update_journal().await?;
             let Some(id) = self.first(|it| it.state != DeliveryState::Shipped) else {
                 if self.count_one().await? {
                     continue;
                 }
-                return Ok(());
+                return match in_row.pop().filter(|_| !is_sound) {
+                    Some(e) => Err(self.refused_all(e)),
+                    None => Ok(()),
+                };
             };
             self.update_status(|status| status.now = Some(id.1.clone()));
             match self.advance(&id).await {
                 Err(PassError::File(e)) => self.defer(id, &e),
-                other => other?,
+                Err(PassError::Store(e @ (StoreError::Refused(_) | StoreError::Unusable(_)))) => {
+                    if in_row.len() + 1 == MOST_REFUSED {
+                        return Err(self.refused_all(e));
+                    }
+                    self.refuse(id, &e);
+                    in_row.push(e);
+                }
+                other => {
+                    other?;
+                    in_row.clear();
+                    is_sound = true;
+                }
             }
         }
+    }
+
+    /// Defers a file whose object the store refuses. Another file may be accepted.
+    fn refuse(&mut self, id: FileId, e: &StoreError) {
+        let problem = e.to_string();
+        tracing::warn!(
+            "{}: the store refuses an object of this file: {problem}; the other files are sent",
+            id.1
+        );
+        let until = Instant::now() + REFUSED_FOR;
+        self.refused.insert(id.clone(), (until, problem.clone()));
+        self.later.insert(id, problem);
+        self.update_status(|_| {});
+    }
+
+    /// Returns the error that the store refuses all objects, which no longer counts for single
+    /// files.
+    fn refused_all(&mut self, e: StoreError) -> PassError {
+        self.refused.clear();
+        e.into()
     }
 
     /// Returns the first file, in the order of shipping, whose delivery record matches `wanted`.

@@ -59,7 +59,8 @@ struct RecordingStore {
     death: Option<Death>,
     /// Length that `head` returns instead of the true one; `None`: the true one.
     wrong: Mutex<Option<u64>>,
-    refuses: bool,
+    /// Part of the keys that the store refuses; empty: all keys.
+    refuses: Option<&'static str>,
     /// Set when reads of missing objects are refused, as by a bucket whose client may not list it.
     hides: bool,
     /// Set when the first upload is lost at its completion, which is reported as a refusal.
@@ -73,7 +74,7 @@ impl RecordingStore {
             calls: Mutex::default(),
             death,
             wrong: Mutex::default(),
-            refuses: false,
+            refuses: None,
             hides: false,
             loses: Mutex::new(false),
         })
@@ -89,7 +90,7 @@ impl RecordingStore {
         let mut calls = self.calls();
         calls.push(format!("{name} {folder}"));
         let n = calls.len() - 1;
-        if self.refuses {
+        if self.refuses.is_some_and(|it| key.contains(it)) {
             return Err(StoreError::Refused("403".into()));
         }
         let is_dead = |it: Death| n > it.at || (n == it.at && !it.after);
@@ -606,16 +607,39 @@ fn an_object_of_wrong_length_is_sent_again() {
 }
 
 #[test]
-fn a_store_that_refuses_is_asked_once() {
+fn a_store_that_refuses_is_asked_for_three_files() {
     let place = Place::new();
     let mut store = place.noting(None);
-    Arc::get_mut(&mut store).expect("ours alone").refuses = true;
+    Arc::get_mut(&mut store).expect("ours alone").refuses = Some("");
     let (done, ledger) = place.pass(&store, true);
     assert!(matches!(
         done,
         Err(PassError::Store(StoreError::Refused(_)))
     ));
-    assert_eq!((store.calls().len(), ledger.pending), (1, 0));
+    let pending = DeliveryLedger {
+        shipped: 0,
+        pending: ALL.captured,
+        ..ALL
+    };
+    assert_eq!((store.calls().len(), ledger), (3, pending));
+}
+
+#[test]
+fn a_refused_object_does_not_keep_the_other_files() {
+    // The frames of the first file, and its table.
+    let frames = "packets/dt=1970-01-01/hour=00/sensor=tap/10000000000-q00";
+    for refused in [frames, "q00.pcap.parquet"] {
+        let place = Place::new();
+        let mut store = place.noting(None);
+        Arc::get_mut(&mut store).expect("ours alone").refuses = Some(refused);
+        let (done, ledger) = place.pass(&store, true);
+        done.expect("the others are shipped");
+        assert!(ledger.pending > 0 && ledger.shipped > 0, "{ledger:?}");
+        assert_eq!(ledger.pending + ledger.shipped, ALL.captured);
+        // Accepted later.
+        assert_eq!(place.whole_pass(true).0, ALL);
+        place.assert_shipped();
+    }
 }
 
 #[test]

@@ -314,9 +314,12 @@ impl Remote {
             {
                 StoreError::Refused(text)
             }
-            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                StoreError::Refused(text)
-            }
+            Error::PermissionDenied { .. }
+            | Error::Unauthenticated { .. }
+            | Error::AlreadyExists { .. }
+            | Error::Precondition { .. } => StoreError::Refused(text),
+            // Such as for an object with a key of its client (SSE-C).
+            Error::Generic { .. } if text.contains("400 Bad Request") => StoreError::Refused(text),
             _ => StoreError::Failed(text),
         }
     }
