@@ -8,7 +8,7 @@
 //! Flow records are sent before capture files, begun uploads before new ones, and older files
 //! first. A file that cannot be read, or that changes, is reported and retried in the next pass. A
 //! file whose object the store refuses is retried later. A store that does not answer, or that
-//! refuses several files in a row, ends the pass.
+//! refuses several files in a row, ends the pass; the next one begins with other files.
 //!
 //! Concurrently with the passes, `lease` writes the sensor's status to the store, and ends the
 //! passes if another instance ships under the sensor's name.
@@ -95,6 +95,9 @@ struct Shipper {
     /// Files whose objects the store refuses, with the time before which they are not sent again,
     /// and the reason.
     refused: BTreeMap<FileId, (Instant, String)>,
+    /// Files at which the store failed, so that a pass ended. The next passes send other files
+    /// first.
+    failing: BTreeSet<FileId>,
     /// Files that end within a record, with the place: a length in them is wrong, or they were
     /// truncated.
     torn: BTreeMap<FileId, String>,
@@ -118,6 +121,7 @@ impl Shipper {
             uncounted: Vec::new(),
             later: BTreeMap::new(),
             refused: BTreeMap::new(),
+            failing: BTreeSet::new(),
             torn: BTreeMap::new(),
             begun_again: BTreeSet::new(),
             ahead: None,
@@ -127,6 +131,7 @@ impl Shipper {
 
     /// Runs a pass: ships files until no file is left that can be shipped.
     async fn pass(&mut self) -> Result<(), PassError> {
+        self.failing.retain(|id| self.journal.get(id).is_some());
         let now = Instant::now();
         self.refused.retain(|_, (until, _)| *until > now);
         let refused = self.refused.iter();
@@ -145,10 +150,12 @@ impl Shipper {
         let (mut in_row, mut is_sound) = (Vec::new(), false);
         loop {
             self.update_journal().await?;
-            let Some(id) = self.first(|it| it.state != DeliveryState::Shipped) else {
-                if self.count_one().await? {
-                    continue;
-                }
+            let is_open = |it: &DeliveryRecord| it.state != DeliveryState::Shipped;
+            let sound = self.first(|it| is_open(it) && !self.failing.contains(&it.id()));
+            if sound.is_none() && self.count_one().await? {
+                continue;
+            }
+            let Some(id) = sound.or_else(|| self.first(is_open)) else {
                 return match in_row.pop().filter(|_| !is_sound) {
                     Some(e) => Err(self.refused_all(e)),
                     None => Ok(()),
@@ -164,8 +171,13 @@ impl Shipper {
                     self.refuse(id, &e);
                     in_row.push(e);
                 }
+                Err(e @ PassError::Store(_)) => {
+                    self.failing.insert(id);
+                    return Err(e);
+                }
                 other => {
                     other?;
+                    self.failing.remove(&id);
                     in_row.clear();
                     is_sound = true;
                 }

@@ -59,8 +59,8 @@ struct RecordingStore {
     death: Option<Death>,
     /// Length that `head` returns instead of the true one; `None`: the true one.
     wrong: Mutex<Option<u64>>,
-    /// Part of the keys that the store refuses; empty: all keys.
-    refuses: Option<&'static str>,
+    /// Part of the keys for which the store has this error; empty: all keys.
+    refuses: Option<(&'static str, StoreError)>,
     /// Set when reads of missing objects are refused, as by a bucket whose client may not list it.
     hides: bool,
     /// Set when the first upload is lost at its completion, which is reported as a refusal.
@@ -90,8 +90,10 @@ impl RecordingStore {
         let mut calls = self.calls();
         calls.push(format!("{name} {folder}"));
         let n = calls.len() - 1;
-        if self.refuses.is_some_and(|it| key.contains(it)) {
-            return Err(StoreError::Refused("403".into()));
+        if let Some((part, e)) = &self.refuses
+            && key.contains(part)
+        {
+            return Err(e.clone());
         }
         let is_dead = |it: Death| n > it.at || (n == it.at && !it.after);
         match self.death.is_some_and(is_dead) {
@@ -610,7 +612,8 @@ fn an_object_of_wrong_length_is_sent_again() {
 fn a_store_that_refuses_is_asked_for_three_files() {
     let place = Place::new();
     let mut store = place.noting(None);
-    Arc::get_mut(&mut store).expect("ours alone").refuses = Some("");
+    Arc::get_mut(&mut store).expect("ours alone").refuses =
+        Some(("", StoreError::Refused("403".into())));
     let (done, ledger) = place.pass(&store, true);
     assert!(matches!(
         done,
@@ -631,7 +634,8 @@ fn a_refused_object_does_not_keep_the_other_files() {
     for refused in [frames, "q00.pcap.parquet"] {
         let place = Place::new();
         let mut store = place.noting(None);
-        Arc::get_mut(&mut store).expect("ours alone").refuses = Some(refused);
+        Arc::get_mut(&mut store).expect("ours alone").refuses =
+            Some((refused, StoreError::Refused("403".into())));
         let (done, ledger) = place.pass(&store, true);
         done.expect("the others are shipped");
         assert!(ledger.pending > 0 && ledger.shipped > 0, "{ledger:?}");
@@ -640,6 +644,25 @@ fn a_refused_object_does_not_keep_the_other_files() {
         assert_eq!(place.whole_pass(true).0, ALL);
         place.assert_shipped();
     }
+}
+
+#[test]
+fn the_pass_after_a_failure_begins_with_other_files() {
+    let place = Place::new();
+    let mut store = place.noting(None);
+    Arc::get_mut(&mut store).expect("ours alone").refuses =
+        Some(("-q00.pcap", StoreError::Failed("500".into())));
+    let plan = place.plan(true);
+    let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store).expect("opens");
+    let runtime = Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime").block_on(async {
+        let mut shipper = Shipper::new(plan, store as Arc<dyn Store>, journal, false);
+        for shipped in [0, 3, 3] {
+            let done = shipper.pass().await;
+            assert!(matches!(done, Err(PassError::Store(StoreError::Failed(_)))));
+            assert_eq!(shipper.journal.ledger().shipped, shipped);
+        }
+    });
 }
 
 #[test]
