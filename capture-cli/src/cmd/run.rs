@@ -93,8 +93,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     }
     // From here on no write to a log collector or a terminal blocks.
     stderr::detach();
-    // A key command, a key that is a pipe, or the resolution of a name may wait for ever: until
-    // here SIGINT and SIGTERM end the process at once.
+    // A key command, a key that is a pipe, or the resolution of a name may take any time. Signals
+    // are not caught yet, so that SIGINT and SIGTERM end the process during this wait.
     let mut resources = Resources::default();
     if let Some(source) = &plan.output.encrypt {
         resources.encryption_key = Some(key::read(source, source.config_key())?);

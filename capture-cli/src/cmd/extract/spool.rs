@@ -69,7 +69,9 @@ impl SpoolFolder {
 /// Answer of a sensor in a temporary file without a name.
 #[derive(Debug)]
 struct SpooledAnswer {
+    /// URL of the sensor, which names the answer in messages.
     url: String,
+    /// Temporary file with the answer from its first byte on.
     file: Arc<File>,
 }
 
@@ -104,8 +106,9 @@ impl RemoteContent for SpooledAnswer {
     }
 }
 
-/// Reader of a temporary file with a position of its own.
+/// Reader of a temporary file that several readers share. Each reader keeps its position.
 struct SpoolReader {
+    /// Temporary file with the answer of a sensor.
     file: Arc<File>,
     /// Offset in the file of the next byte to read.
     at: u64,

@@ -292,8 +292,8 @@ impl PinFolder<'_> {
     }
 }
 
-/// Open folder of pins. A link is not followed: whoever may write to the folder of capture files
-/// could lead changes of root to another folder.
+/// Open folder of pins. A link is not followed: a process that may write to the folder of capture
+/// files could otherwise direct changes that root makes to another folder.
 struct OpenFolder(OwnedFd);
 
 impl OpenFolder {

@@ -6,8 +6,9 @@
 //!
 //! Invariants: memory is bounded by the maximum that a frame header can request: 32 KiB for gzip,
 //! 12 MiB for LZ4 blocks, 128 MiB for the zstd window (limit of [`zstd_safe`]); and for all files
-//! that are open together by [`super::budget`]. No input causes a panic. A truncated frame or a frame with a wrong checksum is an error, after the content of the frames
-//! before it has been returned.
+//! that are open together by [`super::budget`]. No input causes a panic. A truncated frame or a
+//! frame with a wrong checksum is an error, after the content of the frames before it has been
+//! returned.
 
 use super::{
     budget::{DecoderMemory, lz4_blocks, zstd_window},
@@ -32,7 +33,8 @@ const SKIPPABLE: u32 = 0x184d_2a50;
 const ZSTD_HEADER: usize = 18;
 /// Length in bytes of the header of an LZ4 frame up to the size of its blocks.
 const LZ4_DESCRIPTOR: usize = 6;
-/// Maximum zstd window in bytes that a decoder of [`zstd_safe`] accepts (`ZSTD_WINDOWLOG_LIMIT_DEFAULT`).
+/// Maximum zstd window in bytes that a decoder of [`zstd_safe`] accepts
+/// (`ZSTD_WINDOWLOG_LIMIT_DEFAULT`).
 const MOST_WINDOW: u64 = 1 << 27;
 /// Size in bytes of the decompressor's buffer for compressed input.
 const PIECE: usize = 64 << 10;
@@ -189,7 +191,8 @@ impl<R: Read> Decompressor<R> {
             match magic(input)? {
                 None if input.held().is_empty() => return Ok(false),
                 Some(found) if found == mine => {
-                    // Not more of LZ4, whose decoder must not see the end of the file too early.
+                    // The LZ4 decoder takes the end of the buffered input for the end of the file, so
+                    // that no more than the needed bytes are read ahead.
                     let bytes = if mine == LZ4 {
                         input.ensure(LZ4_DESCRIPTOR)?;
                         lz4_blocks(input.held())
