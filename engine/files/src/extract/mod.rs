@@ -446,7 +446,11 @@ pub fn anonymize_file(path: &Path, query: &AnonymizeParams, out: &Path) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fixtures::written, format::FileFormat};
+    use crate::{
+        fixtures::{Blocks, written},
+        format::{ByteOrder, FileFormat},
+        read::MOST_INTERFACES,
+    };
     use std::{cell::Cell, fs};
 
     fn query(dir: &tempfile::TempDir, index: Option<&tempfile::TempDir>) -> ExtractQuery {
@@ -587,5 +591,22 @@ mod tests {
         let done = extract(&query, |_, _| true).expect("done").written;
         assert_eq!((done.frames, done.losses.len()), (3, 1));
         assert!(matches!(named(&[2]), Err(MergeError::Failed(_))));
+        // An open file that cannot be read for another reason than its missing header.
+        let mut blocks = Blocks::new(ByteOrder::Little);
+        for _ in 0..=MOST_INTERFACES {
+            blocks.interface(0, &[]);
+        }
+        fs::write(dir.path().join("wqcap-q00-2.pcap.part"), &blocks.1).expect("written");
+        for times in [0..u64::MAX, 0..u64::MAX - 1] {
+            query.frames.times = times;
+            query.files = Some(SearchedFiles {
+                finished: vec![(path(1), bytes.len() as u64)],
+                open: vec![(path(2), blocks.1.len() as u64)],
+            });
+            let done = extract(&query, |_, _| true).expect("done").written;
+            assert_eq!((done.frames, done.losses.len()), (3, 1));
+            let loss = &done.losses[0];
+            assert!(loss.contains("more than 65536 interfaces"), "{loss}");
+        }
     }
 }

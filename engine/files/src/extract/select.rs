@@ -9,7 +9,7 @@ use crate::{
     folder::FileStamp,
     index::{self, CaptureIndex, FlowTerms, IndexFolder, IndexSelection},
     merge::{FolderRemarks, MergeError, in_folder_or_file},
-    read::{FileEnd, FileRanges, ReadMeter},
+    read::{FileEnd, FileRanges, ReadError, ReadMeter},
     sealed::SecretKey,
 };
 use serde::Serialize;
@@ -189,7 +189,11 @@ impl FileSelection {
                 // The merge notes that the file was deleted.
                 Err(e) if e.is_not_found() => {}
                 // The header of an open file is not on the disk yet.
-                Err(_) if found.file.is_open => found.is_lost = true,
+                Err(e)
+                    if found.file.is_open && !matches!(e, ReadError::TooManyInterfaces { .. }) =>
+                {
+                    found.is_lost = true;
+                }
                 Err(e) => {
                     let shown = found.file.path.display();
                     self.losses

@@ -418,7 +418,11 @@ impl MergePlan {
                     }
                 },
             };
-            return self.exclude(&ranges, &problem);
+            // The header of an open file is not on the disk yet.
+            return match ranges.is_open {
+                true => Ok(None),
+                false => self.exclude(&ranges, &problem),
+            };
         }
         if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
             return self.exclude(&ranges, &e.to_string());
@@ -488,6 +492,8 @@ impl MergePlan {
                 self.lose(ranges, loss);
                 return Ok(None);
             }
+            // The header of an open file is not on the disk yet.
+            None if ranges.is_open => return Ok(None),
             None => {}
         }
         let problem = match e {
@@ -512,10 +518,7 @@ impl MergePlan {
             let shown = ranges.shown();
             return Err(MergeError::Refused(format!("{shown}: {problem}")));
         }
-        // The header of an open file is not on the disk yet.
-        if !ranges.is_open {
-            self.lose(ranges, format!("the file cannot be read: {problem}"));
-        }
+        self.lose(ranges, format!("the file cannot be read: {problem}"));
         Ok(None)
     }
 
