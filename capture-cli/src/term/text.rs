@@ -40,11 +40,12 @@ pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Escapes the characters of a JSON text that would control a terminal, as JSON does: `\u202e`.
-/// JSON has such characters only in strings, in which serde escapes line ends and tabs.
+/// JSON has such characters only in strings. Line ends are kept: they are between values, since
+/// serde escapes those in strings.
 pub fn escaped_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
-        match is_obeyed(c) {
+        match is_obeyed(c) && c != '\n' {
             true => {
                 // Writing to a String does not fail.
                 let _ = write!(safe, "\\u{:04x}", u32::from(c));

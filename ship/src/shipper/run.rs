@@ -22,6 +22,9 @@ use tokio::time::sleep;
 const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait after a failed pass of shipping, and the wait after a refusal by the store.
 const LONGEST: Duration = Duration::from_secs(60);
+/// Number of passes in a row in which the store fails and accepts no object, after which
+/// [`Mode::Once`] ends.
+const MOST_EMPTY: u32 = 2;
 /// Interval at which the status of shipping is passed to the caller, which may end shipping.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -109,7 +112,7 @@ impl Shipper {
         self.update_status(|_| {});
         lease.claim().await?;
         let done = tokio::select! {
-            done = self.pass() => done,
+            done = self.passes_over_failures() => done,
             taken = lease.keep() => return Err(taken.into()),
         };
         let done = match done {
@@ -125,6 +128,34 @@ impl Shipper {
         let claimed = lease.claim().await;
         done?;
         Ok(claimed?)
+    }
+
+    /// Runs passes until one ends without a failure of the store, or the next one would send
+    /// nothing. After a failure at one file, the next pass begins with the other files.
+    pub(super) async fn passes_over_failures(&mut self) -> Result<(), PassError> {
+        let mut empty_passes = 0;
+        loop {
+            let failing = self.failing.len();
+            let objects = self.sent_objects();
+            let e = match self.pass().await {
+                Err(PassError::Store(StoreError::Failed(e))) => e,
+                done => return done,
+            };
+            match self.sent_objects() > objects {
+                true => empty_passes = 0,
+                false => empty_passes += 1,
+            }
+            if self.failing.len() == failing || empty_passes == MOST_EMPTY {
+                return Err(StoreError::Failed(e).into());
+            }
+            tracing::warn!("{e}; the other files are sent before `wqcap ship` tries this again");
+        }
+    }
+
+    /// Returns the number of objects that the store has accepted so far.
+    fn sent_objects(&self) -> u64 {
+        let status = self.status.lock();
+        status.unwrap_or_else(PoisonError::into_inner).objects
     }
 
     /// Runs passes of shipping while no other instance ships under the sensor's name. While one

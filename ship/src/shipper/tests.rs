@@ -666,6 +666,28 @@ fn the_pass_after_a_failure_begins_with_other_files() {
 }
 
 #[test]
+fn a_single_run_sends_the_other_files_after_a_failure() {
+    // The store fails at the keys of one file, or at all keys.
+    for (failing, calls, shipped) in [("-q00.pcap", 8, 3), ("", 2, 0)] {
+        let place = Place::new();
+        let mut store = place.noting(None);
+        Arc::get_mut(&mut store).expect("ours alone").refuses =
+            Some((failing, StoreError::Failed("500".into())));
+        let plan = place.plan(true);
+        let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store).expect("opens");
+        let runtime = Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            let noted = Arc::clone(&store);
+            let mut shipper = Shipper::new(plan, store as Arc<dyn Store>, journal, false);
+            let done = shipper.passes_over_failures().await;
+            assert!(matches!(done, Err(PassError::Store(StoreError::Failed(_)))));
+            assert_eq!(shipper.journal.ledger().shipped, shipped);
+            assert_eq!(noted.calls().len(), calls, "{:?}", noted.calls());
+        });
+    }
+}
+
+#[test]
 fn a_lost_upload_is_restarted() {
     let place = Place::new();
     let mut store = place.noting(None);

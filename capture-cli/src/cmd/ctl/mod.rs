@@ -218,9 +218,7 @@ fn watch(
         deadline = Instant::now() + every + args.service.timeout;
         left -= 1;
         if args.json {
-            let line =
-                serde_json::to_string(&stats).map_err(|e| Failure::failed(format!("JSON: {e}")))?;
-            output::print(&(line + "\n"))?;
+            output::print_json_line(&stats)?;
         } else {
             output::print(&text::watched(before.as_deref(), &stats))?;
         }

@@ -59,6 +59,8 @@ pub(super) struct MergeOutput {
     /// Number of merged records without a timestamp that were written with that of the previous
     /// record.
     stamped: u64,
+    /// Number of merged records whose time a pcap file cannot hold.
+    late: u64,
     /// Hashes of the decryption secrets written to the merged file: the files of several queues
     /// contain the same secrets.
     secrets: HashSet<u64>,
@@ -91,6 +93,7 @@ impl MergeOutput {
             options_left_out: 0,
             texts_left_out: 0,
             stamped: 0,
+            late: 0,
             secrets: HashSet::new(),
             secrets_left_out: 0,
             reader_left: false,
@@ -184,6 +187,7 @@ impl MergeOutput {
         match self.format {
             FileFormat::Pcap => {
                 self.stamped += u64::from(!packet.stamped);
+                self.late += u64::from(packet.ns >= pcap::END_OF_TIME);
                 let header = encode_record_header(packet.ns, caplen, packet.len);
                 out.extend_from_slice(&header);
                 out.extend_from_slice(bytes);
@@ -288,6 +292,10 @@ impl MergeOutput {
             (
                 self.stamped,
                 "records without a stamp are written with the stamp of the previous record",
+            ),
+            (
+                self.late,
+                "records are later than 2106-02-07, which pcap cannot hold, and are written with its last second; pcapng can hold them",
             ),
             (
                 self.options_left_out,

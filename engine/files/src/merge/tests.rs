@@ -773,6 +773,31 @@ fn a_frame_that_a_pcap_file_cannot_hold_is_a_loss() {
     }
 }
 
+#[test]
+fn a_time_that_a_pcap_file_cannot_hold_is_noted() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut file = Vec::new();
+    section_header(&mut file, |_| {});
+    interface_description(&mut file, 1, 0, None, |_| {});
+    let end = crate::format::pcap::END_OF_TIME;
+    for ns in [end - 1, end, end + 1] {
+        enhanced_packet(&mut file, 0, ns, &[7; 20], 20, |_| {});
+    }
+    let file = write(dir.path(), "a.pcapng", &file);
+    for (name, noted) in [("out.pcap", true), ("out.pcapng", false)] {
+        let summary = merge(std::slice::from_ref(&file), &dir.path().join(name));
+        assert_eq!(summary.frames, 3, "{name}");
+        let said = summary.notes.join("; ");
+        assert_eq!(
+            said.contains("2 records are later than 2106"),
+            noted,
+            "{said}"
+        );
+    }
+    assert_eq!(records(&dir.path().join("out.pcap"))[0].1, end - 1);
+    assert_eq!(records(&dir.path().join("out.pcapng"))[2].1, end + 1);
+}
+
 /// Files whose zstd window has 128 MiB: four of them may be open together.
 #[test]
 fn files_without_memory_for_their_decompression_are_lost_alone() {

@@ -66,11 +66,14 @@ pub fn is_marked_as_capture(head: &[u8]) -> bool {
     })
 }
 
-/// Encodes the header of a pcap record with `caplen` captured bytes.
+/// First time, in nanoseconds since 1970, that a pcap record cannot hold: 2106-02-07T06:28:16Z.
+pub const END_OF_TIME: u64 = (1 << 32) * SECOND;
+
+/// Encodes the header of a pcap record with `caplen` captured bytes. Times from [`END_OF_TIME`] on
+/// get the last second that the format can hold.
 #[inline]
 #[must_use]
 pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] {
-    // The format has unsigned 32-bit seconds, which last until 2106.
     let seconds = u32::try_from(ns / SECOND).unwrap_or(u32::MAX);
     let mut header = [0; RECORD_LEN];
     put_words(&mut header, &[seconds, (ns % SECOND) as u32, caplen, len]);

@@ -29,6 +29,8 @@ const LZ4: u32 = 0x184d_2204;
 const ZSTD: u32 = 0xfd2f_b528;
 /// First of 16 magic numbers of skippable zstd or LZ4 frames, which differ in the last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
+/// Length in bytes of the header of a skippable frame: magic number and length of the content.
+const SKIPPABLE_HEADER: usize = 8;
 /// Maximum length in bytes of the header of a zstd frame.
 const ZSTD_HEADER: usize = 18;
 /// Length in bytes of the header of an LZ4 frame up to the size of its blocks.
@@ -74,13 +76,19 @@ enum Codec<R: Read> {
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Reads the first bytes of a file and selects the decoder by its magic number.
+    /// Reads the first bytes of a file and selects the decoder by its magic number. Skippable frames
+    /// at the start, as `pzstd` writes them, are passed over.
     ///
     /// # Errors
-    /// The source fails, or memory is exhausted.
+    /// The source fails, memory is exhausted, or no compressed frame follows a skippable one.
     pub fn new(source: R) -> io::Result<Self> {
-        let mut input = Window::new(source, size_of::<u32>());
-        let codec = match magic(&mut input)? {
+        let mut input = Window::new(source, SKIPPABLE_HEADER);
+        let mut start = magic(&mut input)?;
+        while start.is_some_and(is_skippable) && skip_frame(&mut input)? {
+            start = magic(&mut input)?;
+        }
+        let skipped = input.offset();
+        let codec = match start {
             Some(LZ4) => {
                 input.grow(PIECE);
                 Codec::Lz4(Box::new(FrameDecoder::new(input)))
@@ -94,6 +102,14 @@ impl<R: Read> Decompressor<R> {
                 input.grow(PIECE);
                 Codec::Gzip(Box::new((GzipMember::new(), input)))
             }
+            _ if skipped > 0 => {
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!(
+                        "no zstd or LZ4 frame follows the skippable frame before byte {skipped}"
+                    ),
+                ));
+            }
             _ => Codec::Plain(input),
         };
         Ok(Self {
@@ -101,7 +117,7 @@ impl<R: Read> Decompressor<R> {
             frame_ends: None,
             in_frame: false,
             produced: 0,
-            sound: (0, 0),
+            sound: (skipped, 0),
             memory: DecoderMemory::default(),
         })
     }
@@ -208,7 +224,7 @@ impl<R: Read> Decompressor<R> {
                     }
                     return Ok(true);
                 }
-                Some(found) if found & !0xf == SKIPPABLE => {
+                Some(found) if is_skippable(found) => {
                     if !skip_frame(input)? {
                         return Err(self.torn());
                     }
@@ -306,14 +322,19 @@ fn magic(input: &mut Window<impl Read>) -> io::Result<Option<u32>> {
     Ok(magic.map(|magic| u32::from_le_bytes(*magic)))
 }
 
+/// Returns `true` for the magic number of a skippable zstd or LZ4 frame.
+fn is_skippable(magic: u32) -> bool {
+    magic & !0xf == SKIPPABLE
+}
+
 /// Skips a skippable zstd or LZ4 frame by its length field. Returns `false` if the file ends
 /// before.
 fn skip_frame(input: &mut Window<impl Read>) -> io::Result<bool> {
-    if !input.ensure(8)? {
+    if !input.ensure(SKIPPABLE_HEADER)? {
         return Ok(false);
     }
     let len = u64::from(ByteOrder::Little.u32(input.held(), 4));
-    input.skip(8);
+    input.skip(SKIPPABLE_HEADER);
     Ok(io::copy(&mut input.take(len), &mut io::sink())? == len)
 }
 
@@ -474,6 +495,20 @@ mod tests {
             damaged[at] ^= 1;
             let (_, sound, e) = unpack(&damaged);
             assert!(e.is_some() && sound == ends[4], "{sound:?} {ends:?}");
+        }
+    }
+
+    #[test]
+    fn skippable_frames_before_the_first_frame_are_passed_over() {
+        for pack in [lz4 as fn(&[u8]) -> Vec<u8>, zstd] {
+            let file = [&skippable(4)[..], &skippable(0), &pack(&[1; 1000])].concat();
+            let (got, sound, e) = unpack(&file);
+            assert_eq!((got, sound), (vec![1; 1000], (file.len() as u64, 1000)));
+            assert!(e.is_none(), "{e:?}");
+            for cut in 8..21 {
+                let e = Decompressor::new(&file[..cut]).err().expect("incomplete");
+                assert!(e.to_string().contains("follows the skippable frame"), "{e}");
+            }
         }
     }
 
