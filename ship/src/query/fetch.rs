@@ -219,7 +219,9 @@ impl Fetcher {
                 object: at,
             };
             let folder = Path::new(&it.key.sensor);
-            FileRanges::from_remote(folder, &it.key.file, it.ranges.clone(), Arc::new(content))
+            let ranges = it.ranges.clone();
+            FileRanges::from_remote(folder, &it.key.file, ranges, Arc::new(content))
+                .with_least_frames(it.frames)
         };
         objects.iter().enumerate().map(file).collect()
     }

@@ -57,6 +57,9 @@ pub struct ObjectParts {
     /// Time stamp of the object's earliest selected frame if it is known, else of the file's start
     /// or 0, in nanoseconds since 1970.
     pub first_ns: u64,
+    /// Number of frames in the ranges according to the object's table; 0 if it is unknown. The
+    /// object's beginning may have more.
+    pub frames: u64,
 }
 
 /// Numbers of matching parts and frames that were not sent to the store.
@@ -143,6 +146,7 @@ impl ObjectParts {
             bytes,
             ranges,
             first_ns,
+            frames: 0,
         }
     }
 }
@@ -355,7 +359,10 @@ impl StorePlan {
         let parts: Vec<&ObjectPart> = table.parts_in(times).collect();
         let Some(object) = &table.object else {
             self.unsent.parts += parts.len() as u64;
-            self.unsent.frames += parts.iter().map(|it| it.frames).sum::<u64>();
+            self.unsent.frames += parts
+                .iter()
+                .map(|it| it.frames)
+                .fold(0, u64::saturating_add);
             return;
         };
         if *object != key.packets() {
@@ -370,7 +377,13 @@ impl StorePlan {
         let ranges = parts.iter().map(|it| it.bytes.clone()).collect();
         let object = |key, ranges| {
             let (bytes, head) = (table.object_bytes, table.head_bytes);
-            ObjectParts::new(key, bytes, head, ranges, first_ns.unwrap_or(0))
+            ObjectParts {
+                frames: parts
+                    .iter()
+                    .map(|it| it.frames)
+                    .fold(0, u64::saturating_add),
+                ..ObjectParts::new(key, bytes, head, ranges, first_ns.unwrap_or(0))
+            }
         };
         if !parts.is_empty() {
             self.objects.push(object(key, ranges));

@@ -473,6 +473,28 @@ fn frames_that_were_not_sent_are_counted() {
     );
 }
 
+#[test]
+fn fewer_frames_than_the_table_states_are_a_loss() {
+    let place = TestBench::new();
+    fixtures::capture(&place.sensor("a"), 0, 10, 100);
+    place.ship("a", ShipSelection::All);
+    let key = "packets/dt=1970-01-01/hour=00/sensor=a/10000000000-q00.pcap";
+    let object = place.at("store").join(key);
+    let mut bytes = fs::read(&object).expect("shipped");
+    // After a header of 24 bytes, records have 76 bytes. The second one swallows the third.
+    let lengths = 24 + 76 + 8;
+    for at in [lengths, lengths + 4] {
+        bytes[at..at + 4].copy_from_slice(&(60u32 + 76).to_le_bytes());
+    }
+    fs::write(&object, bytes).expect("written");
+    let done = place.extract(of_times(&[], 0), 0..u64::MAX);
+    let done = done.expect("extracted");
+    assert_eq!(done.written.frames, 99);
+    let lost = done.written.losses.join("; ");
+    let said = "99 frames were read of a part that has 100 frames according to its table";
+    assert!(lost.contains(said), "{lost}");
+}
+
 /// Makes a user's list of byte ranges with all columns.
 fn listed(rows: &[(&str, u64, u64)], more: &str) -> ObjectChoice {
     let mut text = String::from("object,byte_start,byte_end,head_bytes,object_bytes\n");
@@ -553,6 +575,7 @@ fn a_refusal_ends_all_requests() {
             bytes,
             ranges: std::iter::once(0..bytes).collect(),
             first_ns: i,
+            frames: 0,
         })
         .collect();
     let refusal = StoreError::Refused("403: no such key".into());
@@ -590,6 +613,7 @@ fn pieces_yield_the_content_of_the_file() {
         bytes,
         ranges: ranges.clone(),
         first_ns: 0,
+        frames: 0,
     }];
     let store = Noting::new(&place.at("store"), None);
     let runtime = runtime();

@@ -268,6 +268,12 @@ impl MergeStream {
             Some(end @ FileEnd::Padding { .. }) => facts.notes.push(end.to_string()),
             Some(FileEnd::Clean) | None => {}
         }
+        let (stated, found) = (open.ranges.least_frames, open.reader.packets());
+        if losses.is_empty() && found < stated {
+            losses.push(format!(
+                "{found} frames were read of a part that has {stated} frames according to its table"
+            ));
+        }
         if open.left_out > 0 {
             let why = match ledger.ports.overfull {
                 false => "their interface has another link type",

@@ -59,6 +59,9 @@ pub struct FileRanges {
     /// Stamp of the local file for which the ranges were selected. A file with another stamp is
     /// read whole. `None`: the ranges hold for any file.
     pub(crate) stamp: Option<FileStamp>,
+    /// Minimum number of packet records in the ranges; with fewer records, frames are lost. 0 if the
+    /// number is unknown.
+    pub(crate) least_frames: u64,
 }
 
 /// Effect of the deletion of a listed capture file on an output, with the text for the user.
@@ -149,6 +152,17 @@ impl FileRanges {
             is_open: false,
             must_exist: false,
             stamp: None,
+            least_frames: 0,
+        }
+    }
+
+    /// Adds the minimum number of packet records in the ranges, for example from a table. An output
+    /// that was made from fewer records reports a loss.
+    #[must_use]
+    pub fn with_least_frames(self, least_frames: u64) -> Self {
+        Self {
+            least_frames,
+            ..self
         }
     }
 
