@@ -9,6 +9,7 @@
 //! | `several_link_types_are_kept_in_pcapng` | case 03 |
 //! | `packets_without_an_ethernet_header_are_filtered_and_counted` | case 05 |
 //! | `gzip_is_recognised_by_content` | case 06 |
+//! | `long_records_of_many_open_files_have_a_limit` | memory of files that overlap in time |
 //! | `old_versions_have_the_right_lengths` | cases 16, 18 |
 //! | `options_of_interfaces_and_sections_are_kept` | case 17 |
 //! | `ambiguous_local_times_are_refused` | case 19 |
@@ -585,6 +586,53 @@ fn packets_without_an_ethernet_header_are_filtered_and_counted() {
         let finished = run.finish(0);
         assert_eq!(finished.summary.json["flows"]["records"], 4, "{link}");
         fs::remove_dir_all(&flows).expect("it is removed");
+    }
+}
+
+/// Some kilobytes of gzip hold a block of nearly 16 MiB, the limit. Files that overlap are open
+/// together.
+#[test]
+fn long_records_of_many_open_files_have_a_limit() {
+    const FILES: u64 = 40;
+    let dir = Dir::new();
+    let head = [
+        section(&[]),
+        interface(ETHERNET, &[]),
+        enhanced(0, 0, &packet(ETHERNET, 1000)),
+    ];
+    let comments = options(&vec![(1, &[b'c'; 65_532][..]); 255]);
+    let mut commented = packet(ETHERNET, 1001);
+    let words = [0, 0, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let len = u32::try_from(commented.len()).expect("short").to_le_bytes();
+    commented.resize(commented.len().next_multiple_of(4), 0);
+    let mut body = [&words[..], &commented, &comments].concat();
+    let stamp = u64::from(START) * 1_000_000 + 1000;
+    body[4..8].copy_from_slice(&((stamp >> 32) as u32).to_le_bytes());
+    body[8..12].copy_from_slice(&(stamp as u32).to_le_bytes());
+    body[12..16].copy_from_slice(&len);
+    body[16..20].copy_from_slice(&len);
+    let unknown = block(0xbad, &vec![0; (16 << 20) - 12]);
+    let next = enhanced(0, 1000, &packet(ETHERNET, 1001));
+    for (name, rest, status) in [
+        ("skipped", [unknown, next].concat(), 0),
+        ("held", block(6, &body), 1),
+    ] {
+        let folder = dir.folder(name);
+        let file = gzip(&dir, &[head.concat(), rest].concat());
+        for i in 0..FILES {
+            fs::write(folder.join(format!("{i}.pcapng.gz")), &file).expect("written");
+        }
+        let out = dir.join(format!("{name}.pcapng"));
+        let done = to_file("merge", &folder, &out, &[]).expect(status);
+        let frames = ports(&out).len() as u64;
+        match status {
+            0 => assert_eq!(frames, 2 * FILES),
+            _ => {
+                // 512 MiB hold the records of 31 files.
+                assert_eq!(frames, FILES + 31);
+                done.says(&["the record needs 16 MiB of memory"]);
+            }
+        }
     }
 }
 

@@ -227,6 +227,12 @@ impl Default for TextBudget {
 }
 
 impl TextBudget {
+    /// Returns the number of bytes that were taken from the budget.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        MOST_TEXTS - self.bytes
+    }
+
     /// Takes the memory for an interface option from the budget. Returns `false` and counts the
     /// option if the budget is too small.
     pub fn take(&mut self, value: impl AsRef<[u8]>) -> bool {

@@ -1,59 +1,140 @@
-//! Memory that the headers of compressed frames request, and the budget of the process for it.
+//! Memory of open capture files, and the budget of the process for it.
 //!
-//! A file of a few kilobytes may request a window of 128 MiB, so that a directory of such files
-//! would exhaust the memory of a command that has them open together.
+//! A file of a few kilobytes may request a decompression window of 128 MiB, or have a compressed
+//! record of 16 MiB, so that a directory of such files would exhaust the memory of a command that
+//! has them open together.
 
 use std::{
     fmt,
+    io::{self, ErrorKind},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Maximum number of bytes that all open decoders of the process request together.
+/// Maximum number of bytes that the contents of all open files may request together.
 const MOST: u64 = 512 << 20;
+/// Maximum number of bytes that the usual buffers of all open files have together. Files beyond have
+/// small buffers.
+const MOST_BUFFERS: u64 = 256 << 20;
+/// Size in bytes of a small buffer.
+const SMALL_BUFFER: usize = 16 << 10;
 
-/// Number of bytes that all open decoders of the process request.
+/// Number of bytes that the contents of all open files have requested.
 static REQUESTED: AtomicU64 = AtomicU64::new(0);
+/// Number of bytes that the usual buffers of all open files have.
+static BUFFERS: AtomicU64 = AtomicU64::new(0);
 
-/// Memory of one decoder, as part of the budget of the process; returned when it is dropped.
-#[derive(Default)]
-pub(super) struct DecoderMemory(u64);
+/// Memory of one open file for one purpose, as part of a budget of the process; returned when it is
+/// dropped.
+pub(super) struct FileMemory {
+    /// Number of bytes in use of the budget.
+    in_use: &'static AtomicU64,
+    /// Number of bytes of this file.
+    bytes: u64,
+}
 
-/// Error that a decoder would exceed the budget of the process.
+impl Default for FileMemory {
+    fn default() -> Self {
+        Self {
+            in_use: &REQUESTED,
+            bytes: 0,
+        }
+    }
+}
+
+/// Purpose of the memory of an open file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MemoryUse {
+    /// Window or blocks of the decoder of a compressed file.
+    Decompression,
+    /// The current record of the file.
+    Record,
+    /// Interfaces and comments that the file describes.
+    Descriptions,
+}
+
+/// Error that an open file would exceed the budget of the process.
 #[derive(Debug)]
-pub(super) struct MemoryExhausted(u64);
+pub(super) struct MemoryExhausted {
+    /// Purpose for which the budget does not suffice.
+    purpose: MemoryUse,
+    /// Number of bytes that the file needs for this purpose.
+    bytes: u64,
+}
 
 impl fmt::Display for MemoryExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let (what, remedy) = match self.purpose {
+            MemoryUse::Decompression => ("decompression needs", "decompress the file first"),
+            MemoryUse::Record => ("the record needs", "read fewer files at a time"),
+            MemoryUse::Descriptions => {
+                ("interfaces and comments need", "read fewer files at a time")
+            }
+        };
         write!(
             f,
-            "decompression needs {} MiB of memory, and all files that are open together may have {} MiB; decompress the file \
-             first",
-            mib(self.0),
+            "{what} {} MiB of memory, and all files that are open together may have {} MiB; {remedy}",
+            mib(self.bytes),
             mib(MOST)
         )
     }
 }
 
-impl DecoderMemory {
-    /// Adds memory, so that the decoder has at least `bytes`. A decoder keeps the memory of its
-    /// largest frame.
-    ///
-    /// # Errors
-    /// The process has no budget for it.
-    pub(super) fn grow(&mut self, bytes: u64) -> Result<(), MemoryExhausted> {
-        let more = bytes.saturating_sub(self.0);
-        let add = |now: u64| now.checked_add(more).filter(|it| *it <= MOST);
-        let added = REQUESTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        added.map_err(|_| MemoryExhausted(bytes))?;
-        self.0 += more;
-        Ok(())
+impl std::error::Error for MemoryExhausted {}
+
+impl From<MemoryExhausted> for io::Error {
+    fn from(e: MemoryExhausted) -> Self {
+        Self::new(ErrorKind::OutOfMemory, e)
     }
 }
 
-impl Drop for DecoderMemory {
+impl FileMemory {
+    /// Takes the memory for a buffer of `wanted` bytes. Returns it with the size that the buffer may
+    /// have: a small one if the budget for buffers is used up. A command can thereby open any number
+    /// of files.
+    pub(super) fn of_buffer(wanted: usize) -> (Self, usize) {
+        let mut memory = Self {
+            in_use: &BUFFERS,
+            bytes: 0,
+        };
+        let size = match memory.reserve(wanted as u64, MOST_BUFFERS) {
+            true => wanted,
+            false => wanted.min(SMALL_BUFFER),
+        };
+        (memory, size)
+    }
+
+    /// Adds memory for a request of the file, so that it has at least `bytes` for this purpose.
+    ///
+    /// # Errors
+    /// The process has no budget for it.
+    pub(super) fn grow(&mut self, purpose: MemoryUse, bytes: u64) -> Result<(), MemoryExhausted> {
+        match self.reserve(bytes.saturating_sub(self.bytes), MOST) {
+            true => Ok(()),
+            false => Err(MemoryExhausted { purpose, bytes }),
+        }
+    }
+
+    /// Adds `more` bytes if those in use stay at most `most`.
+    fn reserve(&mut self, more: u64, most: u64) -> bool {
+        let add = |now: u64| now.checked_add(more).filter(|it| *it <= most);
+        let added = self
+            .in_use
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.bytes += if added.is_ok() { more } else { 0 };
+        added.is_ok()
+    }
+
+    /// Returns all memory to the budget.
+    pub(super) fn clear(&mut self) {
+        self.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = 0;
+    }
+}
+
+impl Drop for FileMemory {
     fn drop(&mut self) {
-        REQUESTED.fetch_sub(self.0, Ordering::Relaxed);
+        self.clear();
     }
 }
 
@@ -116,14 +197,23 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_that_of_all_decoders() {
-        let mut decoders: [DecoderMemory; 3] = Default::default();
-        let [one, two, three] = &mut decoders;
-        assert!(one.grow(MOST / 2).is_ok() && one.grow(5).is_ok());
-        assert!(two.grow(MOST / 4).is_ok());
-        let refused = three.grow(MOST / 2).expect_err("no budget").to_string();
-        assert!(refused.contains("needs 256 MiB"), "{refused}");
-        *two = DecoderMemory::default();
-        assert!(three.grow(MOST / 3).is_ok());
+    fn the_budgets_are_those_of_all_files() {
+        let mut files: [FileMemory; 3] = Default::default();
+        let [one, two, three] = &mut files;
+        let purpose = MemoryUse::Decompression;
+        assert!(one.grow(purpose, MOST / 2).is_ok() && one.grow(purpose, 5).is_ok());
+        assert!(two.grow(purpose, MOST / 4).is_ok());
+        let refused = three.grow(purpose, MOST / 2).expect_err("no budget");
+        assert!(refused.to_string().contains("needs 256 MiB"), "{refused}");
+        two.clear();
+        assert!(three.grow(purpose, MOST / 3).is_ok());
+
+        let most = usize::try_from(MOST_BUFFERS).expect("small");
+        let (large, size) = FileMemory::of_buffer(most * 3 / 4);
+        assert_eq!(size, most * 3 / 4);
+        assert_eq!(FileMemory::of_buffer(most / 2).1, SMALL_BUFFER);
+        assert_eq!(FileMemory::of_buffer(100).1, 100);
+        drop(large);
+        assert_eq!(FileMemory::of_buffer(most / 2).1, most / 2);
     }
 }

@@ -1,7 +1,10 @@
 //! Position and state of a capture file reader: the buffered bytes from the current record on, and
 //! the interfaces and anomalies found so far. Independent of the file format.
 
-use super::window::Window;
+use super::{
+    budget::{FileMemory, MemoryUse},
+    window::Window,
+};
 use crate::format::{
     DistinctTexts, FormatViolation, Interface, pcapng::TextBudget, secrets::Secrets,
 };
@@ -190,6 +193,8 @@ pub(super) struct Cursor<R> {
     pub(super) secrets: Option<HeldSecrets>,
     /// Offset in the capture file of the end of the last complete record or block.
     pub(super) sound_end: u64,
+    /// Memory of the interfaces and comments.
+    descriptions: FileMemory,
 }
 
 impl<R: Read> Cursor<R> {
@@ -204,7 +209,23 @@ impl<R: Read> Cursor<R> {
             comments: DistinctTexts::default(),
             secrets: None,
             sound_end: 0,
+            descriptions: FileMemory::default(),
         }
+    }
+
+    /// Adds the present interfaces and comments to the memory of all open files.
+    ///
+    /// # Errors
+    /// The process has no budget for them.
+    pub(super) fn account_descriptions(&mut self) -> Result<(), ReadError> {
+        // The list of interfaces may have room for as many again.
+        let interfaces = self.interfaces.len() * 2 * size_of::<Interface>();
+        let bytes = (interfaces + self.texts.taken()) as u64;
+        let grown = self.descriptions.grow(MemoryUse::Descriptions, bytes);
+        grown.map_err(|e| ReadError::Io {
+            offset: self.window.offset(),
+            source: e.into(),
+        })
     }
 
     /// Reads until the reader's window has `n` bytes. Returns `false` if the capture file ends

@@ -11,7 +11,7 @@
 //! returned.
 
 use super::{
-    budget::{DecoderMemory, lz4_blocks, zstd_window},
+    budget::{FileMemory, MemoryUse, lz4_blocks, zstd_window},
     gzip::GzipMember,
     window::Window,
 };
@@ -60,7 +60,7 @@ pub struct Decompressor<R: Read> {
     /// End of the last complete compressed frame, as offsets in the file and in the content.
     sound: (u64, u64),
     /// Memory of the decoder.
-    memory: DecoderMemory,
+    memory: FileMemory,
 }
 
 /// Decoder of a compression format with its input.
@@ -118,7 +118,7 @@ impl<R: Read> Decompressor<R> {
             in_frame: false,
             produced: 0,
             sound: (skipped, 0),
-            memory: DecoderMemory::default(),
+            memory: FileMemory::default(),
         })
     }
 
@@ -219,7 +219,7 @@ impl<R: Read> Decompressor<R> {
                     // The decoder itself refuses more than its limit.
                     if bytes <= MOST_WINDOW {
                         self.memory
-                            .grow(bytes)
+                            .grow(MemoryUse::Decompression, bytes)
                             .map_err(|e| self.damaged(e, ErrorKind::OutOfMemory))?;
                     }
                     return Ok(true);

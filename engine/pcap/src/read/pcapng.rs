@@ -88,6 +88,9 @@ pub(super) fn next_packet<R: Read>(
         }
         other_block(cursor, it, kind, total)?;
         cursor.window.skip(total);
+        if total > cursor.window.usual() {
+            cursor.window.shrink();
+        }
     }
 }
 
@@ -128,6 +131,7 @@ fn other_block<R: Read>(
                 }
             }
             cursor.anomalies.texts_left_out = cursor.texts.left_out;
+            cursor.account_descriptions()?;
         }
         INTERFACE_DESCRIPTION if body.len() >= 8 => {
             if cursor.interfaces.len() == MOST_INTERFACES {
@@ -140,6 +144,7 @@ fn other_block<R: Read>(
             cursor.anomalies.interface_options += interface.options_left_out;
             cursor.interfaces.push(interface);
             cursor.anomalies.texts_left_out = cursor.texts.left_out;
+            cursor.account_descriptions()?;
         }
         INTERFACE_STATISTICS if body.len() >= 12 => {
             let index = section.first + section.order.u32(body, 0) as usize;

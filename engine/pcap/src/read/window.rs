@@ -2,8 +2,10 @@
 //! their offset in the file.
 //!
 //! Invariant: memory grows at most to the longest requested record, and only as its bytes arrive. A
-//! false length field therefore allocates no memory.
+//! false length field therefore allocates no memory. The memory is part of the budget of all open
+//! files, and is returned after a long record.
 
+use super::budget::{FileMemory, MemoryUse};
 use std::io::{self, ErrorKind, Read};
 
 /// Initial capacity in bytes of a reader's window for a whole file.
@@ -12,6 +14,8 @@ pub const WHOLE_FILE: usize = 256 << 10;
 pub const BEGINNING: usize = 4096;
 /// Minimum number of bytes by which a reader's window grows.
 const STEP: usize = 64 << 10;
+/// Size in bytes of a window's buffer above which its memory is returned after a long record.
+const LONG: usize = 1 << 20;
 
 /// Sliding window of buffered bytes over the source of a file.
 pub(super) struct Window<R> {
@@ -27,10 +31,17 @@ pub(super) struct Window<R> {
     offset: u64,
     /// `true` if the window's source has returned end of file.
     ended: bool,
+    /// Size in bytes of the buffer for records of usual length.
+    usual: usize,
+    /// Memory of the buffer for records of usual length.
+    buffer: FileMemory,
+    /// Memory of the buffer for a long record.
+    memory: FileMemory,
 }
 
 impl<R: Read> Window<R> {
     pub(super) fn new(source: R, capacity: usize) -> Self {
+        let (buffer, capacity) = FileMemory::of_buffer(capacity);
         Self {
             source,
             bytes: vec![0; capacity],
@@ -38,6 +49,9 @@ impl<R: Read> Window<R> {
             end: 0,
             offset: 0,
             ended: false,
+            usual: capacity,
+            buffer,
+            memory: FileMemory::default(),
         }
     }
 
@@ -45,6 +59,12 @@ impl<R: Read> Window<R> {
     #[inline]
     pub(super) fn held(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Returns the size in bytes of the window's buffer for records of usual length.
+    #[inline]
+    pub(super) fn usual(&self) -> usize {
+        self.usual
     }
 
     /// Returns the offset of the window's start in the file.
@@ -62,16 +82,36 @@ impl<R: Read> Window<R> {
         self.fill(n)
     }
 
-    #[cold]
-    fn fill(&mut self, n: usize) -> io::Result<bool> {
+    /// Moves the window to the beginning of the buffer.
+    fn compact(&mut self) {
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+    }
+
+    /// Returns the memory of a long record, which precedes the window, to the budget.
+    #[cold]
+    pub(super) fn shrink(&mut self) {
+        if self.bytes.len() > LONG && self.end - self.start <= self.usual {
+            self.compact();
+            self.bytes.truncate(self.usual);
+            self.bytes.shrink_to_fit();
+            self.memory.clear();
+        }
+    }
+
+    #[cold]
+    fn fill(&mut self, n: usize) -> io::Result<bool> {
+        if n <= self.usual {
+            self.shrink();
+        }
+        self.compact();
         while self.end < n {
             if self.end == self.bytes.len() {
                 let twice = self.bytes.len().saturating_mul(2);
-                let most = n.saturating_add(STEP);
-                self.bytes.resize(twice.clamp(STEP, most), 0);
+                let size = twice.clamp(STEP, n.saturating_add(STEP));
+                self.memory.grow(MemoryUse::Record, size as u64)?;
+                self.bytes.resize(size, 0);
             }
             match self.source.read(&mut self.bytes[self.end..]) {
                 Ok(0) => {
@@ -104,9 +144,11 @@ impl<R: Read> Window<R> {
         self.ended
     }
 
-    /// Sets the size of the window's buffer to `capacity` bytes.
+    /// Sets the size of the window's buffer to `capacity` bytes, or to a small one if the budget
+    /// of all open files is used up.
     pub(super) fn grow(&mut self, capacity: usize) {
-        self.bytes.resize(capacity, 0);
+        (self.buffer, self.usual) = FileMemory::of_buffer(capacity);
+        self.bytes.resize(self.usual, 0);
     }
 
     /// Moves the start of the window forward by `n` bytes, at most to the end of the window.
