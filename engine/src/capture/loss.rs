@@ -225,7 +225,7 @@ impl Capture {
         source.open(plan)?;
         let is_up = source.is_up()?;
         self.leave_rings(port);
-        if let Some(what) = self.sources.ports()[port].super_frames() {
+        for what in self.sources.ports()[port].odd_frames() {
             self.shared.note(what);
         }
         let it = &mut self.sources.ports_mut()[port];

@@ -333,7 +333,7 @@ impl Capture {
             self.shared.note(what);
         }
         for port in self.sources.ports_mut() {
-            port.report_super_frames();
+            port.report_odd_frames();
         }
         self.respread_if_due();
         self.search_for_lost_ports();
@@ -501,7 +501,7 @@ impl Capture {
             .unwrap_or_default();
         notes.extend(finished.notes);
         let ports = self.sources.ports().iter();
-        notes.extend(ports.filter_map(PortSource::super_frames));
+        notes.extend(ports.flat_map(PortSource::odd_frames));
         notes.extend(aside);
         let outages = self.shared.outages.get();
         let report = Report {

@@ -10,14 +10,8 @@ use crate::{
     plan::PortPlan,
     rx::{PacketQueue, Ring},
 };
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-use wqcap_sockets::packet::{PacketAttr, PacketSocket};
+use std::{sync::Arc, time::Duration};
+use wqcap_sockets::packet::{OddFrames, PacketAttr, PacketSocket};
 
 /// Time after which the kernel passes a block of a packet socket's ring to the loop although it is
 /// not full: the longest time that a frame waits at a low rate. Each such block wakes the loop.
@@ -28,8 +22,8 @@ pub(super) struct PacketPort {
     link: LinkWatch,
     sockets: Vec<Arc<PacketSocket>>,
     drops: Arc<SocketDrops>,
-    /// Number of super-frames (of GRO, TSO and GSO) that each queue's loop has read.
-    super_frames: Vec<Arc<AtomicU64>>,
+    /// Counts of the frames of each queue that need an explanation.
+    odd_frames: Vec<Arc<OddFrames>>,
 }
 
 impl PacketPort {
@@ -48,7 +42,7 @@ impl PacketPort {
         };
         let mut sockets = Vec::with_capacity(queues);
         let mut rings = Vec::with_capacity(queues);
-        let mut super_frames = Vec::with_capacity(queues);
+        let mut odd_frames = Vec::with_capacity(queues);
         let mut group = None;
         for _ in 0..queues {
             let (socket, ring) = PacketSocket::open(interface, &attr)?;
@@ -58,7 +52,7 @@ impl PacketPort {
                 Some(group) => socket.join_fanout(group)?,
             }
             let socket = Arc::new(socket);
-            super_frames.push(Arc::clone(ring.super_frames()));
+            odd_frames.push(Arc::clone(ring.odd_frames()));
             rings.push(Ring::from_socket(Arc::clone(&socket), ring)?);
             sockets.push(socket);
         }
@@ -66,15 +60,19 @@ impl PacketPort {
             link: LinkWatch::new(interface),
             drops: Arc::new(SocketDrops::of_packets(sockets.clone())),
             sockets,
-            super_frames,
+            odd_frames,
         };
         Ok((port, rings))
     }
 
     /// Returns the number of super-frames of GRO, TSO and GSO that were received.
     pub(super) fn super_frames(&self) -> u64 {
-        let counts = self.super_frames.iter();
-        counts.map(|it| it.load(Ordering::Relaxed)).sum()
+        self.odd_frames.iter().map(|it| it.super_frames()).sum()
+    }
+
+    /// Returns the number of received frames that are longer than a block of a socket's ring.
+    pub(super) fn too_long(&self) -> u64 {
+        self.odd_frames.iter().map(|it| it.too_long()).sum()
     }
 
     /// Returns the counts of frames that the packet sockets dropped.

@@ -63,8 +63,8 @@ pub(super) struct PortSource {
     /// Channels to the port's receive loops for the rings that replace theirs after the port was
     /// lost.
     pub(super) loops: LoopChannels,
-    /// `true` after a log line has reported super-frames of the port.
-    pub(super) has_super_frames: bool,
+    /// Number of kinds of odd frames of the port that log lines have reported.
+    pub(super) reported_odd_frames: usize,
     /// `true` while the port is known to be down.
     pub(super) is_down: bool,
     /// `true` after the port's device was lost or its interface was removed.
@@ -72,29 +72,45 @@ pub(super) struct PortSource {
 }
 
 impl PortSource {
-    /// Describes the super-frames (of GRO, TSO and GSO) that the port has received; `None`: there
-    /// were none.
-    pub(super) fn super_frames(&self) -> Option<String> {
+    /// Describes the frames of the port that need an explanation, a line for each kind that it has
+    /// received: super-frames (of GRO, TSO and GSO), and frames that do not fit into a block.
+    pub(super) fn odd_frames(&self) -> Vec<String> {
         let Source::Packet(it) = &self.source else {
-            return None;
+            return Vec::new();
         };
-        let (name, count) = (&self.plan.device.name, it.super_frames());
-        (count > 0).then(|| {
-            format!(
+        if it.super_frames() + it.too_long() == 0 {
+            return Vec::new();
+        }
+        let name = &self.plan.device.name;
+        let remedy = format!(
+            "for frames as on the link use `ethtool -K {name} gro off lro off tso off gso off`, also on a sender in the \
+             same kernel"
+        );
+        let mut lines = Vec::new();
+        match it.super_frames() {
+            0 => {}
+            count => lines.push(format!(
                 "{name}: {count} super-frames, which GRO has merged or TSO and GSO have not cut yet, are recorded as the \
-                 kernel has them; for frames as on the link use `ethtool -K {name} gro off lro off tso off gso off`, also \
-                 on a sender in the same kernel"
-            )
-        })
+                 kernel has them; {remedy}"
+            )),
+        }
+        match it.too_long() {
+            0 => {}
+            count => lines.push(format!(
+                "{name}: {count} frames are not recorded, because they are super-frames of BIG TCP of more than about {} \
+                 KiB, which a block of the socket's ring does not hold; they count as errors; {remedy}",
+                self.plan.ring.buffer >> 10
+            )),
+        }
+        lines
     }
 
-    /// Logs the first super-frames (of GRO, TSO and GSO) of the port.
-    pub(super) fn report_super_frames(&mut self) {
-        if !self.has_super_frames
-            && let Some(what) = self.super_frames()
-        {
-            self.has_super_frames = true;
-            tracing::warn!("{what}");
+    /// Logs the first odd frames of the port, when there is a further kind of them.
+    pub(super) fn report_odd_frames(&mut self) {
+        let lines = self.odd_frames();
+        if lines.len() > self.reported_odd_frames {
+            self.reported_odd_frames = lines.len();
+            lines.iter().for_each(|line| tracing::warn!("{line}"));
         }
     }
 

@@ -324,7 +324,7 @@ impl<'p> Startup<'p> {
                 plan: port.clone(),
                 loops: LoopChannels::Device(Vec::new()),
                 source,
-                has_super_frames: false,
+                reported_odd_frames: 0,
                 is_down: false,
                 is_gone: false,
             });

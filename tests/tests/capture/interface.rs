@@ -13,7 +13,7 @@ use wqcap_tests::{
     ctl::Ctl,
     files::{self, Record},
     machine::netns::IFACE,
-    need,
+    need, skip,
     wqcap::wqcap,
 };
 
@@ -441,6 +441,48 @@ fn super_frames_are_recorded_and_counted() {
         let remedy = "`ethtool -K lo gro off lro off tso off gso off`";
         assert!(notes.contains(&counted) && notes.contains(remedy), "{done}");
     }
+}
+
+/// Python program that sends 32 MiB over TCP and IPv6 to itself through the loopback interface.
+const LARGE_STREAM: &str = "
+import socket, threading
+size = 32 << 20
+server = socket.create_server(('::1', 0), family=socket.AF_INET6)
+client = socket.create_connection(server.getsockname()[:2])
+other = server.accept()[0]
+threading.Thread(target=client.sendall, args=(bytes(size),)).start()
+while size:
+    size -= len(other.recv(min(size, 4 << 20)))
+";
+
+/// With BIG TCP, the kernel has super-frames that no block of a packet socket's ring holds.
+#[test]
+fn super_frames_longer_than_a_block_are_counted_and_explained() {
+    let pair = need!(silent_pair());
+    let large = ["link", "set", "lo", "gso_max_size", "500000"];
+    if pair.far.program("ip", &large).run().code() != Some(0) {
+        skip!("this kernel or its `ip` has no BIG TCP on the loopback interface");
+    }
+    let dir = Dir::new();
+    let run = wqcap(["run", "-i", "lo", "-w", "out.pcapng", "--json"]).cwd(dir.path());
+    let mut run = pair.far.enter(run).start();
+    run.until("the capture is ready", |run| {
+        run.stderr().contains("capturing lo on")
+    });
+    let stream = pair.far.program("python3", &["-c", LARGE_STREAM]);
+    let _ = stream.run().expect(0);
+    run.signal(Signal::INT);
+    let done = run.wait().expect(0);
+    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let total = &summary["ledger"]["total"];
+    let count = |line: &str| total[line].as_u64().expect("a number");
+    assert!(count("errors") > 0, "{done}");
+    assert_eq!(count("received"), count("captured") + count("errors"));
+    let frames = files::read(&dir.join("out.pcapng")).len() as u64;
+    assert_eq!(frames, count("captured"));
+    let said = format!("lo: {} frames are not recorded", count("errors"));
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains(&said), "{said}: {notes}");
 }
 
 #[test]

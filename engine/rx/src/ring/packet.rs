@@ -87,6 +87,7 @@ impl PacketQueue {
                 let Some(frame) = frame else { break };
                 let slot = memory.slot(block);
                 if frame.len < frame.wire_len {
+                    self.ring.count_too_long();
                     failed.push(Failed {
                         slot,
                         status: TOO_LONG,

@@ -18,6 +18,11 @@
 //! hook or a user may have removed files meanwhile, and then fewer must be deleted. Retention runs in a
 //! separate thread, and no block and no sync waits for it.
 //!
+//! With default names, the order of deletion does not trust the time in a name alone: the clock may have
+//! been ahead when the file was named, and all newer files would be deleted before it. Files of this run
+//! are ordered by their end, on the clock that counts from boot. Other files whose name is more than
+//! [`AHEAD`] in the future count as older than all.
+//!
 //! The age of a file is never computed from a clock that was just set. For a file of this run it is the
 //! time since the file's end by the clock that counts from boot ([`FinishTimes`]). For a file of an
 //! earlier run it is the time since its last write if that is between the time in its name and now, else
@@ -71,6 +76,10 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Time that the system clock must be steady before retention uses it for the age of files.
 const STEADY: Duration = Duration::from_secs(60);
+
+/// Maximum time by which the name of another run's file may be in the future: the clock of a NIC may
+/// count TAI, which is 37 s ahead of UTC.
+const AHEAD: Duration = Duration::from_secs(60);
 
 /// Times since boot at which this run's capture files were finished.
 #[derive(Clone, Debug, Default)]
@@ -129,7 +138,7 @@ pub(crate) struct RetentionTrigger {
     own: Option<Arc<OwnFiles>>,
     /// Frame counts of this run's finished files; `None`: files are not shipped.
     counts: Option<FrameCounts>,
-    /// Finish times of this run's files; recorded while `output.keep_age` is set.
+    /// Finish times of this run's files.
     times: FinishTimes,
     /// Present retention limits, which can change while a capture runs.
     limits: RetentionLimits,
@@ -169,9 +178,7 @@ impl RetentionTrigger {
             own.add(path);
         }
         if let FinishedBy::ThisRun { frames } = by {
-            if limits.age_ns > 0 {
-                self.times.insert(path, boot_time());
-            }
+            self.times.insert(path, boot_time());
             if let (Some(counts), Some(frames)) = (&self.counts, frames) {
                 counts.insert(path, frames);
             }
@@ -348,9 +355,9 @@ impl RetentionThread {
         }
     }
 
-    fn finished(&self) -> io::Result<Vec<RetentionCandidate>> {
+    fn finished(&self, now: Moment) -> io::Result<Vec<RetentionCandidate>> {
         match &self.own {
-            None => finished(&self.dir),
+            None => finished(&self.dir, now, &self.times),
             Some(own) => Ok(own
                 .list(&self.dir)?
                 .into_iter()
@@ -412,7 +419,7 @@ impl RetentionThread {
         };
         // While the lock is held, no other process adds a pin.
         let _lock = FolderLock::take(dir);
-        let mut old = self.finished().map_err(failure)?;
+        let mut old = self.finished(now).map_err(failure)?;
         let disk = || statvfs(dir).map_err(|e| failure(e.into()));
         let bytes_of = |keep| -> Result<u64, TidyFailure> {
             let percent = match keep {
@@ -433,6 +440,7 @@ impl RetentionThread {
         if let Some(delivery) = &self.delivery {
             delivery.counts.forget_gone(old.len());
         }
+        self.times.forget_gone(now.boot, &old);
         old.sort_by(|a, b| (b.age, &b.path).cmp(&(a.age, &a.path)));
         let files: Vec<_> = old.iter().map(|it| (it.path.as_path(), it.len)).collect();
         let held = self.pinned.held(dir, &files);
@@ -440,7 +448,6 @@ impl RetentionThread {
             it.held = held;
         }
         if keep.age_ns > 0 && self.may_judge_age(now) {
-            self.times.forget_gone(now.boot, &old);
             let most = Duration::from_nanos(keep.age_ns);
             let expired = |it: &mut RetentionCandidate| {
                 !it.held && self.age(it, now).is_some_and(|age| age > most)
@@ -565,8 +572,10 @@ impl RetentionThread {
     }
 }
 
-/// Returns the finished capture files of a directory, recognized by their names.
-fn finished(dir: &Path) -> io::Result<Vec<RetentionCandidate>> {
+/// Returns the finished capture files of a directory, recognized by their names. `times` has the
+/// finish times of this run's files.
+fn finished(dir: &Path, now: Moment, times: &FinishTimes) -> io::Result<Vec<RetentionCandidate>> {
+    let times = times.lock();
     let mut old = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -577,9 +586,18 @@ fn finished(dir: &Path) -> io::Result<Vec<RetentionCandidate>> {
         if let Ok(metadata) = fs::symlink_metadata(&path)
             && metadata.is_file()
         {
+            let start = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(start_ns));
+            let ended = times
+                .get(&path)
+                .map(|at| now.wall - now.boot.saturating_sub(*at));
+            let place = match ended {
+                Some(ended) => nanoseconds(ended),
+                None if start.is_none_or(|it| it > now.wall + AHEAD) => 0,
+                None => start_ns,
+            };
             old.push(RetentionCandidate {
-                age: (0, start_ns),
-                named: SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(start_ns)),
+                age: (place, start_ns),
+                named: start,
                 written: written(&metadata),
                 len: metadata.len(),
                 path,
@@ -588,6 +606,14 @@ fn finished(dir: &Path) -> io::Result<Vec<RetentionCandidate>> {
         }
     }
     Ok(old)
+}
+
+/// Returns a time in nanoseconds since 1970; 0 for times before.
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -180,7 +180,35 @@ impl PacketCursor {
 #[derive(Debug)]
 pub struct BlockRing {
     memory: Arc<BlockMemory>,
-    super_frames: Arc<AtomicU64>,
+    odd_frames: Arc<OddFrames>,
+}
+
+/// Counts of the frames of a packet socket's ring that need an explanation. The ring's reader is the
+/// only writer.
+#[derive(Debug, Default)]
+pub struct OddFrames {
+    super_frames: AtomicU64,
+    too_long: AtomicU64,
+}
+
+impl OddFrames {
+    /// Returns the number of super-frames (of GRO, TSO and GSO) that were read from the ring. Kernels
+    /// before Linux 6.3 mark none.
+    #[must_use]
+    pub fn super_frames(&self) -> u64 {
+        self.super_frames.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of frames that the kernel has cut, because they are longer than a block.
+    #[must_use]
+    pub fn too_long(&self) -> u64 {
+        self.too_long.load(Ordering::Relaxed)
+    }
+
+    /// Adds 1 to a count. There is one writer, so a load and a store suffice.
+    fn add_to(count: &AtomicU64) {
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
 }
 
 /// Length in bytes of the two MAC addresses in front of a VLAN tag (IEEE 802.3).
@@ -206,15 +234,20 @@ impl BlockRing {
     pub(super) fn new(memory: BlockMemory) -> Self {
         Self {
             memory: Arc::new(memory),
-            super_frames: Arc::default(),
+            odd_frames: Arc::default(),
         }
     }
 
-    /// Returns the number of super-frames that were read from the ring. Kernels before Linux 6.3 mark
-    /// none.
+    /// Returns the counts of the ring's frames that need an explanation.
     #[must_use]
-    pub fn super_frames(&self) -> &Arc<AtomicU64> {
-        &self.super_frames
+    pub fn odd_frames(&self) -> &Arc<OddFrames> {
+        &self.odd_frames
+    }
+
+    /// Counts a frame that the kernel has cut, because it is longer than a block.
+    #[cold]
+    pub fn count_too_long(&self) {
+        OddFrames::add_to(&self.odd_frames.too_long);
     }
 
     /// Returns the memory of the ring's blocks.
@@ -324,9 +357,7 @@ impl BlockRing {
     #[inline(never)]
     fn finish_special(&mut self, block: u32, frame: &mut BlockFrame, header: &libc::tpacket3_hdr) {
         if header.tp_status & GSO_TCP != 0 {
-            // There is one writer, so a load and a store suffice.
-            let count = self.super_frames.load(Ordering::Relaxed);
-            self.super_frames.store(count + 1, Ordering::Relaxed);
+            OddFrames::add_to(&self.odd_frames.super_frames);
         }
         if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && frame.len as usize >= MACS {
             // The kernel has stored the tag in `hv1`, as the status says.

@@ -13,7 +13,7 @@ mod gate;
 pub(crate) mod raw;
 mod socket;
 
-pub use blocks::{BlockFrame, BlockMemory, BlockRing, Damaged, PacketCursor};
+pub use blocks::{BlockFrame, BlockMemory, BlockRing, Damaged, OddFrames, PacketCursor};
 pub use socket::{FanoutGroup, PacketAttr, PacketCounts, PacketError, PacketSocket};
 
 #[cfg(test)]

@@ -116,6 +116,36 @@ fn the_oldest_files_are_deleted_first_by_size_and_by_number() {
     assert_eq!(left(&FILES, keep(Keep::Percent(1), 0)).len(), 4);
 }
 
+/// Names from the future: the clock was ahead in an earlier run.
+#[test]
+fn files_of_a_clock_that_was_ahead_are_deleted_before_newer_ones() {
+    let now = Moment::now();
+    let name = |ahead: i64| {
+        let ns = i128::from(nanoseconds(now.wall)) + i128::from(ahead) * 1_000_000_000;
+        format!("wqcap-q00-{ns}.pcap")
+    };
+    let [earlier, old, tai] = [name(86_400), name(-7200), name(37)];
+    // The last of this run's files was named after its clock was set back by ten years.
+    let ours = [name(-60), name(-315_360_000)];
+    let all = [&earlier, &old, &ours[0], &ours[1], &tai];
+    let files: Vec<_> = all.iter().map(|it| (it.as_str(), 100)).collect();
+    let dir = folder(&files);
+    let mut keeper = keeper(dir.path(), most(5), None);
+    for (name, age) in ours.iter().zip([50, 1]) {
+        let ended = now.boot - Duration::from_secs(age);
+        keeper.times.insert(&dir.path().join(name), ended);
+    }
+    let mut left = all.to_vec();
+    for gone in [&earlier, &old, &ours[0], &ours[1]] {
+        left.retain(|it| *it != gone);
+        keeper.keep = most(left.len() as u64);
+        tidy(&mut keeper, &mut DeletedFiles::default());
+        let mut expected: Vec<_> = left.iter().map(|it| (*it).clone()).collect();
+        expected.sort();
+        assert_eq!(names(dir.path()), expected);
+    }
+}
+
 #[test]
 fn open_files_links_and_foreign_files_stay() {
     let dir = folder(&[
