@@ -460,7 +460,7 @@ while size:
 fn super_frames_longer_than_a_block_are_counted_and_explained() {
     let pair = need!(silent_pair());
     let large = ["link", "set", "lo", "gso_max_size", "500000"];
-    if pair.far.program("ip", &large).run().code() != Some(0) {
+    if pair.far.program("ip", &large).run().status.code() != Some(0) {
         skip!("this kernel or its `ip` has no BIG TCP on the loopback interface");
     }
     let dir = Dir::new();
