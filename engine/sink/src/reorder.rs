@@ -9,9 +9,10 @@
 //! The earliest record can be written when every queue has a record waiting. The wait for a queue
 //! without a record (a silent queue) is limited. A block's records are released [`WINDOW`] after the
 //! block arrived and the silent queues had blocks to fill, if those queues were seen idle since then,
-//! else after [`LONGEST`]. With `on_full = "drop"`, records are also released when a queue has no
-//! block left to fill, because it would drop frames otherwise. A record that arrives later with an
-//! earlier stamp is counted as `late` and not written: the output is always in order.
+//! else after [`LONGEST`]. With `on_full = "drop"`, records are also released when a queue has few
+//! blocks left to fill, because it would drop frames otherwise: one block lasts for a millisecond, less
+//! than this thread may wait for a CPU. A record that arrives later with an earlier stamp is counted as
+//! `late` and not written: the output is always in order.
 //!
 //! With `capture.dedup`, a frame that repeats one of another queue is left out here and counted as
 //! `deduplicated`; repetitions within a queue were left out before. The steps behind deduplication run
@@ -421,6 +422,8 @@ pub(super) struct Reorderer<O> {
     silent: usize,
     /// Latest time stamp of the frame records processed.
     last_ns: u64,
+    /// Set from the time when a queue has few blocks left until all queues have enough again.
+    is_short: bool,
 }
 
 impl<O: OrderedOutput> Reorderer<O> {
@@ -440,6 +443,7 @@ impl<O: OrderedOutput> Reorderer<O> {
             lines,
             out,
             last_ns: 0,
+            is_short: false,
         }
     }
 
@@ -557,7 +561,8 @@ impl<O: OrderedOutput> Reorderer<O> {
     /// Writes the released frame records to the output, in the order of time.
     fn write_released(&mut self, now: Instant) {
         while let Some(Reverse((_, index))) = self.heads.peek() {
-            if self.silent > 0 && !self.is_released(*index, now) {
+            let index = *index;
+            if self.silent > 0 && !self.is_released(index, now) {
                 return;
             }
             self.write_earliest(now);
@@ -565,9 +570,17 @@ impl<O: OrderedOutput> Reorderer<O> {
     }
 
     /// Returns `true` if a queue's next frame record is written although other queues are silent.
-    fn is_released(&self, index: usize, now: Instant) -> bool {
+    fn is_released(&mut self, index: usize, now: Instant) -> bool {
         self.release_time(index).is_some_and(|at| at <= now)
-            || self.on_full == OnFull::Drop && self.lines.iter().any(QueueLine::is_out_of_blocks)
+            || self.on_full == OnFull::Drop && self.check_blocks()
+    }
+
+    /// Returns `true` if a queue has few blocks left to fill, or had and does not have enough yet.
+    fn check_blocks(&mut self) -> bool {
+        let was_short = self.is_short;
+        let is_short = |it: &QueueLine| it.is_short_of_blocks(was_short);
+        self.is_short = self.lines.iter().any(is_short);
+        self.is_short
     }
 
     /// Returns the time at which a queue's next frame record is written although other queues are
@@ -639,10 +652,13 @@ impl<O: OrderedOutput> Reorderer<O> {
 }
 
 impl QueueLine {
-    /// Returns `true` if the queue's sink has no empty block while the ordering thread holds blocks
-    /// of it, so that the sink would have to drop frames.
-    fn is_out_of_blocks(&self) -> bool {
-        self.empty.is_empty() && !self.blocks.is_empty()
+    /// Returns `true` if at most a quarter of the queue's blocks are left to fill while the ordering
+    /// thread holds blocks of it, so that its sink may have to drop frames; three eighths if the queue
+    /// was short of blocks before.
+    fn is_short_of_blocks(&self, was_short: bool) -> bool {
+        let all = self.empty.capacity().unwrap_or(0);
+        let few = if was_short { all * 3 / 8 } else { all / 4 };
+        self.empty.len() <= few && !self.blocks.is_empty()
     }
 }
 
@@ -993,6 +1009,21 @@ mod tests {
         );
         assert_eq!(bench.give(1, &[15], None, now), [(1, 15)]);
         assert_eq!(bench.late(1), 0);
+    }
+
+    #[test]
+    fn with_drop_records_are_released_before_the_last_block_is_in_use() {
+        let mut bench = Bench::new(2, 16);
+        let now = Instant::now();
+        for ns in 1..12 {
+            assert_eq!(bench.give(0, &[ns], None, now), []);
+        }
+        // A quarter of the blocks is left; seven are free afterwards.
+        assert_eq!(bench.give(0, &[12], None, now), [(0, 1), (0, 2), (0, 3)]);
+        for ns in 13..15 {
+            assert_eq!(bench.give(0, &[ns], None, now), []);
+        }
+        assert_eq!(bench.give(0, &[15], None, now).len(), 3);
     }
 
     #[test]
