@@ -106,7 +106,8 @@ impl Settled {
         let count = |file: &PathBuf| {
             let text = file.to_str()?;
             let digits = text.bytes().all(|b| b.is_ascii_digit());
-            digits.then(|| Some((text.parse::<u64>().ok()?, file.exists())))?
+            let number = text.parse::<u64>().ok().filter(|it| *it > 0);
+            digits.then(|| Some((number?, file.exists())))?
         };
         let count = match self.config.file.as_ref().and_then(count) {
             None => return,

@@ -13,7 +13,12 @@ use crate::{
     },
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt::Write,
+    fs::Metadata,
+    os::unix::fs::MetadataExt,
+};
 use wqcap_engine::{
     files::link::{EthernetFrames, link_type_name},
     format::ETHERNET,
@@ -56,11 +61,24 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let mut simulation = Simulation::new(&config, args.suggest)?;
     let mut remarks = FolderRemarks::default();
     let inputs = files_and_folders(&args.files, key.as_ref(), None, &mut remarks)?;
-    let FolderRemarks { notes, mut losses } = remarks;
+    let FolderRemarks {
+        mut notes,
+        mut losses,
+    } = remarks;
     let paths: Vec<_> = inputs.iter().map(|it| it.path().to_owned()).collect();
     let mut reading = ReadProgress::new(quiet, &paths);
     let mut files = Vec::new();
+    let mut seen = HashSet::new();
     for file in &inputs {
+        let metadata = file.path().metadata().ok().filter(Metadata::is_file);
+        let is_new = metadata.is_none_or(|it| seen.insert((it.dev(), it.ino())));
+        if !is_new && file.may_be_lost() {
+            notes.push(format!(
+                "{}: this file was found under two names (hard link) and is read only once",
+                file.path().display()
+            ));
+            continue;
+        }
         files.extend(read(file, &mut simulation, &mut reading, &mut losses)?);
     }
     reading.clear();
@@ -242,6 +260,13 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
         spread.key,
         spread.table_size
     );
+    if report.further_flows.frames > 0 {
+        let _ = writeln!(
+            text,
+            "note: {} are of further flows, which the counts of flows and the heaviest flows do not include",
+            counted(report.further_flows.frames, "frame")
+        );
+    }
     for note in &spread.notes {
         let _ = writeln!(text, "note: {}", Text(note));
     }

@@ -37,6 +37,8 @@ pub struct CaptureFolder {
     pub unfinished: Vec<PathBuf>,
     /// Subfolders of the capture folder that cannot be read, with the error of each.
     pub unread: Vec<(PathBuf, io::Error)>,
+    /// Number of links with the name of a capture file. They are not followed.
+    pub links: usize,
 }
 
 /// Returns the time of the last write to a file, in nanoseconds since 1970; `None`: unknown.
@@ -214,7 +216,10 @@ impl CaptureFolder {
                 // Links are left out: their targets belong to other folders.
                 match fs::symlink_metadata(&path) {
                     Ok(file) if file.is_file() => it.finished.push((path, file.len())),
-                    Ok(_) => {}
+                    Ok(file) => {
+                        it.links +=
+                            usize::from(file.is_symlink() && FileName::has_capture_ending(&path));
+                    }
                     // Deleted by retention in the meantime.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     // The path is too long, so that no file of a capture is there.
@@ -241,7 +246,15 @@ impl CaptureFolder {
                 dir.display()
             )
         });
-        unfinished.into_iter().chain(self.unread_notes()).collect()
+        let links = (self.links > 0).then(|| {
+            format!(
+                "{}: {} links are left out, because links are not followed; name the files themselves",
+                dir.display(),
+                self.links
+            )
+        });
+        let notes = unfinished.into_iter().chain(links);
+        notes.chain(self.unread_notes()).collect()
     }
 
     /// Returns a note for each of the first hundred subfolders and files that cannot be read and

@@ -3,7 +3,7 @@
 use super::nic_view::NicFrame;
 use crate::{frame::community_id, stats::traffic::Volume};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
@@ -48,15 +48,44 @@ pub(super) struct FlowLoad {
     pub(super) queues: [Option<u16>; 2],
 }
 
-/// All flows of a simulation, with the load and queues of each.
-#[derive(Default)]
-pub(super) struct Flows(pub(super) HashMap<SimulatedFlow, FlowLoad>);
+/// Maximum number of flows in a simulation's table, which then has about 300 MB: the number at which
+/// the table would double.
+const MOST_FLOWS: usize = (1 << 22) / 8 * 7;
+
+/// Flows of a simulation, with the load and queues of each.
+pub(super) struct Flows {
+    /// First flows of the simulation, at most `most`.
+    pub(super) table: HashMap<SimulatedFlow, FlowLoad>,
+    /// Number of frames and bytes of the flows that are not in the table.
+    pub(super) further: Volume,
+    /// Maximum number of flows in the table.
+    most: usize,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self::with_most(MOST_FLOWS)
+    }
+}
 
 impl Flows {
+    /// Creates an empty table of at most `most` flows.
+    pub(super) fn with_most(most: usize) -> Self {
+        Self {
+            table: HashMap::new(),
+            further: Volume::default(),
+            most,
+        }
+    }
+
     /// Counts a simulated frame of `len` bytes on `queue` for its flow.
     pub(super) fn count(&mut self, seen: &NicFrame<'_>, queue: u16, len: u32) {
         let (key, direction) = key_of(seen);
-        let flow = self.0.entry(key).or_default();
+        let is_full = self.table.len() == self.most;
+        let flow = match self.table.entry(key) {
+            Entry::Vacant(_) if is_full => return self.further.count(len),
+            entry => entry.or_default(),
+        };
         flow.load.count(len);
         flow.queues[direction] = Some(queue);
     }

@@ -128,6 +128,9 @@ pub struct SimulationReport {
     pub bytes: u64,
     /// Number of simulated flows, both directions together.
     pub flows: u64,
+    /// Number of frames and bytes of flows beyond the maximum number. They count for their queues, and
+    /// in no number of flows.
+    pub further_flows: Volume,
     /// Seconds from the first to the last time stamp of the simulated frames.
     pub seconds: f64,
     /// Number of flows and frames of each simulated queue.

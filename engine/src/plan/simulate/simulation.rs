@@ -35,7 +35,7 @@ pub struct Simulation {
     /// Completer of the packet inside a simulated frame's tunnel, as the NIC would see it.
     inner_view: NicView,
     /// Counts of the frames simulated so far, by destination.
-    tally: Tally,
+    pub(super) tally: Tally,
     /// Load of the queues under other settings; `None` if no suggestion is requested.
     candidates: Option<Candidates>,
 }

@@ -28,7 +28,7 @@ pub(super) struct Tally {
     /// Number of frames and bytes for which the NIC hashes only the addresses, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
     /// Simulated flows with the load and the queues of each.
-    flows: Flows,
+    pub(super) flows: Flows,
     /// Earliest time stamp of the simulated frames, in nanoseconds since 1970.
     first_ns: u64,
     /// Latest time stamp of the simulated frames, in nanoseconds since 1970.
@@ -87,7 +87,7 @@ impl Tally {
         }
         let mut flows = vec![0u64; self.queues.len()];
         let mut directions = Directions::default();
-        for flow in self.flows.0.values() {
+        for flow in self.flows.table.values() {
             let queues = queues_of(flow);
             for queue in &queues {
                 if let Some(count) = flows.get_mut(usize::from(*queue)) {
@@ -110,12 +110,13 @@ impl Tally {
             let most = queues.iter().map(of).max().unwrap_or(0);
             (sum > 0).then(|| most as f64 * queues.len() as f64 / sum as f64)
         };
-        let heaviest = heaviest(self.flows.0.iter());
+        let heaviest = heaviest(self.flows.table.iter());
         let top = heaviest.first().map(|flow| flow.load).unwrap_or_default();
         SimulationReport {
             frames: total.frames,
             bytes: total.bytes,
-            flows: self.flows.0.len() as u64,
+            flows: self.flows.table.len() as u64,
+            further_flows: self.flows.further,
             seconds: self.last_ns.saturating_sub(self.first_ns) as f64 / 1e9,
             skew: Skew {
                 frames: skew(|q| q.load.frames),

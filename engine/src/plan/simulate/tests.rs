@@ -56,6 +56,24 @@ fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     report
 }
 
+#[test]
+fn further_flows_are_counted_together() {
+    let config = Config::with_overrides("", &[("capture.queues", "4")]).expect("config");
+    let mut simulation = Simulation::new(&config, false).expect("simulation");
+    simulation.tally.flows = flows::Flows::with_most(2);
+    for port in [1, 2, 3, 4, 2, 3] {
+        simulation.frame(&udp(1, port), 60, 1);
+    }
+    let report = simulation.report(MOST_QUEUES);
+    assert_eq!((report.frames, report.flows), (6, 2));
+    assert_eq!(report.further_flows.frames, 3);
+    assert_eq!(report.queues.iter().map(|it| it.flows).sum::<u64>(), 2);
+    assert_eq!(
+        report.queues.iter().map(|it| it.load.frames).sum::<u64>(),
+        6
+    );
+}
+
 /// Returns the setting that a report suggests for a configuration key.
 fn suggested<'a>(report: &'a SimulationReport, key: &str) -> &'a SuggestedSetting {
     let suggestion = report.suggestion.as_ref().expect("requested suggestion");
