@@ -631,8 +631,8 @@ fn long_records_of_many_open_files_have_a_limit() {
         match status {
             0 => assert_eq!(frames, 2 * FILES),
             _ => {
-                // 512 MiB hold the records of 31 files.
-                assert_eq!(frames, FILES + 31);
+                // 416 MiB hold the records of 25 files.
+                assert_eq!(frames, FILES + 25);
                 done.says(&["the record needs 16 MiB of memory"]);
             }
         }

@@ -12,6 +12,11 @@ use std::{
 
 /// Maximum number of bytes that the contents of all open files may request together.
 const MOST: u64 = 512 << 20;
+/// Part of [`MOST`] that only requests of at most [`LARGE`] bytes may use: a few files with large
+/// requests must not keep the files of other origin from being read.
+const RESERVE: u64 = 96 << 20;
+/// Number of bytes above which a request of a file is large.
+const LARGE: u64 = 8 << 20;
 /// Maximum number of bytes that the usual buffers of all open files have together. Files beyond have
 /// small buffers.
 const MOST_BUFFERS: u64 = 256 << 20;
@@ -109,7 +114,8 @@ impl FileMemory {
     /// # Errors
     /// The process has no budget for it.
     pub(super) fn grow(&mut self, purpose: MemoryUse, bytes: u64) -> Result<(), MemoryExhausted> {
-        match self.reserve(bytes.saturating_sub(self.bytes), MOST) {
+        let most = if bytes > LARGE { MOST - RESERVE } else { MOST };
+        match self.reserve(bytes.saturating_sub(self.bytes), most) {
             true => Ok(()),
             false => Err(MemoryExhausted { purpose, bytes }),
         }
@@ -203,10 +209,12 @@ mod tests {
         let purpose = MemoryUse::Decompression;
         assert!(one.grow(purpose, MOST / 2).is_ok() && one.grow(purpose, 5).is_ok());
         assert!(two.grow(purpose, MOST / 4).is_ok());
+        assert!(three.grow(purpose, LARGE * 10).is_err());
+        assert!(three.grow(purpose, LARGE).is_ok());
         let refused = three.grow(purpose, MOST / 2).expect_err("no budget");
         assert!(refused.to_string().contains("needs 256 MiB"), "{refused}");
         two.clear();
-        assert!(three.grow(purpose, MOST / 3).is_ok());
+        assert!(three.grow(purpose, MOST / 4).is_ok());
 
         let most = usize::try_from(MOST_BUFFERS).expect("small");
         let (large, size) = FileMemory::of_buffer(most * 3 / 4);
