@@ -88,7 +88,8 @@ struct Shipper {
     status: Arc<Mutex<ShipStatus>>,
     /// Set when shipping follows a running capture, which may still write indexes.
     follows: bool,
-    /// Capture files without a delivery record, because their frames are not counted yet.
+    /// Capture files without a delivery record, because their frames are not counted yet or cannot
+    /// be.
     uncounted: Vec<FoundCapture>,
     /// Files that are deferred to the next pass of shipping, with the reason.
     later: BTreeMap<FileId, String>,
@@ -244,7 +245,14 @@ impl Shipper {
             }
         }
         for file in found.files {
-            if self.later.contains_key(&file.id()) || self.is_known(&file) {
+            if self.is_known(&file) {
+                continue;
+            }
+            if self.later.contains_key(&file.id()) {
+                let has_record = self.journal.get(&file.id()).is_some();
+                if file.kind == ContentKind::Packets && !has_record {
+                    self.uncounted.push(file);
+                }
                 continue;
             }
             self.forget(&file.id()).await?;
@@ -458,7 +466,8 @@ impl Shipper {
     async fn count_one(&mut self) -> Result<bool, PassError> {
         let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
-            !(indexed_soon && is_younger(file, INDEX_TIME))
+            let is_deferred = self.later.contains_key(&file.id());
+            !is_deferred && !(indexed_soon && is_younger(file, INDEX_TIME))
         };
         let Some(file) = self.uncounted.iter().find(is_due).cloned() else {
             return Ok(false);

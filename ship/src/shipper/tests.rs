@@ -716,6 +716,7 @@ fn an_invalid_file_is_deferred_and_the_others_are_sent() {
     });
     let status = done.expect("the others are shipped");
     assert_eq!(status.ledger, ALL);
+    assert_eq!(status.uncounted_files, 1);
     assert_eq!(status.problems, named);
     assert!(
         named.len() == 1 && named[0].contains("wqcap-q00-5.pcap"),
