@@ -19,7 +19,8 @@ use crate::{
 use std::{
     fmt::{Display, Write},
     io::{self, IsTerminal},
-    path::Path,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
     sync::atomic::Ordering,
     time::Duration,
 };
@@ -43,6 +44,12 @@ impl From<MergeError> for Failure {
 /// records.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
+    let secrets = args.inject_secrets.iter();
+    let secrets = secrets.map(|it| ("--inject-secrets", it));
+    spare_files(
+        &args.out,
+        secrets.chain(args.key.key.iter().map(|it| ("--key", it))),
+    )?;
     let key = key::of_args(&args.key)?;
     let mut plan = MergePlan::new(&args.inputs, key.as_ref(), &args.out)?;
     for path in &args.inject_secrets {
@@ -97,6 +104,23 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Checks that the output `out` is none of these files, each with the option that names it. Capture
+/// files that are read are checked when the output is opened.
+pub fn spare_files<'a>(
+    out: &Path,
+    mut files: impl Iterator<Item = (&'a str, &'a PathBuf)>,
+) -> Result<(), Failure> {
+    let identity = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
+    let replaced = identity(out);
+    match files.find(|(_, path)| replaced.is_some() && identity(path) == replaced) {
+        None => Ok(()),
+        Some((option, _)) => Err(Failure::refused(format!(
+            "{}: the output is the file of {option}; name another output",
+            out.display()
+        ))),
+    }
 }
 
 /// Formats the summary of a merge of capture files as text.

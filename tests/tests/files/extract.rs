@@ -481,4 +481,10 @@ fn invalid_requests_exit_with_status_2() {
     let input = input.expect("a file").expect("the folder can be listed");
     let done = extract(&cap, &input.path(), &[]).run();
     done.expect(2).says(&["is one of the inputs"]);
+    let key = dir.write("key", [7; 32]);
+    let named = key.display().to_string();
+    let done = extract(&cap, &key, &["--anonymize", &named]).run();
+    done.expect(2)
+        .says(&["the output is the file of --anonymize"]);
+    assert_eq!(fs::read(&key).expect("the key is there"), [7; 32]);
 }

@@ -38,6 +38,11 @@ use wqcap_engine::{
 /// data read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
+    let files = [("--anonymize", &args.anonymize), ("--key", &args.key.key)];
+    let files = files
+        .into_iter()
+        .filter_map(|(option, it)| Some((option, it.as_ref()?)));
+    merge::spare_files(&args.out, files)?;
     let key = key::of_args(&args.key)?;
     #[cfg(feature = "serve")]
     {
