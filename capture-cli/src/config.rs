@@ -36,6 +36,20 @@ impl ConfigArgs {
         reading.into_config().map_err(|e| self.refuse(e.problems()))
     }
 
+    /// Reads the configuration again, as [`ConfigArgs::load`] does. A config file that is now a pipe or
+    /// a device is refused: opening it could block the command.
+    pub fn load_again(&self) -> Result<Config, Failure> {
+        let file = self.file.as_deref().filter(|it| it.as_os_str() != "-");
+        let is_regular = |path: &Path| path.metadata().is_ok_and(|it| it.is_file());
+        match file {
+            Some(path) if path.exists() && !is_regular(path) => Err(Failure::refused(format!(
+                "cannot read the config {}: a reload needs a regular file",
+                path.display()
+            ))),
+            _ => self.load(),
+        }
+    }
+
     /// Reads the config file, and applies the settings of `--set` over it. Problems with values are
     /// part of the result and do not stop the reading.
     pub fn read(&self) -> Result<ParsedConfig, Failure> {
@@ -108,6 +122,25 @@ mod tests {
             file: Some(path.into()),
             set: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_pipe_is_not_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        std::fs::write(&path, "").unwrap();
+        assert!(args_for_file(&path).load_again().is_ok());
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        let failure = args_for_file(&path).load_again().unwrap_err();
+        assert!(failure.to_string().contains("a regular file"), "{failure}");
     }
 
     #[test]

@@ -232,7 +232,7 @@ struct CaptureHost<'a> {
 
 impl Host for CaptureHost<'_> {
     fn load_config(&mut self) -> Result<Config, HostError> {
-        Ok(self.given.load()?)
+        Ok(self.given.load_again()?)
     }
 
     fn find_device(&mut self) -> Result<Plan, HostError> {

@@ -54,7 +54,7 @@ impl<'a> Reloadable<'a> {
         apply: impl FnOnce(&Config) -> Result<String, Failure>,
     ) -> Result<Changed, Refusal> {
         let failed = |e: Failure| Refusal::new(RefusalCode::Failed, e.to_string());
-        let mut new = self.given.load().map_err(failed)?;
+        let mut new = self.given.load_again().map_err(failed)?;
         (self.complete)(&mut new);
         let changes = self.table.compare(&self.config, &new)?;
         let more = apply(&new).map_err(failed)?;
