@@ -356,9 +356,12 @@ fn too_slow() -> String {
     )
 }
 
-/// Returns the number of frames that the headers or trailers of an answer state.
+/// Returns the number of frames that the headers or trailers of an answer state. A value that is not
+/// a number counts as the largest number, which no answer has.
 fn frames_stated(headers: &HeaderMap) -> Option<u64> {
-    headers.get(FRAMES)?.to_str().ok()?.parse().ok()
+    let text = headers.get(FRAMES)?.to_str().ok();
+    let number = text.and_then(|it| it.parse().ok());
+    Some(number.unwrap_or(u64::MAX))
 }
 
 fn body(params: &[(&str, String)]) -> Value {
@@ -492,6 +495,16 @@ mod tests {
                 Some(part) => assert!(it.lacks.is_some_and(|it| it.contains(part)), "{head}"),
             }
         }
+    }
+
+    #[test]
+    fn a_number_of_frames_that_cannot_be_read_is_not_absent() {
+        for (value, stated) in [("5", 5), ("-1", u64::MAX), ("x", u64::MAX)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(FRAMES, value.parse().expect("a value"));
+            assert_eq!(frames_stated(&headers), Some(stated));
+        }
+        assert_eq!(frames_stated(&HeaderMap::new()), None);
     }
 
     #[test]
