@@ -27,6 +27,9 @@ const PPP_ETHER: u32 = 51;
 const CISCO_HDLC: u32 = 104;
 /// Link type of OpenBSD loopback: an address family in network byte order.
 const LOOP: u32 = 108;
+/// Link type of OpenBSD's encapsulated packets: an address family, two numbers of 32 bits, and the
+/// packet.
+const ENC: u32 = 109;
 /// Link type of Linux cooked captures, version 1.
 const COOKED: u32 = 113;
 /// Link type of PPP packets as pppd captures them: the first byte is the direction.
@@ -212,6 +215,47 @@ pub fn is_regular(link_type: u32, packet: &[u8]) -> bool {
     }
 }
 
+/// Converter of the address families of loopback packets to those that filters expect.
+///
+/// libpcap compiles a filter without a file (`pcap_open_dead`) for the address families and the byte
+/// order of this host: `gen_linktype` and `gen_loopback_linktype` of its `gencode.c`. Other systems
+/// have other numbers for IPv6, and other machines another byte order.
+#[derive(Debug, Default)]
+pub struct LoopbackFamilies {
+    packet: Vec<u8>,
+}
+
+impl LoopbackFamilies {
+    /// Returns the packet with the address family of this host, if the packet's link type has one.
+    pub fn convert<'a>(&'a mut self, link_type: u32, packet: &'a [u8]) -> &'a [u8] {
+        /// Address families of Linux: `AF_INET`, `AF_INET6` (bits/socket.h).
+        const FAMILIES: [(u16, u32); 2] = [(IPV4, 2), (IPV6, 10)];
+        let expected = |number: u32| match link_type {
+            NULL => Some(number.to_ne_bytes()),
+            LOOP | ENC => Some(number.to_be_bytes()),
+            _ => None,
+        };
+        let Some((head, rest)) = packet.split_first_chunk::<4>() else {
+            return packet;
+        };
+        let found = || {
+            expected(0)?;
+            let it = family(Little.u32(head, 0)).or_else(|| family(Big.u32(head, 0)))?;
+            let (_, number) = FAMILIES.iter().find(|(ethertype, _)| *ethertype == it)?;
+            expected(*number)
+        };
+        match found() {
+            Some(wanted) if wanted != *head => {
+                self.packet.clear();
+                self.packet.extend(wanted);
+                self.packet.extend_from_slice(rest);
+                &self.packet
+            }
+            _ => packet,
+        }
+    }
+}
+
 /// Converter of packets of any link type to Ethernet frames.
 #[derive(Debug, Default)]
 pub struct EthernetFrames {
@@ -324,6 +368,25 @@ mod tests {
         ] {
             assert_eq!(frames.convert(link_type, packet, 100), None, "{link_type}");
         }
+    }
+
+    #[test]
+    fn address_families_of_other_systems_become_those_of_this_host() {
+        let mut families = LoopbackFamilies::default();
+        let ours = |number: u32| [&number.to_ne_bytes()[..], &[0x60]].concat();
+        for (link_type, head, want) in [
+            (0, [0, 0, 0, 2], ours(2)),
+            (0, [24, 0, 0, 0], ours(10)),
+            (0, [0, 0, 0, 30], ours(10)),
+            (108, [0, 0, 0, 28], vec![0, 0, 0, 10, 0x60]),
+            (109, [2, 0, 0, 0], vec![0, 0, 0, 2, 0x60]),
+            (0, [7, 0, 0, 0], vec![7, 0, 0, 0, 0x60]),
+            (101, [0, 0, 0, 2], vec![0, 0, 0, 2, 0x60]),
+        ] {
+            let packet = [&head[..], &[0x60]].concat();
+            assert_eq!(families.convert(link_type, &packet), want, "{link_type}");
+        }
+        assert_eq!(families.convert(0, &[24, 0]), [24, 0]);
     }
 
     #[test]

@@ -531,6 +531,54 @@ fn several_link_types_are_kept_in_pcapng() {
         .says(&["1 frames of link type 189", "filter"]);
 }
 
+/// Loopback captures of other systems: macOS, FreeBSD, NetBSD, OpenBSD, and a machine with big-endian
+/// byte order. tcpdump reading the same file is the judge.
+#[test]
+fn filters_match_the_address_families_of_all_systems() {
+    let dir = Dir::new();
+    let six = [
+        &[0x60, 0, 0, 0, 0, 8, 17, 64][..],
+        &[1; 32],
+        &[0, 7, 0, 9, 0, 8, 0, 0],
+    ]
+    .concat();
+    let four = packet(RAW, 1000);
+    for (name, magic_big, link, families) in [
+        ("macos", false, 0_u32, [[2, 0, 0, 0], [30, 0, 0, 0]]),
+        ("freebsd", false, 0, [[2, 0, 0, 0], [28, 0, 0, 0]]),
+        ("netbsd", false, 0, [[2, 0, 0, 0], [24, 0, 0, 0]]),
+        ("big", true, 0, [[0, 0, 0, 2], [0, 0, 0, 24]]),
+        ("openbsd", false, 108, [[0, 0, 0, 2], [0, 0, 0, 24]]),
+    ] {
+        let word = |it: u32| match magic_big {
+            true => it.to_be_bytes(),
+            false => it.to_le_bytes(),
+        };
+        let half = |it: u16| match magic_big {
+            true => it.to_be_bytes(),
+            false => it.to_le_bytes(),
+        };
+        let head = [0xa1b2_c3d4].map(word).concat();
+        let version = [2, 4].map(half).concat();
+        let mut file = [head, version, [0, 0, 65_535, link].map(word).concat()].concat();
+        for (family, body) in families.iter().zip([&four, &six]) {
+            let len = u32::try_from(4 + body.len()).expect("short");
+            file.extend([START, 0, len, len].map(word).concat());
+            file.extend(family);
+            file.extend(body);
+        }
+        let file = dir.write(&format!("{name}.pcap"), file);
+        let out = dir.join("out.pcap");
+        for filter in ["ip", "ip6", "udp", "udp port 9", "not ip"] {
+            let done = to_file("extract", &file, &out, &["--filter", filter, "--json"]);
+            let report: Value = serde_json::from_str(&done.expect(0).stdout).expect("JSON");
+            let judge = Program::new("tcpdump").arg("-nr").arg(&file).arg(filter);
+            let judged = judge.run().expect(0).stdout.lines().count() as u64;
+            assert_eq!(report["frames"].as_u64(), Some(judged), "{name}: {filter}");
+        }
+    }
+}
+
 #[test]
 fn packets_without_an_ethernet_header_are_filtered_and_counted() {
     let dir = Dir::new();

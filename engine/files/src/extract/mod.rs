@@ -22,7 +22,7 @@ use crate::{
     anonymize::{AnonymizeCounts, AnonymizeParams, Anonymizer},
     format::ETHERNET,
     index::{FlowTerms, IndexFolder},
-    link::{EthernetFrames, link_type_name},
+    link::{EthernetFrames, LoopbackFamilies, link_type_name},
     merge::{self, MergeError, MergePlan, MergeTarget, OutputLimits, PortLink, RecordSelection},
     read::{FileRanges, Packet, ReadMeter},
     sealed::SecretKey,
@@ -170,6 +170,7 @@ struct FrameSelection<'q> {
     /// Filters for link types other than Ethernet, compiled at their first frames.
     filters: Vec<LinkFilter>,
     ethernet: EthernetFrames,
+    families: LoopbackFamilies,
     anonymizer: Option<Anonymizer>,
 }
 
@@ -227,7 +228,7 @@ impl FrameSelection<'_> {
         });
         let it = &mut self.filters[at];
         match &it.filter {
-            Ok(filter) => filter.accepts(bytes, len),
+            Ok(filter) => filter.accepts(self.families.convert(link_type, bytes), len),
             Err(_) => {
                 it.left_out += 1;
                 false
@@ -390,6 +391,7 @@ fn write_frames(
         query,
         filters: Vec::new(),
         ethernet: EthernetFrames::default(),
+        families: LoopbackFamilies::default(),
         anonymizer: query.anonymize.as_ref().map(Anonymizer::new),
     };
     let merged = merge::run_selected(plan, target, &mut frames, |bytes| watch(bytes, to_read))?;
