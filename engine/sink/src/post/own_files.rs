@@ -47,9 +47,9 @@ impl FileId {
 pub(super) struct OwnFile {
     pub(super) path: PathBuf,
     pub(super) len: u64,
-    /// Sort key of a capture file by age, the oldest lowest: the number among this run's files (0
-    /// for earlier runs), then the time of the last write.
-    pub(super) age: (u64, u64),
+    /// Number of the capture file among those that this run finished, from 1; 0: another run wrote the
+    /// file.
+    pub(super) number: u64,
     /// Time of the capture file's last write.
     pub(super) written: SystemTime,
 }
@@ -138,7 +138,7 @@ impl OwnFiles {
             own.push(OwnFile {
                 path,
                 len: metadata.len(),
-                age: (number, u64::try_from(id.written_ns).unwrap_or(0)),
+                number,
                 written: written(&metadata),
             });
         }

@@ -18,10 +18,10 @@
 //! hook or a user may have removed files meanwhile, and then fewer must be deleted. Retention runs in a
 //! separate thread, and no block and no sync waits for it.
 //!
-//! With default names, the order of deletion does not trust the time in a name alone: the clock may have
-//! been ahead when the file was named, and all newer files would be deleted before it. Files of this run
-//! are ordered by their end, on the clock that counts from boot. Other files whose name is more than
-//! [`AHEAD`] in the future count as older than all.
+//! The order of deletion does not trust a file's time alone: the clock may have been ahead when the file
+//! was written, and all newer files would be deleted before it. Files of this run are ordered by their
+//! end, on the clock that counts from boot. Other files are ordered by the time in their names, or with
+//! `output.name` by their last write; a time more than [`AHEAD`] in the future counts as older than all.
 //!
 //! The age of a file is never computed from a clock that was just set. For a file of this run it is the
 //! time since the file's end by the clock that counts from boot ([`FinishTimes`]). For a file of an
@@ -77,8 +77,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// Time that the system clock must be steady before retention uses it for the age of files.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// Maximum time by which the name of another run's file may be in the future: the clock of a NIC may
-/// count TAI, which is 37 s ahead of UTC.
+/// Maximum time by which another run's file may be in the future: the clock of a NIC may count TAI,
+/// which is 37 s ahead of UTC.
 const AHEAD: Duration = Duration::from_secs(60);
 
 /// Times since boot at which this run's capture files were finished.
@@ -92,6 +92,13 @@ impl FinishTimes {
 
     fn insert(&self, path: &Path, at: Duration) {
         self.lock().insert(path.to_owned(), at);
+    }
+
+    /// Returns the time of the system clock at `now` minus the time since the file's end; `None`: this
+    /// run did not finish the file.
+    fn ended(&self, path: &Path, now: Moment) -> Option<SystemTime> {
+        let at = *self.lock().get(path)?;
+        now.wall.checked_sub(now.boot.saturating_sub(at))
     }
 
     /// Removes the finish times of files that are not in the listing `there`, made at time
@@ -361,7 +368,7 @@ impl RetentionThread {
             Some(own) => Ok(own
                 .list(&self.dir)?
                 .into_iter()
-                .map(RetentionCandidate::from)
+                .map(|it| RetentionCandidate::of_own(it, now, &self.times))
                 .collect()),
         }
     }
@@ -381,10 +388,16 @@ struct RetentionCandidate {
     held: bool,
 }
 
-impl From<OwnFile> for RetentionCandidate {
-    fn from(file: OwnFile) -> Self {
+impl RetentionCandidate {
+    fn of_own(file: OwnFile, now: Moment, times: &FinishTimes) -> Self {
+        let place = match (times.ended(&file.path, now), file.number) {
+            (Some(ended), _) => nanoseconds(ended),
+            (None, 0) => place_of_other(Some(file.written), now),
+            // A file of this run that was finished while no limit was set.
+            (None, _) => nanoseconds(now.wall),
+        };
         Self {
-            age: file.age,
+            age: (place, file.number),
             named: None,
             written: file.written,
             path: file.path,
@@ -575,7 +588,6 @@ impl RetentionThread {
 /// Returns the finished capture files of a directory, recognized by their names. `times` has the
 /// finish times of this run's files.
 fn finished(dir: &Path, now: Moment, times: &FinishTimes) -> io::Result<Vec<RetentionCandidate>> {
-    let times = times.lock();
     let mut old = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -587,14 +599,8 @@ fn finished(dir: &Path, now: Moment, times: &FinishTimes) -> io::Result<Vec<Rete
             && metadata.is_file()
         {
             let start = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(start_ns));
-            let ended = times
-                .get(&path)
-                .map(|at| now.wall - now.boot.saturating_sub(*at));
-            let place = match ended {
-                Some(ended) => nanoseconds(ended),
-                None if start.is_none_or(|it| it > now.wall + AHEAD) => 0,
-                None => start_ns,
-            };
+            let ended = times.ended(&path, now).map(nanoseconds);
+            let place = ended.unwrap_or_else(|| place_of_other(start, now));
             old.push(RetentionCandidate {
                 age: (place, start_ns),
                 named: start,
@@ -606,6 +612,13 @@ fn finished(dir: &Path, now: Moment, times: &FinishTimes) -> io::Result<Vec<Rete
         }
     }
     Ok(old)
+}
+
+/// Returns the place in the order of deletion, in nanoseconds since 1970, of a file that another run
+/// wrote at this time; `None`: the time is unknown.
+fn place_of_other(time: Option<SystemTime>, now: Moment) -> u64 {
+    let past = time.filter(|it| *it <= now.wall + AHEAD);
+    past.map_or(0, nanoseconds)
 }
 
 /// Returns a time in nanoseconds since 1970; 0 for times before.
