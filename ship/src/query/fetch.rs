@@ -11,7 +11,7 @@
 //! object; after [`MOST_FAILED`] objects in a row none at all.
 
 use super::{
-    pieces::{Piece, Pieces},
+    pieces::{Piece, PieceCursor, Pieces, sum},
     plan::{MOST_FAILED, ObjectParts, REQUESTS},
 };
 use crate::store::{ReadStore, StoreError};
@@ -20,6 +20,7 @@ use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
     io::{self, Read},
+    ops::Range,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -198,7 +199,7 @@ impl Fetcher {
             stop,
             permits: Semaphore::new(REQUESTS),
             depth: portions.depth,
-            of_bytes: objects.iter().map(|it| it.pieces.bytes()).sum(),
+            of_bytes: sum(objects.iter().map(|it| it.pieces.bytes())),
             objects,
             by_time,
             kept: AtomicU64::new(0),
@@ -236,8 +237,7 @@ impl Fetcher {
     }
 
     pub(super) fn wanted_bytes(&self) -> u64 {
-        let all = self.objects.iter();
-        all.map(|it| it.pieces.wanted_bytes()).sum()
+        sum(self.objects.iter().map(|it| it.pieces.wanted_bytes()))
     }
 
     pub(super) fn requests(&self) -> u64 {
@@ -249,21 +249,22 @@ impl Fetcher {
         self.failure.get()
     }
 
-    /// Requests the piece number `piece` of an object from the store.
-    fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<PendingPiece> {
+    /// Requests a piece of an object from the store.
+    fn request(self: &Arc<Self>, object: usize, piece: Piece) -> Arc<PendingPiece> {
         let (sender, receiver) = mpsc::channel();
         let fetcher = Arc::clone(self);
+        let span = piece.span.clone();
         self.runtime.spawn(async move {
-            let got = fetcher.get(object, piece).await;
+            let got = fetcher.get(object, span).await;
             // The receiver may have been dropped.
             let _ = sender.send(got);
         });
-        Arc::new(PendingPiece(Mutex::new(PendingState::Coming(receiver))))
+        let state = Mutex::new(PendingState::Coming(receiver));
+        Arc::new(PendingPiece { piece, state })
     }
 
-    async fn get(&self, object: usize, piece: usize) -> Result<Bytes, FetchError> {
+    async fn get(&self, object: usize, span: Range<u64>) -> Result<Bytes, FetchError> {
         let object = &self.objects[object];
-        let span = object.pieces.all[piece].span.clone();
         let wanted = span.end - span.start;
         let _permit = self.permits.acquire().await;
         let failure = || object.state().failure.clone();
@@ -334,8 +335,8 @@ impl Fetcher {
         if state.leads.is_empty() && !state.opened {
             self.kept
                 .fetch_add(object.pieces.lead_bytes(), Ordering::Relaxed);
-            let leads = (0..object.pieces.leads).map(|piece| self.request(at, piece));
-            state.leads = leads.collect();
+            let leads = object.pieces.leads.iter().cloned();
+            state.leads = leads.map(|piece| self.request(at, piece)).collect();
         }
     }
 
@@ -366,7 +367,10 @@ fn changed(object: &Object, has: u64) -> FetchError {
 }
 
 /// Piece of an object that has been requested from the store.
-struct PendingPiece(Mutex<PendingState>);
+struct PendingPiece {
+    piece: Piece,
+    state: Mutex<PendingState>,
+}
 
 enum PendingState {
     Coming(Receiver<Result<Bytes, FetchError>>),
@@ -376,7 +380,7 @@ enum PendingState {
 impl PendingPiece {
     /// Waits until the store has sent the requested piece, or until `stop` is set.
     fn wait(&self, stop: &AtomicBool) -> Result<Bytes, FetchError> {
-        let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let came = match &*answer {
                 PendingState::Came(it) => return it.clone(),
@@ -421,9 +425,9 @@ impl RemoteContent for ObjectContent {
         };
         Ok(Box::new(ObjectReader {
             depth: if beginning { 1 } else { fetcher.depth },
-            asked: leads.len(),
+            next: PieceCursor::default(),
+            has_leads: !leads.is_empty(),
             coming: leads.into(),
-            at: 0,
             held: Bytes::new(),
             parts: Vec::new().into_iter(),
             now: Bytes::new(),
@@ -441,16 +445,16 @@ struct ObjectReader {
     /// Set when only the first packet record of the stored object is read.
     beginning: bool,
     depth: usize,
-    /// Number of the stored object's pieces that this reader has requested.
-    asked: usize,
+    /// Position of the next piece to request, after the leading ones.
+    next: PieceCursor,
+    /// Set when the leading pieces have been requested.
+    has_leads: bool,
     /// Requested pieces of the stored object that the reader has not used yet.
     coming: VecDeque<Arc<PendingPiece>>,
-    /// Index of the stored object's next piece to read, from 0.
-    at: usize,
     /// Fetched bytes of the piece of the object that is being read.
     held: Bytes,
     /// Wanted ranges of the stored object's current piece that have not been read.
-    parts: vec::IntoIter<std::ops::Range<usize>>,
+    parts: vec::IntoIter<Range<usize>>,
     /// Unread bytes of the current wanted range of a stored object.
     now: Bytes,
 }
@@ -460,28 +464,31 @@ impl ObjectReader {
     /// read.
     fn next_piece(&mut self) -> io::Result<bool> {
         let fetcher = Arc::clone(&self.fetcher);
-        let pieces = &fetcher.objects[self.object].pieces.all;
+        let pieces = &fetcher.objects[self.object].pieces;
         // The memory of the current piece is freed before the next one is received.
         (self.held, self.now) = (Bytes::new(), Bytes::new());
-        while self.coming.len() < self.depth && self.asked < pieces.len() {
+        if !std::mem::replace(&mut self.has_leads, true) {
+            let leads = pieces.leads.iter().cloned();
             self.coming
-                .push_back(fetcher.request(self.object, self.asked));
-            self.asked += 1;
+                .extend(leads.map(|it| fetcher.request(self.object, it)));
+        }
+        while self.coming.len() < self.depth
+            && let Some(piece) = pieces.next(&mut self.next)
+        {
+            self.coming.push_back(fetcher.request(self.object, piece));
         }
         let Some(pending) = self.coming.pop_front() else {
             return Ok(false);
         };
-        let piece = &pieces[self.at];
         self.held = pending.wait(&fetcher.stop).map_err(io::Error::other)?;
-        self.at += 1;
-        self.parts = parts(piece).into_iter();
+        self.parts = parts(&pending.piece).into_iter();
         Ok(true)
     }
 }
 
 /// Returns the wanted ranges of an object's piece, relative to the start of the piece. The piece is
 /// so short that they fit `usize`.
-fn parts(piece: &Piece) -> Vec<std::ops::Range<usize>> {
+fn parts(piece: &Piece) -> Vec<Range<usize>> {
     let at = |offset: u64| (offset - piece.span.start) as usize;
     let wanted = piece.wanted.iter();
     wanted.map(|it| at(it.start)..at(it.end)).collect()

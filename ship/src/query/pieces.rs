@@ -20,12 +20,25 @@ pub(super) struct Piece {
     pub(super) wanted: Vec<Range<u64>>,
 }
 
-/// Requests for the wanted ranges of a stored object, in the order of its bytes.
+/// Requests for the wanted ranges of a stored object, in the order of its bytes. They are made one
+/// after the other: a table may state any length of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
-    pub(super) all: Vec<Piece>,
-    /// Number of leading requests that are enough to read the object's first packet record.
-    pub(super) leads: usize,
+    /// Leading requests, which are enough to read the object's first packet record.
+    pub(super) leads: Vec<Piece>,
+    /// Joined ranges after the leading requests, of any length.
+    rest: Vec<Piece>,
+    /// Maximum length of a request in bytes.
+    most: u64,
+}
+
+/// Position in the requests after the leading ones of a stored object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PieceCursor {
+    /// Index of the joined range from which the next request is cut.
+    index: usize,
+    /// Offset in the object before which all requests have been made.
+    offset: u64,
 }
 
 impl Piece {
@@ -34,25 +47,32 @@ impl Piece {
     }
 
     fn wanted_bytes(&self) -> u64 {
-        self.wanted.iter().map(|it| it.end - it.start).sum()
+        sum(self.wanted.iter().map(|it| it.end - it.start))
     }
+}
 
-    /// Cuts a request into requests of at most `most` bytes. Unwanted bytes at their ends are left
-    /// out.
-    fn cut(self, most: u64) -> impl Iterator<Item = Self> {
-        let Self { span, wanted } = self;
-        let parts = (0..(span.end - span.start).div_ceil(most)).map(move |n| {
-            let start = span.start + n * most;
-            start..span.end.min(start + most)
-        });
-        parts.filter_map(move |part| {
-            let within = wanted.iter().map(|it| within(it, &part));
-            let within: Vec<_> = within.filter(|it| !it.is_empty()).collect();
-            Some(Self {
-                span: within.first()?.start..within.last()?.end,
-                wanted: within,
-            })
-        })
+impl PieceCursor {
+    /// Cuts the next request of at most `most` bytes from joined ranges. Unwanted bytes at its ends
+    /// are left out. Returns `None` after the last one.
+    fn next(&mut self, joined: &[Piece], most: u64) -> Option<Piece> {
+        loop {
+            let from = joined.get(self.index)?;
+            let first = from.wanted.partition_point(|it| it.end <= self.offset);
+            let Some(next) = from.wanted.get(first) else {
+                self.index += 1;
+                continue;
+            };
+            let start = next.start.max(self.offset);
+            let part = start..start.saturating_add(most).min(from.span.end);
+            self.offset = part.end;
+            let wanted = from.wanted[first..].iter();
+            let wanted = wanted.take_while(|it| it.start < part.end);
+            let wanted: Vec<_> = wanted.map(|it| within(it, &part)).collect();
+            return Some(Piece {
+                span: start..wanted.last()?.end,
+                wanted,
+            });
+        }
     }
 }
 
@@ -65,33 +85,45 @@ impl Pieces {
     /// `lead` wanted bytes get separate requests. No request is longer than `most` bytes.
     pub(super) fn new(ranges: &[Range<u64>], lead: u64, most: u64) -> Self {
         let (first, rest) = split(ranges, lead);
-        let cut = |it: Piece| it.cut(most);
-        let mut all: Vec<_> = joined(&first).into_iter().flat_map(cut).collect();
-        let leads = all.len();
-        all.extend(joined(&rest).into_iter().flat_map(cut));
-        Self { all, leads }
+        let (first, mut cursor) = (joined(&first), PieceCursor::default());
+        Self {
+            leads: std::iter::from_fn(|| cursor.next(&first, most)).collect(),
+            rest: joined(&rest),
+            most,
+        }
     }
 
-    /// Returns the number of bytes that all requests for the stored object fetch.
+    /// Returns the next request after the leading ones; `None`: there are no more.
+    pub(super) fn next(&self, cursor: &mut PieceCursor) -> Option<Piece> {
+        cursor.next(&self.rest, self.most)
+    }
+
+    /// Returns the number of bytes that all requests for the stored object fetch, with the gaps
+    /// between them that are not fetched.
     pub(super) fn bytes(&self) -> u64 {
-        self.all.iter().map(Piece::bytes).sum()
+        sum(self.leads.iter().chain(&self.rest).map(Piece::bytes))
     }
 
     /// Returns the number of bytes that the stored object's leading requests fetch.
     pub(super) fn lead_bytes(&self) -> u64 {
-        self.all[..self.leads].iter().map(Piece::bytes).sum()
+        sum(self.leads.iter().map(Piece::bytes))
     }
 
     /// Returns the number of wanted bytes of the stored object, without fetched gaps.
     pub(super) fn wanted_bytes(&self) -> u64 {
-        self.all.iter().map(Piece::wanted_bytes).sum()
+        sum(self.leads.iter().chain(&self.rest).map(Piece::wanted_bytes))
     }
+}
+
+/// Returns the sum of lengths that a store states.
+pub(super) fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
+    lengths.fold(0, u64::saturating_add)
 }
 
 /// Splits an object's wanted ranges after the first `lead` bytes. All ranges are in the first half
 /// if their total is at most twice `lead`.
 fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
-    let all: u64 = ranges.iter().map(|it| it.end - it.start).sum();
+    let all = sum(ranges.iter().map(|it| it.end - it.start));
     let mut left = if all <= lead * 2 { all } else { lead };
     let (mut first, mut rest) = (Vec::new(), Vec::new());
     for it in ranges {
@@ -112,7 +144,7 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Piece> {
             let wanted = last.wanted_bytes();
             let waste = last.bytes() - wanted + gap;
             let wanted = wanted + range.end - range.start;
-            if gap <= NEAR || gap <= FAR && waste * 2 <= wanted {
+            if gap <= NEAR || gap <= FAR && waste <= wanted / 2 {
                 last.span.end = range.end;
                 last.wanted.push(range.clone());
                 continue;
@@ -132,6 +164,27 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
+
+    /// Returns all requests of an object.
+    fn all(pieces: &Pieces) -> Vec<Piece> {
+        let (mut all, mut cursor) = (pieces.leads.clone(), PieceCursor::default());
+        all.extend(std::iter::from_fn(|| pieces.next(&mut cursor)));
+        all
+    }
+
+    #[test]
+    fn a_stated_length_needs_no_memory() {
+        let long = 1 << 62;
+        for ranges in [vec![0..500, 500..long], vec![0..long, long..2 * long]] {
+            let it = Pieces::new(&ranges, 16 * KIB, 256 * KIB);
+            let mut cursor = PieceCursor::default();
+            let first = it.next(&mut cursor).expect("a request");
+            let second = it.next(&mut cursor).expect("another request");
+            assert_eq!((first.bytes(), second.bytes()), (256 * KIB, 256 * KIB));
+            assert_eq!(first.span.end, second.span.start);
+            assert_eq!(it.wanted_bytes(), ranges.last().map_or(0, |it| it.end));
+        }
+    }
 
     #[test]
     fn near_ranges_are_fetched_by_one_request() {
@@ -160,9 +213,9 @@ mod tests {
     fn the_first_bytes_are_separate_and_each_wanted_byte_is_fetched_once() {
         let ranges = [0..500, 2 * MIB..3 * MIB, 20 * MIB..29 * MIB];
         let it = Pieces::new(&ranges, 16 * KIB, 4 * MIB);
-        let spans: Vec<_> = it.all.iter().map(|it| it.span.clone()).collect();
+        let spans: Vec<_> = all(&it).into_iter().map(|it| it.span).collect();
         let lead = 2 * MIB + 16 * KIB - 500;
-        assert_eq!(it.leads, 2);
+        assert_eq!(it.leads.len(), 2);
         assert_eq!(
             spans,
             [
@@ -181,14 +234,15 @@ mod tests {
         assert_eq!(it.lead_bytes(), 16 * KIB);
         // A short object is fetched by the leading requests.
         let little = Pieces::new(&[0..500, MIB..MIB + 30 * KIB], 16 * KIB, 4 * MIB);
-        assert_eq!((little.all.len(), little.leads), (2, 2));
+        assert_eq!((all(&little).len(), little.leads.len()), (2, 2));
         // Gaps at the ends of a piece are not fetched.
         let cut = Pieces::new(&[0..MIB, MIB + KIB..2 * MIB + 5], KIB, MIB);
-        let wanted: Vec<_> = cut.all.iter().flat_map(|it| it.wanted.clone()).collect();
+        let cut = all(&cut);
+        let wanted: Vec<_> = cut.iter().flat_map(|it| it.wanted.clone()).collect();
         let total: u64 = wanted.iter().map(|it| it.end - it.start).sum();
         assert_eq!(total, 2 * MIB + 5 - KIB);
         assert!(wanted.is_sorted_by(|a, b| a.end <= b.start), "{wanted:?}");
-        assert!(cut.all.iter().all(|it| it.bytes() <= MIB));
+        assert!(cut.iter().all(|it| it.bytes() <= MIB));
     }
 
     #[test]

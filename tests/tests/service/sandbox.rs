@@ -537,6 +537,28 @@ fn a_kernel_without_landlock_is_reported_or_refused() {
 }
 
 /// Results of the attacks that `attack.c` tries from inside a capture.
+/// The two ends of a wire meet at a socket, whose lock file the software NIC creates.
+#[test]
+fn a_wire_to_another_process_is_open_in_the_sandbox() {
+    let dir = Dir::new();
+    if let Err(reason) = sandbox_support(&dir) {
+        skip!("{reason}");
+    }
+    let cable = dir.join("cable");
+    let run = Wqcap::run(&dir, "peer")
+        .model(&format!("peer:{}", cable.display()))
+        .set("process.sandbox=require")
+        .control();
+    let mut running = run.start();
+    running.until("the sandbox", |it| it.stderr().contains("capturing"));
+    let pid = running.pid();
+    running.until("the filter for all threads", |_| is_confined(pid));
+    running.until("the socket", |_| cable.exists());
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    assert!(!done.stderr.contains("Permission denied"), "{done}");
+}
+
 struct Attacked {
     /// Name and errno of each attack; `Err` holds the reason why no attack could be tried.
     results: Result<Vec<(String, String)>, String>,

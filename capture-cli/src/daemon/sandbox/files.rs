@@ -95,7 +95,7 @@ impl AllowedPaths {
         plan: &Plan,
         config: Option<&Path>,
         pipe: Option<&Path>,
-        on_model: bool,
+        wire: Option<&str>,
     ) -> Self {
         let mut read: Vec<PathBuf> = READ.iter().map(PathBuf::from).collect();
         // A panic reads the program's file for its backtrace.
@@ -110,10 +110,14 @@ impl AllowedPaths {
         read.extend(plan.output.journal.clone());
         // A pipe is written directly; another process replaces a regular file.
         write.extend(pipe.map(Path::to_owned));
+        let on_model = wire.is_some();
         if on_model {
             // Its wires and its replacement of sysfs are files that the engine has no list of.
             read.push("/".into());
             write.extend(model_base());
+            // Another process's software NIC and this one meet at a socket, which has a lock file.
+            let peer = wire.and_then(|it| it.strip_prefix("peer:"));
+            write.extend(peer.map(|it| folder_of(Path::new(it)).to_owned()));
         }
         let mut devices = plain_devices();
         if plan.ports().any(|it| it.device.kernel.is_none()) && !on_model {

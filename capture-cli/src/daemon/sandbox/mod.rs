@@ -135,8 +135,8 @@ impl Sandbox {
             let shed = user::drop_root_capabilities(settings, plan, config);
             let shed = shed.map_err(SandboxError::from);
             it.check("root keeps only the capabilities of a capture", shed)?;
-            let on_model = it.parts.wire.is_some();
-            let own = files::AllowedPaths::from_config(settings, plan, config, pipe, on_model);
+            let wire = it.parts.wire.as_deref();
+            let own = files::AllowedPaths::from_config(settings, plan, config, pipe, wire);
             it.check("landlock denies other files", own.restrict())?;
         }
         Ok(it)

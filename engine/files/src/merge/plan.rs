@@ -366,7 +366,7 @@ impl MergePlan {
         let mut regular = ranges.is_remote();
         if ranges.is_remote() {
             // Remote ranges always have an end.
-            self.bytes = self.bytes.map(|n| n + ranges.bytes(u64::MAX));
+            self.bytes = self.bytes.map(|n| n.saturating_add(ranges.bytes(u64::MAX)));
         } else if path.as_os_str() != "-" {
             let metadata = match ranges.with_present_path(|path| fs::metadata(path)) {
                 Ok(metadata) => metadata,
@@ -385,7 +385,7 @@ impl MergePlan {
             self.bytes = self
                 .bytes
                 .filter(|_| regular)
-                .map(|n| n + ranges.bytes(metadata.len()));
+                .map(|n| n.saturating_add(ranges.bytes(metadata.len())));
         } else {
             self.bytes = None;
         }
