@@ -10,7 +10,7 @@ use super::{Capture, End, Limits, Report, clock::ClockWatch, open::open_port, so
 use crate::{
     Error,
     config::{OnLoss, OnPortDown, PipelineMode},
-    device::kernel,
+    device::{DeviceFacts, kernel},
     plan::Plan,
     stats::outage::Cause,
     time::system_ns,
@@ -214,8 +214,12 @@ impl Capture {
     /// Opens a lost port again, and passes its new rings to the receive loops of its queues.
     fn capture_again(&mut self, port: usize) -> Result<(), Error> {
         let plan = &self.sources.ports()[port].plan;
-        if plan.device.kernel.is_some() && kernel::interface(&plan.device.name).is_none() {
-            return Ok(());
+        if plan.device.kernel.is_some() {
+            // Another kind of interface, such as a TUN device, may have taken the name.
+            let has_ethernet = |it: DeviceFacts| it.ports.iter().any(|port| port.ethernet);
+            if !kernel::interface(&plan.device.name).is_some_and(has_ethernet) {
+                return Ok(());
+            }
         }
         let queues = (0u16..).zip(self.shared.port_of.iter());
         let queues = queues.filter(|(_, it)| usize::from(**it) == port);

@@ -65,10 +65,10 @@ impl PacketQueue {
         let block = self.current;
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
+            // All blocks were read since this one, of which a parser still holds frames. Its status
+            // is that of the first time: the kernel fills no block before it is returned.
+            None if !account.is_posted(block) => return Ok(false),
             None => match self.ring.read(block) {
-                Some(_) if !account.is_posted(block) => {
-                    return Err(RingError::Unposted(block.into()));
-                }
                 Some(cursor) => self.cursor.insert(cursor),
                 None => return Ok(false),
             },
@@ -172,5 +172,97 @@ unsafe impl Queue for PacketQueue {
     fn take_event(&mut self) -> bool {
         self.socket.clear_error();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Batch;
+    use std::{
+        io,
+        net::UdpSocket,
+        os::fd::AsRawFd,
+        thread,
+        time::{Duration, Instant},
+    };
+    use wqcap_core::settings::Direction;
+    use wqcap_sockets::packet::PacketAttr;
+
+    const ATTR: PacketAttr = PacketAttr {
+        blocks: 4,
+        block_bytes: 1 << 16,
+        retire: Duration::from_millis(2),
+        promiscuous: false,
+        direction: Direction::In,
+    };
+
+    /// Runs `test` on a thread in a new network namespace, whose loopback interface is up. Without
+    /// the rights for that, prints the reason and returns.
+    fn in_namespace(test: impl FnOnce() + Send) {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: a plain system call, for this thread only.
+                if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                    let e = io::Error::last_os_error();
+                    return eprintln!("skipped: a network namespace: {e}");
+                }
+                let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+                // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
+                let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+                request.ifr_name[..2].copy_from_slice(&[b'l', b'o'].map(u8::cast_signed));
+                request.ifr_ifru.ifru_flags = libc::IFF_UP as i16;
+                // SAFETY: the operation reads a struct ifreq.
+                let done = unsafe {
+                    libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
+                };
+                assert_eq!(done, 0, "{}", io::Error::last_os_error());
+                test();
+            });
+        });
+    }
+
+    /// Polls the ring for half a second. Returns the batches with frames, which hold their blocks.
+    fn polled(ring: &mut Ring<PacketQueue>) -> Vec<Batch> {
+        let end = Instant::now() + Duration::from_millis(500);
+        let mut held = Vec::new();
+        while Instant::now() < end {
+            let mut batch = Batch::new(64);
+            ring.poll(&mut batch, 64).expect("no error");
+            held.extend(Some(batch).filter(|it| it.slots() > 0));
+            thread::yield_now();
+        }
+        held
+    }
+
+    /// Parsers of other threads may hold frames of every block of the ring.
+    #[test]
+    fn a_ring_whose_blocks_are_all_held_has_no_frames() {
+        in_namespace(|| {
+            let (socket, ring) = PacketSocket::open("lo", &ATTR).expect("a packet socket");
+            let socket = Arc::new(socket);
+            socket.open_gate().expect("an open gate");
+            let mut ring = Ring::from_socket(socket, ring).expect("a ring");
+            let receiver = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let to = receiver.local_addr().expect("an address");
+            let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let send = || {
+                for _ in 0..20 {
+                    sender.send_to(&[7; 30_000], to).expect("sends");
+                }
+            };
+            send();
+            let held = polled(&mut ring);
+            let frames = |held: &[Batch]| held.iter().map(|it| it.frames.len()).sum::<usize>();
+            // Two datagrams fit in a block.
+            assert_eq!((frames(&held), ring.outstanding()), (8, 0));
+            send();
+            assert_eq!(frames(&polled(&mut ring)), 0);
+            for mut batch in held {
+                ring.repost(&mut batch).expect("blocks are given back");
+            }
+            send();
+            assert_eq!(frames(&polled(&mut ring)), 8);
+        });
     }
 }
