@@ -467,7 +467,7 @@ impl Shipper {
         let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
             let is_deferred = self.later.contains_key(&file.id());
-            !is_deferred && !(indexed_soon && is_younger(file, INDEX_TIME))
+            !(is_deferred || indexed_soon && is_younger(file, INDEX_TIME))
         };
         let Some(file) = self.uncounted.iter().find(is_due).cloned() else {
             return Ok(false);
