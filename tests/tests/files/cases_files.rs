@@ -342,19 +342,21 @@ fn files_of_a_folder_are_selected_by_content() {
     }
     assert_frames(&dir, &ring, 0, &ethernet(&[1000, 1001, 1002]), &[]);
     assert_eq!(captured(&dir, &ring, &[]), [1000, 1001, 1002]);
-    // A second name of a file, an output of merge, a hidden file, a link, and a compressed text.
+    // A second name of a file, an output of merge, a hidden file, an index, a link, and a compressed text.
     let odd = dir.folder("odd");
     fs::write(odd.join("a"), at(0, 1000)).expect("it is written");
     fs::hard_link(odd.join("a"), odd.join("b")).expect("it is linked");
     drop(to_file("merge", &odd.join("a"), &odd.join("merged.pcapng"), &[]).expect(0));
     fs::rename(odd.join("merged.pcapng"), odd.join("merged")).expect("it is renamed");
     fs::write(odd.join(".hidden"), "text").expect("it is written");
+    fs::write(odd.join("a.pcap.cbor"), "an index").expect("it is written");
     std::os::unix::fs::symlink(odd.join("a"), odd.join("link.pcap")).expect("it is linked");
     fs::write(odd.join("text.gz"), gzip(&dir, b"text")).expect("it is written");
     let said = [
         "is read only once",
         "merge or extract has written",
         "text.gz",
+        "a.pcap.cbor",
         "1 links are left out",
     ];
     assert_frames(&dir, &odd, 0, &ethernet(&[1000]), &said);

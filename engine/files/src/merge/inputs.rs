@@ -3,6 +3,7 @@
 use super::summary::MergeError;
 use crate::{
     folder::CaptureFolder,
+    index::ENDING,
     name::{FileName, natural_order, resembles_capture},
     read::{
         FileRanges, ReadMeter,
@@ -158,7 +159,8 @@ pub(super) fn in_folder(
 }
 
 /// Returns the kind of a file in a folder. A file with the name of a capture file is never foreign:
-/// if it is not a capture, the command that reads it reports that.
+/// if it is not a capture, the command that reads it reports that. An index is foreign, although its
+/// name contains that of its capture file.
 #[must_use]
 pub fn kind_in_folder(file: &FileRanges) -> FileKind {
     // The bytes are counted when the file is read.
@@ -175,8 +177,10 @@ pub fn kind_in_folder(file: &FileRanges) -> FileKind {
             false => FileKind::Capture,
         };
     }
+    let name = file.path.as_os_str().as_encoded_bytes();
+    let is_index = name.ends_with(ENDING.as_bytes());
     match kind_of(source) {
-        FileKind::Foreign if resembles_capture(&file.path) => FileKind::Capture,
+        FileKind::Foreign if resembles_capture(&file.path) && !is_index => FileKind::Capture,
         kind => kind,
     }
 }
