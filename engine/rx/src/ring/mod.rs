@@ -22,6 +22,8 @@ mod direct;
 #[cfg(test)]
 pub(super) mod fake;
 mod fallback;
+#[cfg(test)]
+mod namespace;
 mod packet;
 mod places;
 mod pool;

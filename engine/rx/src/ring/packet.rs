@@ -178,11 +178,9 @@ unsafe impl Queue for PacketQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Batch;
+    use crate::ring::{Batch, namespace::in_namespace};
     use std::{
-        io,
         net::UdpSocket,
-        os::fd::AsRawFd,
         thread,
         time::{Duration, Instant},
     };
@@ -196,31 +194,6 @@ mod tests {
         promiscuous: false,
         direction: Direction::In,
     };
-
-    /// Runs `test` on a thread in a new network namespace, whose loopback interface is up. Without
-    /// the rights for that, prints the reason and returns.
-    fn in_namespace(test: impl FnOnce() + Send) {
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                // SAFETY: a plain system call, for this thread only.
-                if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                    let e = io::Error::last_os_error();
-                    return eprintln!("skipped: a network namespace: {e}");
-                }
-                let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-                // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
-                let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-                request.ifr_name[..2].copy_from_slice(&[b'l', b'o'].map(u8::cast_signed));
-                request.ifr_ifru.ifru_flags = libc::IFF_UP as i16;
-                // SAFETY: the operation reads a struct ifreq.
-                let done = unsafe {
-                    libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
-                };
-                assert_eq!(done, 0, "{}", io::Error::last_os_error());
-                test();
-            });
-        });
-    }
 
     /// Polls the ring for half a second. Returns the batches with frames, which hold their blocks.
     fn polled(ring: &mut Ring<PacketQueue>) -> Vec<Batch> {
@@ -238,7 +211,7 @@ mod tests {
     /// Parsers of other threads may hold frames of every block of the ring.
     #[test]
     fn a_ring_whose_blocks_are_all_held_has_no_frames() {
-        in_namespace(|| {
+        in_namespace("65536", || {
             let (socket, ring) = PacketSocket::open("lo", &ATTR).expect("a packet socket");
             let socket = Arc::new(socket);
             socket.open_gate().expect("an open gate");

@@ -143,11 +143,9 @@ mod tests {
     //! Frames of the loopback interface of a network namespace that the test makes itself, with `ip`.
 
     use super::*;
-    use crate::ring::{Batch, pool::Filled};
+    use crate::ring::{Batch, namespace::in_namespace, pool::Filled};
     use std::{
-        io,
         net::UdpSocket,
-        process::Command,
         thread,
         time::{Duration, Instant},
     };
@@ -165,29 +163,6 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
     /// Number of bytes of a test frame's Ethernet, IPv4 and UDP headers.
     const HEADERS: usize = 14 + 20 + 8;
-
-    /// Runs `test` on a thread in a new network namespace, whose loopback interface is up. Without
-    /// the rights for that, prints the reason and returns.
-    fn in_namespace(test: impl FnOnce() + Send) {
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                // SAFETY: a plain system call, for this thread only.
-                if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                    let e = io::Error::last_os_error();
-                    return eprintln!("skipped: a network namespace: {e}");
-                }
-                let up = ["link", "set", "lo", "up", "mtu", "1500"];
-                // Frames that are sent on several CPUs may overtake each other.
-                let cpus = core_affinity::get_core_ids().unwrap_or_default();
-                cpus.first().map(|it| core_affinity::set_for_current(*it));
-                match Command::new("ip").args(up).status() {
-                    Ok(status) => assert!(status.success()),
-                    Err(e) => return eprintln!("skipped: ip: {e}"),
-                }
-                test();
-            });
-        });
-    }
 
     fn send(numbers: std::ops::Range<u32>) {
         let receiver = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -244,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_chunk_returns_to_the_kernel_with_its_slot_and_no_frame_is_received_twice() {
-        in_namespace(|| {
+        in_namespace("1500", || {
             let (interface, rings) = XdpInterface::open("lo", &ATTR).expect("opens");
             let [ring] = <[_; 1]>::try_from(rings).expect("one ring");
             let socket = Arc::clone(&interface.sockets()[0]);
@@ -279,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_sleep_lasts_until_many_frames_have_arrived_and_until_one_has_if_few_chunks_are_free() {
-        in_namespace(|| {
+        in_namespace("1500", || {
             let (interface, mut rings) = XdpInterface::open("lo", &ATTR).expect("opens");
             let socket = Arc::clone(&interface.sockets()[0]);
             let mut ring = Ring::from_xdp(socket, rings.remove(0)).expect("a ring");
