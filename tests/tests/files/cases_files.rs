@@ -357,7 +357,7 @@ fn files_of_a_folder_are_selected_by_content() {
         "merge or extract has written",
         "text.gz",
         "a.pcap.cbor",
-        "1 links are left out",
+        "1 link is left out",
     ];
     assert_frames(&dir, &odd, 0, &ethernet(&[1000]), &said);
     assert_rss(&odd, 0, 1, 62);

@@ -246,11 +246,15 @@ impl CaptureFolder {
                 dir.display()
             )
         });
-        let links = (self.links > 0).then(|| {
+        let links = match self.links {
+            0 => None,
+            1 => Some("1 link is".to_owned()),
+            n => Some(format!("{n} links are")),
+        };
+        let links = links.map(|it| {
             format!(
-                "{}: {} links are left out, because links are not followed; name the files themselves",
-                dir.display(),
-                self.links
+                "{}: {it} left out, because links are not followed; name the files themselves",
+                dir.display()
             )
         });
         let notes = unfinished.into_iter().chain(links);

@@ -4,7 +4,7 @@ use super::{Decompressor, PacketReader, ReadError};
 use crate::{
     folder::FileStamp,
     name::PART,
-    sealed::{Content, SecretKey},
+    sealed::{Content, SecretKey, sealed_name},
 };
 use std::{
     fmt::Debug,
@@ -207,7 +207,7 @@ impl FileRanges {
     }
 
     /// Calls `access` with the present path of the capture file. The name of an open file changes
-    /// when its capture finishes it.
+    /// when its capture finishes it, and that of a plain file when its capture seals (encrypts) it.
     pub(crate) fn with_present_path<T>(
         &self,
         access: impl Fn(&Path) -> io::Result<T>,
@@ -220,7 +220,12 @@ impl FileRanges {
                 result => return result,
             }
         }
-        access(&self.path)
+        match access(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && self.key.is_some() => {
+                access(&sealed_name(&self.path)).map_err(|_| e)
+            }
+            result => result,
+        }
     }
 
     /// Returns the name of the capture file for messages.
@@ -354,6 +359,25 @@ impl Read for RangeSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sealed::seal;
+
+    #[test]
+    fn a_file_that_is_sealed_after_it_was_listed_is_read() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("a.pcap");
+        std::fs::write(&path, [7; 1000]).expect("written");
+        let key = SecretKey::new(&[3; 32]);
+        let file = FileRanges::new(path.clone(), vec![10..20]).with_key(Some(key.clone()));
+        seal(&path, &key, || true).expect("sealed");
+        assert!(!path.exists());
+        let mut read = Vec::new();
+        let mut source = file.source().expect("opens");
+        source.read_to_end(&mut read).expect("reads");
+        assert_eq!(read, [7; 10]);
+        std::fs::remove_file(sealed_name(&path)).expect("removed");
+        let e = file.source().err().expect("gone");
+        assert_eq!(e.kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn a_byte_that_is_read_twice_is_counted_once() {
