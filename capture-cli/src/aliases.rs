@@ -405,7 +405,9 @@ impl Settled {
                 "device.name" => "device",
                 _ => "interface",
             };
-            ports.push(format!("{{{key}={name:?}}}"));
+            // The escapes of JSON are those of a TOML string.
+            let name = serde_json::Value::from(name.as_str());
+            ports.push(format!("{{{key}={name}}}"));
         }
         let value = format!("[{}]", ports.join(","));
         self.text(option, "port", &value);
