@@ -1,10 +1,10 @@
 //! Reads flow records of a time range.
 //!
-//! Invariants: a request reads at most [`MOST_ROWS`] records, and files of at most [`MOST_BYTES`]. A
-//! file that cannot be read is named in the answer, and the others are read.
+//! Invariants: a request reads at most [`MOST_ROWS`] records, and files of at most [`MOST_BYTES`]. Its
+//! memory is that of a row group, of at most [`MOST_GROUP_ROWS`] records. A file that cannot be read
+//! is named in the answer, and the others are read.
 
 use crate::FlowsFolder;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::{
     cmp::Reverse,
@@ -24,6 +24,12 @@ use wqcap_ship::columns::{Columns, ParquetColumnError};
 const MOST_ROWS: u64 = 4_000_000;
 /// Maximum length in bytes of a file of flow records that is read.
 const MOST_BYTES: u64 = 512 << 20;
+/// Maximum number of flow records in a row group that is read. A capture writes half as many, and
+/// DuckDB 122,880.
+const MOST_GROUP_ROWS: usize = 256 * 1024;
+/// Maximum number of bytes of one column of texts in a row group: twice as much as the
+/// longest names of a row group of a capture.
+const MOST_GROUP_TEXT: usize = 64 << 20;
 /// Maximum number of flow records in an answer.
 pub const MOST_ANSWERED: usize = 10_000;
 
@@ -150,10 +156,6 @@ pub fn read(
                 path.display()
             )),
         }
-        // Bounds the memory for records that are not in the answer.
-        if answer.flows.len() > 4 * MOST_ANSWERED {
-            keep_first(&mut answer, query);
-        }
     }
     keep_first(&mut answer, query);
     answer
@@ -163,8 +165,12 @@ pub fn read(
 fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
     let flows = &mut answer.flows;
     match query.order {
-        FlowOrder::Bytes => flows.sort_by_key(|it| Reverse(it.bytes_fwd + it.bytes_rev)),
-        FlowOrder::Frames => flows.sort_by_key(|it| Reverse(it.frames_fwd + it.frames_rev)),
+        FlowOrder::Bytes => {
+            flows.sort_by_key(|it| Reverse(it.bytes_fwd.saturating_add(it.bytes_rev)))
+        }
+        FlowOrder::Frames => {
+            flows.sort_by_key(|it| Reverse(it.frames_fwd.saturating_add(it.frames_rev)))
+        }
         FlowOrder::First => flows.sort_by_key(|it| it.first_ns),
         FlowOrder::Last => flows.sort_by_key(|it| Reverse(it.last_ns)),
         FlowOrder::Duration => {
@@ -222,7 +228,16 @@ fn of_file(
     answer: &mut FlowsAnswer,
 ) -> Result<u64, String> {
     let bytes = read_regular(path, MOST_BYTES).map_err(|e| e.to_string())?;
-    let table = FlowColumns::read(bytes.into()).map_err(|e| e.to_string())?;
+    let columns = Columns::new(bytes.into()).map_err(|e| e.to_string())?;
+    for group in columns.row_groups(MOST_GROUP_ROWS, MOST_GROUP_TEXT) {
+        let table = group.and_then(|it| FlowColumns::read(&it));
+        add_rows(&table.map_err(|e| e.to_string())?, query, terms, answer);
+    }
+    Ok(columns.rows() as u64)
+}
+
+/// Adds the matching flow records of a row group to the answer.
+fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: &mut FlowsAnswer) {
     for n in 0..table.first.len() {
         let Some(row) = table.row(n) else { continue };
         if row.first_ns < query.times.end
@@ -235,8 +250,11 @@ fn of_file(
             answer.matched += 1;
             answer.flows.push(row);
         }
+        // Bounds the memory for records that are not in the answer.
+        if answer.flows.len() > 4 * MOST_ANSWERED {
+            keep_first(answer, query);
+        }
     }
-    Ok(table.first.len() as u64)
 }
 
 fn has_name(row: &FlowRow, name: &str) -> bool {
@@ -272,8 +290,7 @@ struct FlowColumns {
 }
 
 impl FlowColumns {
-    fn read(file: Bytes) -> Result<Self, ParquetColumnError> {
-        let columns = Columns::new(file)?;
+    fn read(columns: &Columns) -> Result<Self, ParquetColumnError> {
         let texts = |name| columns.texts(name);
         let numbers = |name| columns.numbers(name);
         // Files of earlier versions lack some columns.

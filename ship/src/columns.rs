@@ -19,7 +19,7 @@ use parquet::{
         serialized_reader::SerializedPageReader,
     },
 };
-use std::{cell::Cell, panic::AssertUnwindSafe, sync::Arc};
+use std::{cell::Cell, ops::Range, panic::AssertUnwindSafe, sync::Arc};
 use wqcap_core::sync::caught::caught;
 
 /// Last bytes of a Parquet file, which follow the length of its metadata.
@@ -30,8 +30,13 @@ const BATCH: usize = 1 << 16;
 /// Reader of the columns of a Parquet file. Its errors name the column, but not the file.
 pub struct Columns {
     file: Arc<CheckedFile>,
-    metadata: ParquetMetaData,
+    metadata: Arc<ParquetMetaData>,
+    /// Row groups of the file that are read.
+    groups: Range<usize>,
+    /// Number of rows in these row groups.
     rows: usize,
+    /// Maximum number of bytes of a column's values in these row groups.
+    most_bytes: usize,
 }
 
 /// Reason why a Parquet file or one of its columns cannot be read. It does not name the file.
@@ -49,14 +54,20 @@ pub enum ParquetColumnError {
         /// Maximum number of rows of this kind of Parquet file.
         limit: usize,
     },
+    /// A row group of the Parquet file has more rows than the limit.
+    #[error("a row group of the Parquet file has {rows} rows; the limit is {limit} rows")]
+    RowGroup {
+        /// Number of rows that the row group states.
+        rows: usize,
+        /// Maximum number of rows of a row group.
+        limit: usize,
+    },
     /// The metadata of the Parquet file is longer than the limit.
     #[error("the Parquet file has {0} bytes of metadata; the limit is {PARQUET_FOOTER} bytes")]
     FooterTooLong(usize),
     /// The values of a Parquet column are longer than the limit.
-    #[error(
-        "Parquet column {0} has more than {PARQUET_COLUMN} bytes of values, which is the limit"
-    )]
-    TooManyBytes(String),
+    #[error("Parquet column {0} has more than {1} bytes of values, which is the limit")]
+    TooManyBytes(String, usize),
     /// The Parquet file has no column of the requested name.
     #[error("the Parquet file has no column {0}")]
     Absent(String),
@@ -120,8 +131,37 @@ impl Columns {
         }
         Ok(Self {
             file: Arc::new(CheckedFile(file)),
-            metadata,
+            groups: 0..metadata.num_row_groups(),
+            metadata: Arc::new(metadata),
             rows,
+            most_bytes: PARQUET_COLUMN,
+        })
+    }
+
+    /// Returns the columns of each row group of the file separately, so that the memory for values
+    /// is that of one row group. A row group may have at most `most_rows` rows, and a column of it
+    /// `most_bytes` bytes of values.
+    pub fn row_groups(
+        &self,
+        most_rows: usize,
+        most_bytes: usize,
+    ) -> impl Iterator<Item = Result<Self, Fault>> {
+        self.groups.clone().map(move |n| {
+            let rows = self.metadata.row_group(n).num_rows();
+            let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+            if rows > most_rows {
+                return Err(Fault::RowGroup {
+                    rows,
+                    limit: most_rows,
+                });
+            }
+            Ok(Self {
+                file: Arc::clone(&self.file),
+                metadata: Arc::clone(&self.metadata),
+                groups: n..n + 1,
+                rows,
+                most_bytes,
+            })
         })
     }
 
@@ -187,7 +227,7 @@ impl Columns {
     /// The Parquet column is missing, has another type, or is damaged.
     pub fn texts(&self, name: &str) -> Result<Vec<Option<String>>, Fault> {
         let place = self.place(name)?;
-        let charge = budget(name);
+        let charge = budget(name, self.most_bytes);
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |text| {
                 charge(text.len())?;
@@ -204,7 +244,7 @@ impl Columns {
     /// The Parquet column is missing, has another type, or is damaged.
     pub fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, Fault> {
         let place = self.place(name)?;
-        let charge = budget(name);
+        let charge = budget(name, self.most_bytes);
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {
                 charge(it.len())?;
@@ -258,7 +298,7 @@ impl Columns {
         let most = self.schema().column(place).max_def_level();
         let mut all = Vec::new();
         let (mut levels, mut values) = (Vec::new(), Vec::new());
-        for group in self.metadata.row_groups() {
+        for group in &self.metadata.row_groups()[self.groups.clone()] {
             let mut left = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
             let (file, chunk) = (Arc::clone(&self.file), group.column(place));
             // The crate panics on negative numbers.
@@ -301,12 +341,12 @@ impl Columns {
 }
 
 /// Returns a function that sums up the lengths of a Parquet column's values, and fails above the
-/// limit [`PARQUET_COLUMN`].
-fn budget(name: &str) -> impl Fn(usize) -> Result<(), Fault> {
-    let left = Cell::new(PARQUET_COLUMN);
+/// limit `most`.
+fn budget(name: &str, most: usize) -> impl Fn(usize) -> Result<(), Fault> {
+    let left = Cell::new(most);
     move |len| {
         let now = left.get().checked_sub(len);
-        left.set(now.ok_or_else(|| Fault::TooManyBytes(name.into()))?);
+        left.set(now.ok_or_else(|| Fault::TooManyBytes(name.into(), most))?);
         Ok(())
     }
 }
@@ -509,6 +549,37 @@ mod tests {
         column.close().expect("closed");
         group.close().expect("closed");
         writer.into_inner().expect("whole").into()
+    }
+
+    #[test]
+    fn row_groups_are_read_one_by_one_within_their_limits() {
+        let schema = parse_message_type("message any { REQUIRED INT64 n; }").expect("a schema");
+        let properties = Arc::new(WriterProperties::new());
+        let writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), properties);
+        let mut writer = writer.expect("begun");
+        for numbers in [&[1, 2, 3][..], &[4], &[5, 6]] {
+            let mut group = writer.next_row_group().expect("a group");
+            let mut column = group.next_column().expect("a column").expect("one");
+            let written = column.typed::<Int64Type>().write_batch(numbers, None, None);
+            written.expect("written");
+            column.close().expect("closed");
+            group.close().expect("closed");
+        }
+        let file = writer.into_inner().expect("whole");
+        let columns = Columns::new(file.into()).expect("Parquet");
+        let numbers = columns.row_groups(2, 0).map(|it| it?.numbers("n"));
+        let numbers: Vec<_> = numbers.collect();
+        let [first, second, third] = &numbers[..] else {
+            panic!("{numbers:?}");
+        };
+        assert!(matches!(first, Err(Fault::RowGroup { rows: 3, limit: 2 })));
+        assert_eq!(second.as_deref().expect("read"), [Some(4)]);
+        assert_eq!(third.as_deref().expect("read"), [Some(5), Some(6)]);
+        let texts = Columns::new(texts_of(4, 10, false)).expect("Parquet");
+        for (most, is_read) in [(40, true), (39, false)] {
+            let group = texts.row_groups(4, most).next().expect("a row group");
+            assert_eq!(group.expect("few rows").texts("t").is_ok(), is_read);
+        }
     }
 
     #[test]
