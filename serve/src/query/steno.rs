@@ -99,6 +99,10 @@ fn same_times_joined(all: Vec<Alternative>) -> Vec<Alternative> {
     for it in all {
         match joined.last_mut().filter(|last| last.times == it.times) {
             Some(last) if last.filter.is_empty() || it.filter.is_empty() => last.filter.clear(),
+            // In pcap-filter(7), too, "and" and "or" have equal precedence, from left to right.
+            Some(last) if it.filter.contains(" and ") => {
+                last.filter = format!("{} or ({})", last.filter, it.filter);
+            }
             Some(last) => last.filter = format!("{} or {}", last.filter, it.filter),
             None => joined.push(it),
         }
@@ -359,6 +363,10 @@ mod tests {
             ("tcp or udp and port 53", "(tcp or udp) and port 53"),
             ("tcp and port 80 or udp", "tcp and port 80 or udp"),
             (
+                "icmp or (udp and port 53) or (tcp and port 53)",
+                "icmp or (udp and port 53) or (tcp and port 53)",
+            ),
+            (
                 "tcp and (port 80 || port 81)",
                 "tcp and (port 80 or port 81)",
             ),
@@ -430,6 +438,61 @@ mod tests {
         ] {
             let filter = behind_vlan_tags(&filter_of(query));
             Filter::compile(&filter).expect(&filter);
+        }
+    }
+
+    /// Returns the text of a query over ports and whether it matches a frame of ports 1 and 2: each
+    /// number adds a term, and joins it or a group to the query.
+    fn of_ports(steps: &[u8]) -> (String, bool) {
+        let (mut text, mut matches) = ("port 1".to_owned(), true);
+        for step in steps {
+            let (port, is_and) = (step % 4, step / 4 % 2 == 0);
+            let (term, found) = (format!("port {port}"), port == 1 || port == 2);
+            let word = if is_and { "and" } else { "or" };
+            let joined = |a: bool, b: bool| if is_and { a && b } else { a || b };
+            text = match step / 8 % 3 {
+                0 => format!("{text} {word} {term}"),
+                1 => format!("{term} {word} ( {text} )"),
+                _ => format!("( {text} ) {word} ( {term} or port 9 and {term} )"),
+            };
+            matches = joined(matches, found);
+        }
+        (text, matches)
+    }
+
+    /// Evaluates a pcap filter over ports for a frame of ports 1 and 2, as pcap-filter(7) says: "and"
+    /// and "or" have equal precedence, from left to right. libpcap is no judge: its optimiser (1.10.3)
+    /// changes the meaning of some filters with repeated terms.
+    fn accepts<'t>(words: &mut impl Iterator<Item = (usize, &'t str)>) -> bool {
+        let mut value = true;
+        let mut word = "and";
+        loop {
+            let term = match words.next() {
+                Some((_, "(")) => accepts(words),
+                Some((_, "port")) => matches!(words.next(), Some((_, "1" | "2"))),
+                other => panic!("{other:?}"),
+            };
+            value = if word == "and" {
+                value && term
+            } else {
+                value || term
+            };
+            match words.next() {
+                None | Some((_, ")")) => return value,
+                Some((_, next)) => word = next,
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_translation_matches_what_the_query_matches(
+            steps in proptest::collection::vec(any::<u8>(), 0..8),
+        ) {
+            let (query, matches) = of_ports(&steps);
+            let filter = filter_of(&query);
+            let found = accepts(&mut tokens(&filter).into_iter());
+            prop_assert_eq!(found, matches, "{} -> {}", query, filter);
         }
     }
 
