@@ -318,7 +318,7 @@ impl Page {
         // The capture for `wqcap ctl` starts before the first command.
         let inspected = match name.as_str() {
             "docs/control.md" | "docs/recipes.md" => {
-                "mkdir out /run/wqcap\nwqcap run -c inspected.toml &\nuntil wqcap ctl status; do sleep 0.1; done\n"
+                "mkdir out /run/wqcap\nwqcap run -c inspected.toml &\nuntil wqcap ctl status | grep -w running; do sleep 0.1; done\n"
             }
             _ => "",
         };

@@ -367,7 +367,8 @@ mod tests {
         let path = dir.path().join("a.pcap");
         std::fs::write(&path, [7; 1000]).expect("written");
         let key = SecretKey::new(&[3; 32]);
-        let file = FileRanges::new(path.clone(), vec![10..20]).with_key(Some(key.clone()));
+        let file = FileRanges::whole(path.clone()).with_key(Some(key.clone()));
+        let file = file.with_ranges(Vec::from([10..15, 15..20]));
         seal(&path, &key, || true).expect("sealed");
         assert!(!path.exists());
         let mut read = Vec::new();
