@@ -223,10 +223,12 @@ fn top_ends_with_its_terminal() {
     for session in ["", "setsid -w "] {
         let dir = Dir::new();
         let (running, top) = capture(&dir);
-        let pid_file = dir.join("pid");
+        let [pid_file, status_file] = ["pid", "status"].map(|it| dir.join(it));
+        // The shell of another session gets no SIGHUP, and outlives the view.
         let line = format!(
-            "{session}sh -c 'echo $$ > {}; exec {top}'",
-            pid_file.display()
+            "{session}sh -c 'echo $$ > {}; {top}; echo $? > {}'",
+            pid_file.display(),
+            status_file.display()
         );
         let terminal = Terminal::new(&dir, &line, 80, 24);
         let _ = terminal.until("the complete screen", is_complete);
@@ -240,6 +242,10 @@ fn top_ends_with_its_terminal() {
                 "`wqcap top` ends without a terminal: {line}"
             );
             thread::sleep(TICK);
+        }
+        if !session.is_empty() {
+            let status = std::fs::read_to_string(&status_file).expect("the file was written");
+            assert_eq!(status.trim(), "0", "exit status of `wqcap top`");
         }
         running.signal(Signal::TERM);
         let _ = running.wait().expect(0);

@@ -52,16 +52,22 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let first = answers.recv().unwrap_or_else(|_| Err(poller_ended()))?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (sender, keys) = sync_channel(16);
-    if let Err(failure) = start(move || forward_events(&sender)) {
-        ratatui::restore();
-        return Err(failure);
+    let ended = start(move || forward_events(&sender))
+        .and_then(|()| draw(&mut terminal, View::new(first), &answers, &keys, &stop));
+    leave(terminal);
+    match output::is_gone(&io::stdin()) {
+        true => Ok(()),
+        false => ended,
     }
-    let ended = draw(&mut terminal, View::new(first), &answers, &keys, &stop);
-    if output::is_gone(&io::stdin()) {
-        return Ok(());
+}
+
+/// Restores the terminal. If the terminal is gone, ratatui would print an error to it, which panics.
+fn leave(mut terminal: DefaultTerminal) {
+    match terminal.show_cursor() {
+        Ok(()) => drop(terminal),
+        Err(_) => std::mem::forget(terminal),
     }
-    ratatui::restore();
-    ended
+    let _ = ratatui::try_restore();
 }
 
 /// Starts a thread of the live view.
