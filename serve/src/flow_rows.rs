@@ -1,8 +1,8 @@
 //! Reads flow records of a time range.
 //!
-//! Invariants: a request reads at most [`MOST_ROWS`] records, and files of at most [`MOST_BYTES`]. Its
-//! memory is that of a row group, of at most [`MOST_GROUP_ROWS`] records. A file that cannot be read
-//! is named in the answer, and the others are read.
+//! Invariants: a request reads at most [`MOST_ROWS`] records, and files of at most [`MOST_BYTES`]. All
+//! requests together have one file in memory, and one row group of it, of at most [`MOST_GROUP_ROWS`]
+//! records. A file that cannot be read is named in the answer, and the others are read.
 
 use crate::FlowsFolder;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use std::{
     net::IpAddr,
     ops::Range,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 use utoipa::ToSchema;
 use wqcap_files::{
@@ -32,6 +33,10 @@ const MOST_GROUP_ROWS: usize = 256 * 1024;
 const MOST_GROUP_TEXT: usize = 64 << 20;
 /// Maximum number of flow records in an answer.
 pub const MOST_ANSWERED: usize = 10_000;
+
+/// Lock of the request that reads a file. Half a million records take 200 MB, and a service has
+/// `MemoryMax`.
+static READING: Mutex<()> = Mutex::new(());
 
 /// Order of the records in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -227,6 +232,7 @@ fn of_file(
     terms: &FlowTerms,
     answer: &mut FlowsAnswer,
 ) -> Result<u64, String> {
+    let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = read_regular(path, MOST_BYTES).map_err(|e| e.to_string())?;
     let columns = Columns::new(bytes.into()).map_err(|e| e.to_string())?;
     for group in columns.row_groups(MOST_GROUP_ROWS, MOST_GROUP_TEXT) {
