@@ -78,9 +78,6 @@ impl PortSource {
         let Source::Packet(it) = &self.source else {
             return Vec::new();
         };
-        if it.super_frames() + it.too_long() == 0 {
-            return Vec::new();
-        }
         let name = &self.plan.device.name;
         let remedy = format!(
             "for frames as on the link use `ethtool -K {name} gro off lro off tso off gso off`, also on a sender in the \
@@ -107,9 +104,14 @@ impl PortSource {
 
     /// Logs the first odd frames of the port, when there is a further kind of them.
     pub(super) fn report_odd_frames(&mut self) {
-        let lines = self.odd_frames();
-        if lines.len() > self.reported_odd_frames {
-            self.reported_odd_frames = lines.len();
+        let Source::Packet(it) = &self.source else {
+            return;
+        };
+        let counts = [it.super_frames(), it.too_long()];
+        let kinds = counts.iter().filter(|it| **it > 0).count();
+        if kinds > self.reported_odd_frames {
+            self.reported_odd_frames = kinds;
+            let lines = self.odd_frames();
             lines.iter().for_each(|line| tracing::warn!("{line}"));
         }
     }
