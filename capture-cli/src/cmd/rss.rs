@@ -22,7 +22,7 @@ use std::{
 use wqcap_engine::{
     files::link::{EthernetFrames, link_type_name},
     format::ETHERNET,
-    merge::{FolderRemarks, files_and_folders},
+    merge::{FolderRemarks, files_and_folders, linked_twice},
     plan::simulate::{ByReason, SimulatedQueue, Simulation, SimulationReport, Suggestion},
     read::{FileEnd, FileRanges, ReadError},
 };
@@ -73,10 +73,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
         let metadata = file.path().metadata().ok().filter(Metadata::is_file);
         let is_new = metadata.is_none_or(|it| seen.insert((it.dev(), it.ino())));
         if !is_new && file.may_be_lost() {
-            notes.push(format!(
-                "{}: this file was found under two names (hard link) and is read only once",
-                file.path().display()
-            ));
+            notes.push(linked_twice(&file.path().display().to_string()));
             continue;
         }
         files.extend(read(file, &mut simulation, &mut reading, &mut losses)?);

@@ -158,6 +158,13 @@ pub(super) fn in_folder(
     Ok(captured)
 }
 
+/// Returns the note that a file, which messages show as `shown`, is read only once although a folder
+/// has two names of it.
+#[must_use]
+pub fn linked_twice(shown: &str) -> String {
+    format!("{shown}: this file was found under two names (hard link) and is read only once")
+}
+
 /// Returns the kind of a file in a folder. A file with the name of a capture file is never foreign:
 /// if it is not a capture, the command that reads it reports that. An index is foreign, although its
 /// name contains that of its capture file.

@@ -25,7 +25,9 @@ mod summary;
 mod target;
 
 pub use gaps::GapFacts;
-pub use inputs::{FolderRemarks, files_and_folders, in_folder_or_file, kind_in_folder};
+pub use inputs::{
+    FolderRemarks, files_and_folders, in_folder_or_file, kind_in_folder, linked_twice,
+};
 pub use plan::{MergePlan, OutputLimits};
 pub use run::{VisitedRecord, run, visit};
 pub use summary::{InputFacts, InterfaceFacts, Lateness, MergeError, MergeSummary};

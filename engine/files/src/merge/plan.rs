@@ -4,7 +4,7 @@
 //! closed again.
 
 use super::{
-    inputs::{FolderRemarks, files_and_folders},
+    inputs::{FolderRemarks, files_and_folders, linked_twice},
     ports::{self, Ports},
     summary::{InputFacts, MergeError},
 };
@@ -375,9 +375,7 @@ impl MergePlan {
             regular = metadata.is_file();
             if !self.identities.insert((metadata.dev(), metadata.ino())) {
                 if ranges.found_in.is_some() {
-                    self.notes.push(format!(
-                        "{shown}: this file was found under two names (hard link) and is read only once"
-                    ));
+                    self.notes.push(linked_twice(&shown));
                     return Ok(None);
                 }
                 return refused("the file is given twice; name it once".into());
