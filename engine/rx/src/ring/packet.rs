@@ -227,15 +227,18 @@ mod tests {
             send();
             let held = polled(&mut ring);
             let frames = |held: &[Batch]| held.iter().map(|it| it.frames.len()).sum::<usize>();
-            // Two datagrams fit in a block.
-            assert_eq!((frames(&held), ring.outstanding()), (8, 0));
+            // Two datagrams fit in a block. The kernel may retire a block after the first.
+            let blocks = 4..=8;
+            assert!(blocks.contains(&frames(&held)), "{}", frames(&held));
+            assert_eq!(ring.outstanding(), 0);
             send();
             assert_eq!(frames(&polled(&mut ring)), 0);
             for mut batch in held {
                 ring.repost(&mut batch).expect("blocks are given back");
             }
             send();
-            assert_eq!(frames(&polled(&mut ring)), 8);
+            let again = frames(&polled(&mut ring));
+            assert!(blocks.contains(&again), "{again}");
         });
     }
 }
