@@ -111,6 +111,9 @@ pub struct FlowsAnswer {
     pub truncated: bool,
     /// Set if records decide the whole filter. Otherwise some records may have no matching frame.
     pub exact: bool,
+    /// Number of files, or directories of files, whose records are missing because they cannot be
+    /// read. `notes` names them.
+    pub unread: u64,
     /// Notes for people.
     pub notes: Vec<String>,
 }
@@ -146,7 +149,7 @@ pub fn read(
         ..FlowsAnswer::default()
     };
     let mut rows = 0;
-    for path in files(folder, &query.times, &mut answer.notes) {
+    for path in files(folder, &query.times, &mut answer) {
         if rows >= MOST_ROWS || !may_continue() {
             answer.truncated = true;
             answer.notes.push(format!(
@@ -156,10 +159,12 @@ pub fn read(
         }
         match of_file(&path, query, &terms, &mut answer) {
             Ok(read) => rows += read,
-            Err(problem) => answer.notes.push(format!(
-                "{}: the file cannot be read: {problem}",
-                path.display()
-            )),
+            Err(problem) => {
+                answer.unread += 1;
+                let path = path.display();
+                let note = format!("{path}: the file cannot be read: {problem}");
+                answer.notes.push(note);
+            }
         }
     }
     keep_first(&mut answer, query);
@@ -189,14 +194,14 @@ fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
 /// Lists the files that may have flow records of the time range `times`, in the order of their
 /// names. A file is named after the time at which it was created, and has the records of flows that
 /// ended from then on.
-fn files(folder: &FlowsFolder, times: &Range<u64>, notes: &mut Vec<String>) -> Vec<PathBuf> {
+fn files(folder: &FlowsFolder, times: &Range<u64>, answer: &mut FlowsAnswer) -> Vec<PathBuf> {
     let entries = match fs::read_dir(&folder.dir) {
         Ok(entries) => entries,
         Err(e) => {
-            notes.push(format!(
-                "{}: the directory cannot be read: {e}",
-                folder.dir.display()
-            ));
+            let dir = folder.dir.display();
+            answer.unread += 1;
+            let note = format!("{dir}: the directory cannot be read: {e}");
+            answer.notes.push(note);
             return Vec::new();
         }
     };

@@ -9,11 +9,20 @@ use std::{
     fmt::{self, Display, Write},
 };
 
-/// Returns `true` for characters that control a terminal: controls (C0, C1, DEL), marks that change
-/// the direction of text, and separators of lines and paragraphs.
+/// Returns `true` for characters that control a terminal or hide in a text: controls (C0, C1, DEL),
+/// marks that change the direction of text, separators of lines and paragraphs, and characters
+/// without width (soft hyphen, word joiner, tags). The joiners of emoji and of some scripts, U+200C
+/// and U+200D, are plain text.
 fn is_obeyed(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let marks = [
+        '\u{ad}', '\u{61c}', '\u{200b}', '\u{200e}', '\u{200f}', '\u{feff}',
+    ];
+    let ranges = [
+        '\u{2028}'..='\u{202e}',
+        '\u{2060}'..='\u{206f}',
+        '\u{e0000}'..='\u{e007f}',
+    ];
+    c.is_control() || marks.contains(&c) || ranges.iter().any(|it| it.contains(&c))
 }
 
 /// Escapes the characters of a text that would control a terminal, as `\u{1b}`, and bytes that are
@@ -47,8 +56,10 @@ pub fn escaped_json(json: &str) -> String {
     for c in json.chars() {
         match is_obeyed(c) && c != '\n' {
             true => {
-                // Writing to a String does not fail.
-                let _ = write!(safe, "\\u{:04x}", u32::from(c));
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing to a String does not fail.
+                    let _ = write!(safe, "\\u{unit:04x}");
+                }
             }
             false => safe.push(c),
         }
@@ -96,10 +107,22 @@ mod tests {
                 "a\u{202e}b\u{2066}\u{200f}\u{61c}\u{2028}".as_bytes(),
                 r"a\u{202e}b\u{2066}\u{200f}\u{61c}\u{2028}",
             ),
-            ("größe 文".as_bytes(), "größe 文"),
+            (
+                "ad\u{ad}min\u{e0041}\u{feff}".as_bytes(),
+                r"ad\u{ad}min\u{e0041}\u{feff}",
+            ),
+            ("größe 文 👩\u{200d}🚀".as_bytes(), "größe 文 👩\u{200d}🚀"),
         ] {
             assert_eq!(String::from_utf8_lossy(&escaped(text)), shown);
         }
+    }
+
+    #[test]
+    fn json_stays_json() {
+        let value = "a\u{e0041}\u{202e}\u{9b}b";
+        let json = escaped_json(&serde_json::to_string(value).expect("JSON"));
+        assert_eq!(json, r#""a\udb40\udc41\u202e\u009bb""#);
+        assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), value);
     }
 
     #[test]

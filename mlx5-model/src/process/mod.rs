@@ -33,6 +33,13 @@ pub fn refuse_if(refused: bool, errno: Errno) -> Result<(), Errno> {
 /// Writes a line to standard error, after the name of the model. Settings may have any text, so
 /// characters that a terminal obeys are replaced. A closed standard error does not end the program.
 pub fn print_line(what: impl Display) {
-    let line = format!("mlx5-model: {what}").replace(char::is_control, "\u{fffd}");
+    let directions = ['\u{61c}', '\u{200e}', '\u{200f}'];
+    let obeyed = |c: char| {
+        c.is_control()
+            || directions.contains(&c)
+            || ('\u{2028}'..='\u{202e}').contains(&c)
+            || ('\u{2066}'..='\u{2069}').contains(&c)
+    };
+    let line = format!("mlx5-model: {what}").replace(obeyed, "\u{fffd}");
     let _ = writeln!(io::stderr(), "{line}");
 }
