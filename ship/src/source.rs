@@ -4,6 +4,7 @@
 
 use crate::key;
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -59,11 +60,12 @@ impl FoundCapture {
 pub(crate) struct FoundFiles {
     /// Files whose length and time were read, in the order of shipping.
     pub(crate) files: Vec<FoundCapture>,
-    /// Files that exist, but whose length and time cannot be read, with the reason.
+    /// Files that exist, but cannot be shipped, with the reason.
     pub(crate) unread: Vec<UnreadFile>,
 }
 
-/// Finished file whose length and time of modification cannot be read.
+/// Finished file whose length and time of modification cannot be read, or whose object is that of
+/// another file.
 #[derive(Debug)]
 pub(crate) struct UnreadFile {
     /// Key of the file's delivery record in the journal.
@@ -95,6 +97,17 @@ impl FoundFiles {
         }
     }
 
+    /// Adds a capture file whose object in the store is that of the file `twin`.
+    fn refuse_twin(&mut self, path: PathBuf, twin: &Path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let id = (ContentKind::Packets, name.into_owned());
+        let error = io::Error::other(format!(
+            "the file would replace {} in the store, because their names have the same numbers; rename one of them",
+            twin.display()
+        ));
+        self.unread.push(UnreadFile { id, path, error });
+    }
+
     /// Adds the files of another folder after the files of this one.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.files.append(&mut other.files);
@@ -112,10 +125,21 @@ impl FoundFiles {
 /// are left out. So are encrypted files, because `[ship]` and encryption exclude each other.
 pub(crate) fn packets(dir: &Path) -> io::Result<FoundFiles> {
     let mut found = FoundFiles::default();
+    // Files under other names than those of wqcap, such as wqcap-q007-5.pcap, by these.
+    let mut renamed = BTreeMap::new();
     for (path, _) in CaptureFolder::list_to(dir, 0)?.finished {
-        if let Some(name) = FileName::parse(&path).filter(|it| !it.sealed) {
-            let ns = name.start_ns;
-            found.add(ContentKind::Packets, path, ns);
+        let Some(name) = FileName::parse(&path).filter(|it| !it.sealed) else {
+            continue;
+        };
+        let (ns, usual) = (name.start_ns, path.with_file_name(name.to_string()));
+        let twin = match usual == path {
+            true => None,
+            false if usual.exists() => Some(usual),
+            false => renamed.insert(usual, path.clone()),
+        };
+        match twin {
+            Some(twin) => found.refuse_twin(path, &twin),
+            None => found.add(ContentKind::Packets, path, ns),
         }
     }
     Ok(found.sort())
@@ -197,6 +221,21 @@ mod tests {
             .expect("some");
         assert_eq!((last.kind, last.ns), (ContentKind::Dns, 3));
         assert!(packets(&dir.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn files_whose_names_have_the_same_numbers_do_not_replace_each_other() {
+        let dir = tempfile::tempdir().expect("dir");
+        for name in ["q02-5", "q002-5", "q002-6", "q002-07", "q002-7"] {
+            let path = dir.path().join(format!("wqcap-{name}.pcap"));
+            fs::write(path, name).expect("written");
+        }
+        let found = packets(dir.path()).expect("lists");
+        assert_eq!((found.files.len(), found.unread.len()), (3, 2));
+        let of = |ns| found.files.iter().filter(|it| it.ns == ns).count();
+        assert_eq!([of(5), of(6), of(7)], [1; 3]);
+        let usual = found.files.iter().find(|it| it.ns == 5).expect("one");
+        assert_eq!(usual.name, "wqcap-q02-5.pcap");
     }
 
     #[test]

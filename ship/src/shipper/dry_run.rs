@@ -1,8 +1,6 @@
 //! Dry run: list of the files that would be shipped now.
 
-use super::{
-    FolderProblem, PassError, ShipError, UnshippedReason, copies::object_name, load_index,
-};
+use super::{FolderProblem, ShipError, UnshippedReason, copies::object_name, load_index};
 use crate::{
     ShipPlan, ShipSelection,
     journal::{ContentKind, DeliveryState, Journal},
@@ -34,7 +32,8 @@ pub struct Planned {
 pub struct DryRun {
     /// Files that are not shipped yet, in the order of the folders' listings.
     pub files: Vec<Planned>,
-    /// Problems of the delivery journal, a line each, such as damaged records.
+    /// Files that cannot be shipped, and problems of the delivery journal such as damaged records, a
+    /// line each.
     pub problems: Vec<String>,
 }
 
@@ -52,9 +51,8 @@ pub fn dry_run(plan: &ShipPlan) -> Result<DryRun, ShipError> {
     let dir = &plan.dir;
     let packets = source::packets(dir);
     found.append(packets.map_err(|e| FolderProblem::Io(e).of("output.dir", dir))?);
-    if let Some(it) = found.unread.pop() {
-        return Err(PassError::from(UnshippedReason::Io(it.error).of(&it.path)).into());
-    }
+    let unread = found.unread.into_iter();
+    let unread = unread.map(|it| UnshippedReason::Io(it.error).of(&it.path).to_string());
     let is_open = |file: &FoundCapture| {
         let record = journal.get(&file.id());
         !record.is_some_and(|it| it.state == DeliveryState::Shipped && it.stamp == file.stamp)
@@ -62,7 +60,7 @@ pub fn dry_run(plan: &ShipPlan) -> Result<DryRun, ShipError> {
     let open = found.files.into_iter().filter(is_open);
     Ok(DryRun {
         files: open.filter_map(|file| planned(plan, file)).collect(),
-        problems: journal.problems(),
+        problems: unread.chain(journal.problems()).collect(),
     })
 }
 
