@@ -363,7 +363,12 @@ impl Journal {
         let folder = self.dir.join(ContentKind::Packets.folder());
         let failed = |e| JournalError::io(&folder, e);
         for entry in fs::read_dir(&folder).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            // A directory is not of the journal.
+            if entry.file_type().is_ok_and(|it| it.is_dir()) {
+                continue;
+            }
             let Some(file) = name.to_str().and_then(|it| it.strip_suffix(BLOCKS)) else {
                 continue;
             };
@@ -485,6 +490,7 @@ mod tests {
         }
         let without = (ContentKind::Packets, "c.pcap".to_owned());
         journal.set_blocks(&without, b"table").expect("written");
+        fs::create_dir(dir.path().join("packets/d.pcap.parquet")).expect("made");
         drop(journal);
         let journal = open(dir.path());
         let kept = ["a.pcap", "b.pcap", "c.pcap"].map(|name| {

@@ -88,6 +88,8 @@ impl Secrets {
     /// # Errors
     /// A line is not a line of a TLS key log, or the log contains no secret.
     pub fn from_tls_key_log(log: &[u8]) -> Result<Vec<Self>, KeyLogError> {
+        // Editors of Windows begin a text with a byte order mark.
+        let log = log.strip_prefix("\u{feff}".as_bytes()).unwrap_or(log);
         let mut pieces: Vec<Vec<u8>> = Vec::new();
         let mut found = false;
         for (at, line) in (1..).zip(log.split_inclusive(|it| *it == b'\n')) {
@@ -144,7 +146,8 @@ mod tests {
     fn a_log_is_split_into_pieces_of_complete_lines() {
         let log: String = (0..40_000).map(line).collect();
         let log = format!("# a comment\r\n\n{log}RSA 0123456789abcdef 00ff");
-        let pieces = Secrets::from_tls_key_log(log.as_bytes()).unwrap();
+        let marked = format!("\u{feff}{log}");
+        let pieces = Secrets::from_tls_key_log(marked.as_bytes()).unwrap();
         assert_eq!(pieces.len(), 2);
         let all: Vec<u8> = pieces.iter().flat_map(|it| it.bytes.clone()).collect();
         assert!(all == log.as_bytes());
