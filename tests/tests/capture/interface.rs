@@ -355,6 +355,10 @@ fn what_an_interface_cannot_do_is_refused_with_a_remedy() {
             "-i none0: there is no such device or interface",
         ),
         (
+            &["--set", "device.netdev=none0"],
+            "device.netdev = \"none0\": there is no such network interface",
+        ),
+        (
             &["-i", "tun0"],
             "has hardware type 65534 and no Ethernet header; capture it with tcpdump -i tun0",
         ),

@@ -22,7 +22,7 @@ use crate::{
 use serde::Serialize;
 use std::{fs, path::Path};
 use wqcap_engine::{
-    config::{Config, Problem},
+    config::{Backend, Config, Problem},
     device::{self, DeviceFacts},
     filter::FilterCompiler,
     plan::{Plan, PortPlan},
@@ -187,7 +187,11 @@ fn plan(
         let others = Plan::check_without_device(config, filters).err();
         let mut found: Vec<_> = others.into_iter().flat_map(problems).collect();
         let ports = config.of_ports();
-        if ports.iter().all(|it| it.device.backend.is_of_kernel()) {
+        let is_of_kernel = |it: &Config| match it.device.backend {
+            Backend::Auto => devices.is_empty() && it.device.netdev.is_some(),
+            backend => backend.is_of_kernel(),
+        };
+        if ports.iter().all(is_of_kernel) {
             let names = ports.iter().filter_map(|it| it.device.netdev.as_deref());
             let problem = "there is no such network interface";
             found.extend(names.map(|it| Problem::new("device.netdev", format!("{it:?}"), problem)));
