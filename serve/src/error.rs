@@ -54,6 +54,11 @@ pub enum ApiError {
         "the service already answers {0} requests, which is the limit (serve.max_requests); try again later"
     )]
     Busy(usize),
+    /// The service is answering as many requests of this caller as it may.
+    #[error(
+        "the service already answers {0} requests of this caller, and leaves the rest of serve.max_requests to others; try again later"
+    )]
+    CallerBusy(usize),
     /// The disk of the sensor is too busy to read from it.
     #[error(
         "the disk is busy (programs waited for it in {percent} % of the last 10 s), and the capture has priority; try again later"
@@ -155,7 +160,7 @@ impl ApiError {
                 "slow",
                 "send the request faster",
             ),
-            Self::Busy(_) => (
+            Self::Busy(_) | Self::CallerBusy(_) => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "busy",
                 "repeat the request after the time in Retry-After",
@@ -196,7 +201,11 @@ impl IntoResponse for ApiError {
         let headers = answer.headers_mut();
         let is_later = matches!(
             self,
-            Self::Busy(_) | Self::DiskBusy { .. } | Self::NoThread(_) | Self::Capture(_)
+            Self::Busy(_)
+                | Self::CallerBusy(_)
+                | Self::DiskBusy { .. }
+                | Self::NoThread(_)
+                | Self::Capture(_)
         );
         if is_later {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));

@@ -16,6 +16,7 @@
 //! | `error` | errors as answers |
 //! | `store` | the files of the capture with their times, from indexes |
 //! | `packets` | streams the frames of a query |
+//! | `permits` | how many requests read files at the same time, and of one caller |
 //! | `flow_rows` | reads flow records |
 //! | `timeline` | stored frames and bytes by interval |
 //! | `sensor` | state of the capture, marks, pins |
@@ -39,6 +40,7 @@ mod flow_rows;
 mod http;
 pub mod identity;
 mod packets;
+mod permits;
 mod query;
 mod sensor;
 mod store;

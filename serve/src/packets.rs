@@ -15,6 +15,7 @@
 use crate::{
     audit::{AnswerFacts, Audited, Counters},
     error::ApiError,
+    permits::ReadPermit,
 };
 use axum::{
     body::Body,
@@ -28,7 +29,7 @@ use std::{
     io::{self, ErrorKind, Write},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
@@ -89,25 +90,6 @@ impl PacketsForm {
     /// Returns `true` if the client would take a long answer for complete although it lacks frames.
     fn hides_losses(&self, facts: &AnswerFacts) -> bool {
         !self.shows_losses && !facts.losses.is_empty() && !facts.at_own_limit
-    }
-}
-
-/// Permit of one request to read capture files, which ends when it is dropped.
-pub struct ReadPermit(Arc<AtomicUsize>);
-
-impl ReadPermit {
-    /// Returns a permit to read capture files if `reading`, the number of requests that read files
-    /// now, is below `most`.
-    pub fn take(reading: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        let more = |now| (now < most).then(|| now + 1);
-        let begun = reading.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        begun.ok().map(|_| Self(Arc::clone(reading)))
-    }
-}
-
-impl Drop for ReadPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -2,7 +2,7 @@
 //! error that names the limit; memory is bounded by these numbers and never by a number in a file.
 
 /// Maximum number of bytes that are kept of the body of a store's error response.
-pub const ERROR_BODY: usize = 64 << 10;
+pub const ERROR_BODY: usize = 4 << 10;
 /// Maximum number of bytes of a store's response that is not an object's content: a page of a list
 /// of keys, or the confirmation of a request.
 pub const RESPONSE: usize = 16 << 20;

@@ -15,6 +15,7 @@ use crate::{
 use std::{
     fmt::{Display, Write},
     fs::File,
+    os::unix::fs::FileTypeExt,
     path::Path,
 };
 use wqcap_engine::{config::Config, device, filter::Filter};
@@ -194,6 +195,13 @@ fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Resul
         .write(true)
         .open(fifo)
         .map_err(|e| failed("open", e))?;
+    let metadata = fifo_end.metadata().map_err(|e| failed("open", e))?;
+    if !metadata.file_type().is_fifo() {
+        let shown = fifo.display();
+        return Err(Failure::refused(format!(
+            "--fifo {shown}: the file is no FIFO; make one with mkfifo, or capture to a file with wqcap run -w"
+        )));
+    }
     rustix::stdio::dup2_stdout(&fifo_end).map_err(|e| failed("write to", e.into()))?;
     drop(fifo_end);
     run::run(&run, true)

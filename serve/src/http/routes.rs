@@ -6,7 +6,8 @@ use crate::{
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
     identity::{Caller, CallerRole, Tokens},
-    packets::{self, PacketsForm, ReadPermit},
+    packets::{self, PacketsForm},
+    permits::{ReadPermit, ReadPermits},
     query::{steno, times},
     sensor::{self, PinsAnswer, SensorAccess, StatusAnswer},
     store::{CaptureStore, StoreView},
@@ -26,7 +27,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicUsize},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::timeout;
@@ -68,8 +69,8 @@ pub struct ServeState {
     pub counters: Arc<Counters>,
     /// Tokens and limits of the service, which a reload replaces.
     changeable: Mutex<Changeable>,
-    /// Number of requests that are reading capture files at present.
-    reading: Arc<AtomicUsize>,
+    /// Permits of the requests that are reading capture files at present.
+    permits: ReadPermits,
 }
 
 /// Part of the service's state that a reload replaces.
@@ -101,7 +102,7 @@ impl ServeState {
                 tokens: Arc::new(tokens),
                 limits: plan.limits,
             }),
-            reading: Arc::default(),
+            permits: ReadPermits::default(),
             plan,
         }
     }
@@ -135,11 +136,10 @@ impl ServeState {
         self.plan.tokens.is_some() || self.plan.tls.iter().any(|it| it.client_ca.is_some())
     }
 
-    /// Returns the permit to read capture files, or an error if as many requests as allowed are
-    /// reading them.
-    fn permit(&self) -> Result<ReadPermit, ApiError> {
-        let most = self.limits().max_requests;
-        ReadPermit::take(&self.reading, most).ok_or(ApiError::Busy(most))
+    /// Returns the permit to read capture files for a request of `caller`, or an error if as many
+    /// requests as allowed are reading them.
+    fn permit(&self, caller: &Caller) -> Result<ReadPermit, ApiError> {
+        self.permits.take(caller, self.limits().max_requests)
     }
 
     /// Returns the list of the present capture files, with the facts that were read of them.
@@ -677,8 +677,8 @@ async fn stream(
     build: impl FnOnce(&ServeState) -> Result<(FrameQuery, PacketsForm), ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let (caller, identified) = identified(&service, parts);
+    let permit = identified.and_then(|()| service.permit(&caller));
     let audited = Audited::new(caller, what);
-    let permit = identified.and_then(|()| service.permit());
     let permit = match permit {
         Ok(permit) => permit,
         Err(e) => {
@@ -803,6 +803,7 @@ pub struct FlowsParams {
 ))]
 pub async fn flows(
     State(service): Shared,
+    Extension(caller): Extension<Caller>,
     Params(params): Params<FlowsParams>,
 ) -> Result<Json<FlowsAnswer>, ApiError> {
     let folder = service.plan.flows.clone().ok_or(ApiError::NoFlows)?;
@@ -833,7 +834,7 @@ pub async fn flows(
         order,
         limit: usize::try_from(limit).unwrap_or(FLOWS),
     };
-    let permit = service.permit()?;
+    let permit = service.permit(&caller)?;
     in_thread(move || {
         let _permit = permit;
         Ok(Json(flow_rows::read(&folder, &query, || true)))

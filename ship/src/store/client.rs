@@ -44,7 +44,7 @@ pub(super) enum ResponseError {
     #[error("the store's response has more than {0} bytes, which is the limit")]
     TooLong(usize),
     #[error(transparent)]
-    List(#[from] lists::ListLimit),
+    List(#[from] lists::ListError),
 }
 
 impl ResponseError {

@@ -20,9 +20,13 @@ struct ListCounts {
     unusable: UnusableKeys,
 }
 
-/// Limit that a store's list of keys exceeds.
+/// Reason why a page of a store's list of keys is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ListLimit {
+pub(super) enum ListError {
+    #[error("the store's response to a request for a list of keys is no such list")]
+    NoList,
+    #[error("the store says that its list of keys is truncated, but not where the list continues")]
+    Truncated,
     #[error("the list has more than {KEYS} keys, which is the limit")]
     Keys,
     #[error("the list has more than {PAGES} pages, which is the limit")]
@@ -52,10 +56,11 @@ pub(super) fn is_list(request: &HttpRequest) -> bool {
 /// the current task receives. A page that is not XML is returned unchanged.
 ///
 /// # Errors
-/// The list exceeds a limit.
-pub(super) fn clean(page: &Bytes) -> Result<Bytes, ListLimit> {
-    let entries = std::str::from_utf8(page).ok().and_then(entries);
-    let entries = entries.unwrap_or_default();
+/// The list exceeds a limit, or the page is none of a complete list.
+pub(super) fn clean(page: &Bytes) -> Result<Bytes, ListError> {
+    let Some(ListPage { entries, .. }) = ListPage::parse(page)? else {
+        return Ok(page.clone());
+    };
     let mut kept = Vec::new();
     let mut at = 0;
     let mut unusable = UnusableKeys::default();
@@ -72,8 +77,8 @@ pub(super) fn clean(page: &Bytes) -> Result<Bytes, ListLimit> {
         list.keys += entries.len();
         list.unusable.append(unusable);
         match (list.keys > KEYS, list.pages > PAGES) {
-            (true, _) => Err(ListLimit::Keys),
-            (_, true) => Err(ListLimit::Pages),
+            (true, _) => Err(ListError::Keys),
+            (_, true) => Err(ListError::Pages),
             _ => Ok(()),
         }
     };
@@ -94,11 +99,43 @@ fn is_usable(key: &str) -> bool {
     key.len() <= KEY && is_trimmed && Path::parse(key).is_ok()
 }
 
-/// Returns the entries of a list's page: the range of bytes of each entry in the page, and its key.
-/// `None`: the page is not XML.
-fn entries(page: &str) -> Option<Vec<(Range<usize>, String)>> {
+/// Parsed page of a list of keys.
+#[derive(Debug, Default)]
+struct ListPage {
+    /// Range of bytes of each entry in the page, and its key.
+    entries: Vec<(Range<usize>, String)>,
+    /// `true` if the page says that the list continues.
+    is_truncated: bool,
+    /// `true` if the page has the token with which the list continues.
+    has_token: bool,
+}
+
+impl ListPage {
+    /// Parses the response to a request for a page of keys. `None`: it is not XML.
+    ///
+    /// # Errors
+    /// The response is XML of another kind, or lacks the token of the next page.
+    fn parse(page: &[u8]) -> Result<Option<Self>, ListError> {
+        let Some((root, page)) = std::str::from_utf8(page).ok().and_then(parsed) else {
+            return Ok(None);
+        };
+        match &*root {
+            // S3 and GCS; Azure, whose pages have a token or are the last.
+            b"ListBucketResult" | b"EnumerationResults" => {}
+            _ => return Err(ListError::NoList),
+        }
+        match page.is_truncated && !page.has_token {
+            true => Err(ListError::Truncated),
+            false => Ok(Some(page)),
+        }
+    }
+}
+
+/// Parses a list's page, and returns the name of its root element. `None`: the page is not XML.
+fn parsed(page: &str) -> Option<(Vec<u8>, ListPage)> {
     let mut reader = Reader::from_str(page);
-    let mut found = Vec::new();
+    let mut found = ListPage::default();
+    let mut root = None;
     // Start of the present entry, and its key.
     let mut entry: Option<(usize, Option<String>)> = None;
     let mut text_at = None;
@@ -106,18 +143,24 @@ fn entries(page: &str) -> Option<Vec<(Range<usize>, String)>> {
         let before = usize::try_from(reader.buffer_position()).ok()?;
         let event = reader.read_event().ok()?;
         let after = usize::try_from(reader.buffer_position()).ok()?;
+        if let Event::Start(it) | Event::Empty(it) = &event {
+            root.get_or_insert_with(|| it.local_name().as_ref().to_vec());
+        }
         match event {
             Event::Start(it) => match it.name().as_ref() {
                 b"Contents" | b"CommonPrefixes" | b"Blob" | b"BlobPrefix" if entry.is_none() => {
                     entry = Some((before, None));
                 }
                 b"Key" | b"Prefix" | b"Name" if entry.is_some() => text_at = Some(after),
+                b"IsTruncated" | b"NextContinuationToken" if entry.is_none() => {
+                    text_at = Some(after);
+                }
                 _ => {}
             },
             Event::End(it) => match it.name().as_ref() {
                 b"Contents" | b"CommonPrefixes" | b"Blob" | b"BlobPrefix" => {
                     if let Some((start, Some(key))) = entry.take() {
-                        found.push((start..after, key));
+                        found.entries.push((start..after, key));
                     }
                 }
                 b"Key" | b"Prefix" | b"Name" => {
@@ -126,9 +169,17 @@ fn entries(page: &str) -> Option<Vec<(Range<usize>, String)>> {
                         *key = Some(unescape(raw).map_or_else(|_| raw.into(), Into::into));
                     }
                 }
+                name @ (b"IsTruncated" | b"NextContinuationToken") => {
+                    let text = text_at.take().and_then(|at| page.get(at..before));
+                    let text = text.unwrap_or_default().trim();
+                    match name {
+                        b"IsTruncated" => found.is_truncated = text == "true",
+                        _ => found.has_token = !text.is_empty(),
+                    }
+                }
                 _ => {}
             },
-            Event::Eof => return Some(found),
+            Event::Eof => return Some((root?, found)),
             _ => {}
         }
     }
@@ -155,8 +206,8 @@ mod tests {
         let (cleaned, unusable) = runtime.block_on(listing(async { clean(&page) }));
         let cleaned = cleaned.expect("within the limits");
         let cleaned = std::str::from_utf8(&cleaned).expect("text");
-        let keys: Vec<_> = entries(cleaned).expect("XML").into_iter().collect();
-        let keys: Vec<_> = keys.iter().map(|(_, key)| key.as_str()).collect();
+        let (_, page) = parsed(cleaned).expect("XML");
+        let keys: Vec<_> = page.entries.iter().map(|(_, key)| key.as_str()).collect();
         assert_eq!(keys, ["blocks/a&b", "blocks/dt=1/"]);
         assert_eq!(unusable.count, 3);
         assert_eq!(unusable.named[0], "blocks//x");
@@ -166,10 +217,32 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_is_no_whole_list_is_an_error() {
+        let of = |page: &'static str| clean(&Bytes::from_static(page.as_bytes())).map(|_| ());
+        let cut = "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>";
+        assert_eq!(of(cut), Err(ListError::Truncated));
+        let empty_token = "<ListBucketResult><IsTruncated>true</IsTruncated>\
+                           <NextContinuationToken/></ListBucketResult>";
+        assert_eq!(of(empty_token), Err(ListError::Truncated));
+        for other in ["<Error><Code>SlowDown</Code></Error>", "<html/>"] {
+            assert_eq!(of(other), Err(ListError::NoList));
+        }
+        for whole in [
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>a</NextContinuationToken></ListBucketResult>",
+            "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>",
+            "<ListBucketResult/>",
+            "<EnumerationResults><NextMarker/></EnumerationResults>",
+        ] {
+            assert_eq!(of(whole), Ok(()));
+        }
+    }
+
+    #[test]
     fn a_list_without_an_end_is_an_error() {
         let entry = "<Contents><Key>a</Key></Contents>".repeat(1000);
-        let page = Bytes::from(format!("<L>{entry}</L>"));
-        let empty = Bytes::from_static(b"<L></L>");
+        let page = Bytes::from(format!("<ListBucketResult>{entry}</ListBucketResult>"));
+        let empty = Bytes::from_static(b"<ListBucketResult></ListBucketResult>");
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         let count = |page: &Bytes| {
             let pages = async {
@@ -183,7 +256,7 @@ mod tests {
             };
             runtime.block_on(listing(pages)).0
         };
-        assert_eq!(count(&page), (KEYS / 1000, ListLimit::Keys));
-        assert_eq!(count(&empty), (PAGES, ListLimit::Pages));
+        assert_eq!(count(&page), (KEYS / 1000, ListError::Keys));
+        assert_eq!(count(&empty), (PAGES, ListError::Pages));
     }
 }

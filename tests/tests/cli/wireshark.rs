@@ -1,5 +1,6 @@
 //! wqcap as a capture program (extcap) of Wireshark, tested with tshark.
 
+use std::fs;
 use wqcap_tests::{
     Dir, Program, binaries, files, machine::privileges::copy_program, process::is_root, skip,
 };
@@ -136,4 +137,15 @@ fn calls_without_wiresharks_arguments_are_refused() {
             .expect(2);
         assert!(done.stderr.contains(error), "{done}");
     }
+}
+
+#[test]
+fn a_file_in_the_place_of_the_fifo_stays_as_it_is() {
+    let dir = Dir::new();
+    let file = dir.path().join("notes.txt");
+    fs::write(&file, "notes").expect("written");
+    let args = ["extcap", "--extcap-interface", "wqcap-model", "--capture"];
+    let capture = Program::new(binaries::wqcap()).args(args).arg("--fifo");
+    capture.arg(&file).run().expect(2).says(&["is no FIFO"]);
+    assert_eq!(fs::read(&file).expect("reads"), b"notes");
 }

@@ -4,8 +4,8 @@
 //! Invariant: a span is narrowed only when that is certain. Two files are consecutive if both are
 //! from a capture of wqcap, with equal headers and names that differ in digits only, or if both
 //! have the default name of one queue. Even then two captures, two sensors or a clock that was set
-//! back may have files that overlap in time, so a file that was written after the next one began
-//! ends a minute after its last write. A file that was written before one of its first records was
+//! back may have files that overlap in time, so a file ends a minute after its last write if that
+//! was after the next file began, or if files that begin within a minute of the next one overlap. A file that was written before one of its first records was
 //! received has no known span: its stamps or its time of writing are wrong. The records of a file
 //! of another program may be in any order, so such a file begins at any time.
 
@@ -103,20 +103,61 @@ fn shape(path: &Path) -> Vec<u8> {
     path
 }
 
+/// Start of a capture file among the files of its chain.
+struct Start {
+    /// Earliest timestamp of the file's first records, in nanoseconds since 1970.
+    ns: u64,
+    /// Time of the last write to the file, in nanoseconds since 1970; `None`: unknown.
+    written_ns: Option<u64>,
+    /// Earliest start, from this one on, of a file that was written after the next file of the
+    /// chain began; `None`: there is no such file.
+    overlap: Option<u64>,
+}
+
+impl Start {
+    /// Returns `true` if this file, or one that begins up to [`AHEAD_NS`] later, overlaps with its
+    /// successor. Two captures then share the chain, and this file may be of the other capture than
+    /// the file before it.
+    fn is_near_overlap(&self) -> bool {
+        let most = self.ns.saturating_add(AHEAD_NS);
+        self.overlap.is_some_and(|ns| ns <= most)
+    }
+}
+
+/// Sorts the starts of a chain's files, and sets their overlaps.
+fn find_overlaps(chain: &mut [Start]) {
+    chain.sort_unstable_by_key(|it| it.ns);
+    let mut after: Option<(u64, Option<u64>)> = None;
+    for it in chain.iter_mut().rev() {
+        it.overlap = after.and_then(|(next, overlap)| {
+            let end = next.saturating_add(SLACK_NS);
+            match it.written_ns.is_some_and(|written| written > end) {
+                true => Some(it.ns),
+                false => overlap,
+            }
+        });
+        after = Some((it.ns, it.overlap));
+    }
+}
+
 /// Returns for each capture file the earliest and the latest time of frames that it may hold, in
 /// nanoseconds since 1970.
 pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
-    let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut chains: HashMap<u64, Vec<Start>> = HashMap::new();
     for it in files {
-        if let (Some(chain), Some((earliest, _))) = (it.chain, it.first_ns) {
-            starts.entry(chain).or_default().push(earliest);
+        if let (Some(chain), Some((ns, _))) = (it.chain, it.first_ns) {
+            let start = Start {
+                ns,
+                written_ns: it.written_ns,
+                overlap: None,
+            };
+            chains.entry(chain).or_default().push(start);
         }
     }
-    starts.values_mut().for_each(|all| all.sort_unstable());
+    chains.values_mut().for_each(|all| find_overlaps(all));
     let next = |it: &Beginning, latest: u64| {
-        let all = starts.get(&it.chain?)?;
-        all.get(all.partition_point(|start| *start <= latest))
-            .copied()
+        let all = chains.get(&it.chain?)?;
+        all.get(all.partition_point(|start| start.ns <= latest))
     };
     let reach = |it: &Beginning| {
         let Some((earliest, latest)) = it.first_ns else {
@@ -127,9 +168,12 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
             return 0..=u64::MAX;
         }
         let end = next(it, latest).zip(it.written_ns);
-        let end = end.map(|(start, written)| match start.saturating_add(SLACK_NS) {
-            end if written <= end => end,
-            _ => written.saturating_add(AHEAD_NS),
+        let end = end.map(|(next, written)| {
+            let end = next.ns.saturating_add(SLACK_NS);
+            match written <= end && !next.is_near_overlap() {
+                true => end,
+                false => end.max(written.saturating_add(AHEAD_NS)),
+            }
         });
         let start = it.chain.map_or(0, |_| earliest.saturating_sub(SLACK_NS));
         start..=end.unwrap_or(u64::MAX)
@@ -213,9 +257,22 @@ mod tests {
             file(300, None),
             file(900, Some(950)),
         ];
-        let ends: Vec<_> = reaches(&files).iter().map(|it| *it.end()).collect();
-        let late = 700 * SECOND + AHEAD_NS;
-        assert_eq!(ends, [late, 301 * SECOND, u64::MAX, u64::MAX]);
+        let ends = |files: &[Beginning]| -> Vec<_> {
+            reaches(files).iter().map(|it| it.end() / SECOND).collect()
+        };
+        let (late, last) = (AHEAD_NS / SECOND, u64::MAX / SECOND);
+        assert_eq!(ends(&files), [700 + late, 301, last, last]);
+        // A capture with stamps 37 s ahead, and one whose file began 10 s after a last write.
+        let files = [
+            file(100, Some(143)),
+            file(153, Some(233)),
+            file(180, Some(223)),
+            file(260, Some(303)),
+        ];
+        assert_eq!(ends(&files), [143 + late, 233 + late, 261, last]);
+        // One capture with stamps 37 s ahead.
+        let files = [file(100, Some(143)), file(180, Some(223)), file(260, None)];
+        assert_eq!(ends(&files), [181, 261, last]);
     }
 
     #[test]

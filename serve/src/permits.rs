@@ -1,0 +1,115 @@
+//! Permits of requests to read capture files, which bound how many do so at the same time.
+//!
+//! A named caller cannot use up all permits: a quarter of them, and at least one if there are
+//! several, is left to others. Callers without a name are all on this machine, and have no share.
+
+use crate::{error::ApiError, identity::Caller};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Requests that read capture files at present.
+#[derive(Debug, Default)]
+struct Reading {
+    /// Number of the requests of all callers.
+    all: usize,
+    /// Number of the requests of each named caller that has any.
+    of_callers: HashMap<String, usize>,
+}
+
+/// Permits of the requests that read capture files at present.
+#[derive(Clone, Debug, Default)]
+pub struct ReadPermits(Arc<Mutex<Reading>>);
+
+/// Permit of one request to read capture files, which ends when it is dropped.
+#[derive(Debug)]
+pub struct ReadPermit {
+    permits: ReadPermits,
+    caller: Option<String>,
+}
+
+impl ReadPermits {
+    /// Returns a permit to read capture files for a request of `caller`, if at most `most` requests
+    /// read them at the same time.
+    ///
+    /// # Errors
+    /// As many requests as allowed read files, in total or of this caller.
+    pub fn take(&self, caller: &Caller, most: usize) -> Result<ReadPermit, ApiError> {
+        let mut reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reading.all >= most {
+            return Err(ApiError::Busy(most));
+        }
+        if let Some(name) = &caller.name {
+            let left = if most > 1 { (most / 4).max(1) } else { 0 };
+            let of_caller = reading.of_callers.entry(name.clone()).or_default();
+            if *of_caller >= most - left {
+                return Err(ApiError::CallerBusy(most - left));
+            }
+            *of_caller += 1;
+        }
+        reading.all += 1;
+        Ok(ReadPermit {
+            permits: self.clone(),
+            caller: caller.name.clone(),
+        })
+    }
+}
+
+impl Drop for ReadPermit {
+    fn drop(&mut self) {
+        let mut reading = self
+            .permits
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        reading.all -= 1;
+        if let Some(name) = &self.caller
+            && let Some(count) = reading.of_callers.get_mut(name)
+        {
+            *count -= 1;
+            if *count == 0 {
+                reading.of_callers.remove(name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::CallerRole;
+
+    fn caller(name: Option<&str>) -> Caller {
+        Caller {
+            name: name.map(str::to_owned),
+            role: CallerRole::Read,
+            address: ([127, 0, 0, 1], 1).into(),
+        }
+    }
+
+    #[test]
+    fn a_named_caller_leaves_permits_to_others() {
+        for (most, of_one) in [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (256, 192)] {
+            let permits = ReadPermits::default();
+            let taken = |name| {
+                let take = || permits.take(&caller(name), most).ok();
+                std::iter::from_fn(take).collect::<Vec<_>>()
+            };
+            let of_a = taken(Some("a"));
+            assert_eq!(of_a.len(), of_one, "of {most}");
+            let refused = permits
+                .take(&caller(Some("a")), most)
+                .expect_err("too many");
+            assert!(matches!(
+                refused,
+                ApiError::CallerBusy(_) | ApiError::Busy(1)
+            ));
+            let others = taken(None);
+            assert_eq!(others.len(), most - of_one);
+            drop((of_a, others));
+            assert_eq!(taken(None).len(), most);
+            assert!(permits.0.lock().expect("no panic").of_callers.is_empty());
+        }
+    }
+}
