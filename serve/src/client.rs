@@ -327,12 +327,15 @@ impl SensorClient {
             return Ok(answer);
         }
         let mut text = Vec::new();
-        while let Ok(Ok(Some(piece))) = timeout(CONNECT, answer.chunk()).await {
-            text.extend_from_slice(&piece);
-            if text.len() > MOST_ERROR {
-                break;
+        // An error message is short: a sensor that drips it is not waited for.
+        let read = async {
+            while let Ok(Some(piece)) = answer.chunk().await
+                && text.len() <= MOST_ERROR
+            {
+                text.extend_from_slice(&piece);
             }
-        }
+        };
+        let _ = timeout(CONNECT, read).await;
         let stated: Value = serde_json::from_slice(&text).unwrap_or_default();
         let of = |field: &str| stated[field].as_str().map(str::to_owned);
         match of("detail") {

@@ -5,7 +5,7 @@
 use crate::{
     args::FlowsArgs,
     cmd::key,
-    daemon::signals,
+    daemon::{self, signals},
     failure::Failure,
     term::{
         output,
@@ -49,6 +49,8 @@ struct FlowsDocument<'a> {
 /// that lost frames.
 pub fn flows(args: &FlowsArgs, quiet: bool) -> Result<(), Failure> {
     let key = key::of_args(&args.key)?;
+    // Many files may overlap in time.
+    daemon::raise_descriptor_limit();
     let config = args.config.load()?.flows.unwrap_or_default();
     let plan = MergePlan::for_reading(&args.inputs, key.as_ref())?;
     match fs::create_dir(&args.out) {

@@ -6,7 +6,7 @@
 use crate::{
     args::MergeArgs,
     cmd::key,
-    daemon::signals,
+    daemon::{self, signals},
     failure::Failure,
     term::{
         output,
@@ -51,6 +51,8 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         secrets.chain(args.key.key.iter().map(|it| ("--key", it))),
     )?;
     let key = key::of_args(&args.key)?;
+    // Many files may overlap in time.
+    daemon::raise_descriptor_limit();
     let mut plan = MergePlan::new(&args.inputs, key.as_ref(), &args.out)?;
     for path in &args.inject_secrets {
         plan.inject(key_log(path)?)?;

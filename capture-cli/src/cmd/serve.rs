@@ -3,7 +3,7 @@
 use crate::{
     args::ServeArgs,
     cmd::key,
-    daemon::{reload::Reloadable, sandbox::Sandbox, sd_notify::Service, signals},
+    daemon::{self, reload::Reloadable, sandbox::Sandbox, sd_notify::Service, signals},
     failure::Failure,
     term::{output, stderr, terminal},
 };
@@ -76,6 +76,8 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
     let plan = plan(&config, &serve)?;
     let file = args.config.file.as_deref();
     let mut service = Service::new();
+    // Each answer may need many files.
+    daemon::raise_descriptor_limit();
     // The capture has priority.
     if getpriority_process(None).is_ok_and(|it| it < NICE) {
         let _ = setpriority_process(None, NICE);

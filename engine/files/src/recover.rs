@@ -234,6 +234,9 @@ fn attempt(
     it.kept = sound;
     if sound < len {
         file.set_len(sound).map_err(failed("cut the file"))?;
+        // The time of the last write is that of the capture, by whose clock the frames are stamped.
+        // Only the owner of the file may set it.
+        let _ = opened.modified().and_then(|it| file.set_modified(it));
     }
     file.sync_all().map_err(failed("sync the file"))?;
     rename_new(part, path).map_err(failed("rename the file"))?;
@@ -367,6 +370,7 @@ mod tests {
         },
         read::origin::PROGRAM,
     };
+    use std::time::{Duration, UNIX_EPOCH};
 
     fn only(dir: &Path) -> RecoveredFile {
         let mut all = recover(dir).expect("reads");
@@ -476,9 +480,16 @@ mod tests {
         let folder = dir.path().join("20261122/15");
         fs::create_dir_all(&folder).expect("made");
         let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
-        fs::write(folder.join("wqcap-q00-1.pcap.part"), bytes).expect("written");
+        let part = folder.join("wqcap-q00-1.pcap.part");
+        fs::write(&part, bytes).expect("written");
+        let written = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let file = File::options().write(true).open(&part).expect("opens");
+        file.set_modified(written).expect("the time is set");
         let it = only(dir.path());
-        assert_eq!(it.path, Some(folder.join("wqcap-q00-1.pcap")));
+        let path = folder.join("wqcap-q00-1.pcap");
+        let modified = fs::metadata(&path).expect("there").modified();
+        assert_eq!(modified.expect("a time"), written);
+        assert_eq!(it.path, Some(path));
         assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Finished, 100));
     }
 

@@ -73,10 +73,13 @@ pub(super) struct PortSource {
 
 impl PortSource {
     /// Describes the frames of the port that need an explanation, a line for each kind that it has
-    /// received: super-frames (of GRO, TSO and GSO), and frames that do not fit into a block.
+    /// received: super-frames (of GRO, TSO and GSO), and frames that do not fit into a block; and
+    /// frames of new queues of an interface that is captured by AF_XDP.
     pub(super) fn odd_frames(&self) -> Vec<String> {
-        let Source::Packet(it) = &self.source else {
-            return Vec::new();
+        let it = match &self.source {
+            Source::Packet(it) => it,
+            Source::Xdp(it) => return it.new_queues().into_iter().collect(),
+            Source::Verbs(_) => return Vec::new(),
         };
         let name = &self.plan.device.name;
         let remedy = format!(
@@ -104,11 +107,14 @@ impl PortSource {
 
     /// Logs the first odd frames of the port, when there is a further kind of them.
     pub(super) fn report_odd_frames(&mut self) {
-        let Source::Packet(it) = &self.source else {
-            return;
+        let kinds = match &self.source {
+            Source::Packet(it) => {
+                let counts = [it.super_frames(), it.too_long()];
+                counts.iter().filter(|it| **it > 0).count()
+            }
+            Source::Xdp(it) => usize::from(it.new_queues().is_some()),
+            Source::Verbs(_) => return,
         };
-        let counts = [it.super_frames(), it.too_long()];
-        let kinds = counts.iter().filter(|it| **it > 0).count();
         if kinds > self.reported_odd_frames {
             self.reported_odd_frames = kinds;
             let lines = self.odd_frames();

@@ -22,6 +22,10 @@ pub(super) struct XdpPort {
     sockets: XdpInterface,
     link: LinkWatch,
     drops: Arc<SocketDrops>,
+    /// Number of receive queues of the interface in sysfs at the start; 0: unknown.
+    queues: u32,
+    /// Largest number of receive queues in sysfs since the start.
+    most_queues: u32,
 }
 
 impl XdpPort {
@@ -43,7 +47,10 @@ impl XdpPort {
         let with_socket = sockets.sockets().iter().zip(rings);
         let rings = with_socket.map(|(socket, ring)| Ring::from_xdp(Arc::clone(socket), ring));
         let rings = rings.collect::<Result<_, _>>()?;
+        let queues = sockets.shown_queues();
         let port = Self {
+            queues,
+            most_queues: queues,
             link: LinkWatch::new(interface),
             drops: Arc::new(SocketDrops::Xdp(sockets.sockets().to_vec())),
             sockets,
@@ -98,6 +105,20 @@ impl XdpPort {
     /// Returns the change of the captured network interface since the last call.
     pub(super) fn check(&mut self) -> Option<InterfaceChange> {
         let is_gone = self.sockets.is_orphaned();
+        self.most_queues = self.most_queues.max(self.sockets.shown_queues());
         self.link.check(is_gone)
+    }
+
+    /// Describes the receive queues that the interface got after the start, which are not captured;
+    /// `None`: there are none.
+    pub(super) fn new_queues(&self) -> Option<String> {
+        let (name, count) = (self.sockets.interface(), self.most_queues);
+        (self.queues > 0 && count > self.queues).then(|| {
+            format!(
+                "{name}: the interface got receive queues after the start, {count} in place of {}; the kernel gets their \
+                 frames, and the capture does not: start it again, or use device.backend = \"af_packet\"",
+                self.queues
+            )
+        })
     }
 }

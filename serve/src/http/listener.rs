@@ -27,7 +27,7 @@ use rustls::{
 };
 use std::{
     collections::HashMap,
-    io,
+    fs, io,
     net::{IpAddr, SocketAddr, TcpListener as StdListener},
     path::{Path, PathBuf},
     sync::{
@@ -285,13 +285,25 @@ fn bound(addresses: &[SocketAddr]) -> Result<(StdListener, SocketAddr), ServerEr
     })
 }
 
+/// Reads a PEM file. A pipe is refused: a reload would wait for its writer, and the service with it.
+fn pem(path: &Path) -> Result<Vec<u8>, ServerError> {
+    let read = || match fs::metadata(path)?.is_file() {
+        true => read_named(path, MOST_TEXT),
+        false => Err(io::Error::other("it is no regular file; name one")),
+    };
+    read().map_err(|e| ServerError::Tls {
+        path: path.to_owned(),
+        problem: e.to_string(),
+    })
+}
+
 /// Reads all TLS certificates of a PEM file.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     let failed = |problem: String| ServerError::Tls {
         path: path.to_owned(),
         problem,
     };
-    let text = read_named(path, MOST_TEXT).map_err(|e| failed(e.to_string()))?;
+    let text = pem(path)?;
     let all: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|e| failed(e.to_string()))?;
@@ -328,8 +340,8 @@ fn acceptor(files: &TlsFiles, has_tokens: bool) -> Result<TlsAcceptor, ServerErr
             builder.with_client_cert_verifier(verifier.build().map_err(|e| failed(path, &e))?)
         }
     };
-    let key = read_named(&files.key, MOST_TEXT).map_err(|e| failed(&files.key, &e))?;
-    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| failed(&files.key, &e))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&pem(&files.key)?).map_err(|e| failed(&files.key, &e))?;
     let config = builder.with_single_cert(certificates(&files.cert)?, key);
     let mut config = config.map_err(|e| failed(&files.cert, &e))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -220,15 +220,15 @@ impl Journal {
     }
 
     /// Counts deleted capture files that have no delivery record, and stores `read`, the position
-    /// after them in the capture's lists of deleted files.
-    pub(crate) fn enter_expired<'a>(
+    /// after them in the capture's lists of deleted files. `None` is the file of a damaged line.
+    pub(crate) fn enter_expired(
         &mut self,
-        files: impl Iterator<Item = &'a ExpiredFile>,
+        files: &[Option<ExpiredFile>],
         read: ListPosition,
     ) -> Result<(), JournalError> {
         for file in files {
             self.sums.expired_files += 1;
-            match file.frames {
+            match file.as_ref().and_then(|it| it.frames) {
                 Some(frames) => self.sums.frames.add_frames(FrameState::Expired, frames),
                 None => self.sums.expired_uncounted_files += 1,
             }

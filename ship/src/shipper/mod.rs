@@ -288,24 +288,31 @@ impl Shipper {
             Ok(now) => now == it.stamp,
             Err(e) => e.kind() != io::ErrorKind::NotFound,
         };
-        let waits = lines
-            .iter()
-            .position(|(it, _)| !is_known(it) && is_there(it));
+        let waits = lines.iter().position(|(it, _)| {
+            let file = it.as_ref();
+            file.is_some_and(|it| !is_known(it) && is_there(it))
+        });
         lines.truncate(waits.unwrap_or(lines.len()));
         let Some((_, read)) = lines.last() else {
             return Ok(());
         };
         let read = *read;
-        let gone: Vec<_> = lines
-            .into_iter()
-            .map(|(it, _)| it)
-            .filter(|it| !is_known(it))
+        let gone = lines.into_iter().map(|(it, _)| it);
+        let gone: Vec<_> = gone
+            .filter(|it| !it.as_ref().is_some_and(is_known))
             .collect();
         for it in &gone {
+            let Some(it) = it else {
+                tracing::warn!(
+                    "{}: a line of the list of deleted files is damaged, so that the frames of one file are unknown",
+                    dir.display()
+                );
+                continue;
+            };
             tracing::warn!("{}: the file was deleted before it was sent", it.file);
             found.retain(|there| there.kind != ContentKind::Packets || there.name != it.file);
         }
-        Ok(self.journal.enter_expired(gone.iter(), read)?)
+        Ok(self.journal.enter_expired(&gone, read)?)
     }
 
     /// Lists the finished files of a directory, if the directory is still the one in which the

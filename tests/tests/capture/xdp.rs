@@ -395,6 +395,21 @@ fn two_queues_receive_each_frame_once() {
     assert!(check.stdout.contains(note), "{check}");
 }
 
+#[test]
+fn queues_that_the_interface_gets_during_a_capture_are_named() {
+    let pair = need!(silent_pair());
+    let dir = Dir::new();
+    let args = with_xdp(&[&NO_FILES[..], &["--set", "process.sandbox=require"]].concat());
+    let mut capture = Interface::start(&pair, &dir, &args);
+    two_queues(&pair);
+    let text = "veth0: the interface got receive queues after the start, 2 in place of 1";
+    capture
+        .run
+        .until("a warning", |it| it.stderr().contains(text));
+    let done = capture.stop_after(0);
+    assert!(done.stdout.contains(text), "{done}");
+}
+
 /// The loopback interface is captured in the network stack: its driver has no XDP.
 #[test]
 fn settings_of_the_interface_do_not_change_during_a_capture() {

@@ -14,7 +14,7 @@ mod store;
 use crate::{
     args::ExtractArgs,
     cmd::{key, merge},
-    daemon::signals,
+    daemon::{self, signals},
     failure::Failure,
     term::{
         output,
@@ -44,6 +44,8 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
         .filter_map(|(option, it)| Some((option, it.as_ref()?)));
     merge::spare_files(&args.out, files)?;
     let key = key::of_args(&args.key)?;
+    // Many files may overlap in time.
+    daemon::raise_descriptor_limit();
     #[cfg(feature = "serve")]
     {
         let urls = sensors::urls(args)?;

@@ -95,7 +95,7 @@ impl ExpiredList {
             it.number += 1;
         }
         let whole = it.cut()?;
-        it.last = whole.last().map(|(file, _)| file.clone());
+        it.last = whole.last().and_then(|(file, _)| file.clone());
         Ok(it)
     }
 
@@ -145,7 +145,7 @@ impl ExpiredList {
 
     /// Removes an incomplete last line of the list of expired files, which a crash or a full disk
     /// left. Returns the complete lines with their end offsets.
-    fn cut(&self) -> io::Result<Vec<(ExpiredFile, u64)>> {
+    fn cut(&self) -> io::Result<Vec<(Option<ExpiredFile>, u64)>> {
         let whole = lines(&self.path(), 0)?;
         if let Ok(list) = open_for_update(&self.path()) {
             list.set_len(whole.last().map_or(0, |(_, end)| *end))?;
@@ -154,12 +154,16 @@ impl ExpiredList {
     }
 }
 
-/// Reads the lists of expired files (deleted before they were shipped) from a position on: each
-/// file, and the position after it. A folder without lists yields nothing.
+/// Reads the lists of expired files (deleted before they were shipped) from a position on: the file
+/// of each line, and the position after it. `None` is the file of a damaged line. A folder without
+/// lists yields nothing.
 ///
 /// # Errors
 /// A list cannot be read.
-pub fn read(dir: &Path, from: ListPosition) -> io::Result<Vec<(ExpiredFile, ListPosition)>> {
+pub fn read(
+    dir: &Path,
+    from: ListPosition,
+) -> io::Result<Vec<(Option<ExpiredFile>, ListPosition)>> {
     let mut all = Vec::new();
     for list in numbers(dir)? {
         if list < from.list {
@@ -173,8 +177,8 @@ pub fn read(dir: &Path, from: ListPosition) -> io::Result<Vec<(ExpiredFile, List
 }
 
 /// Reads the complete lines of a list of expired files from byte `start` on, each with its end
-/// offset. Stops at the first invalid line.
-fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
+/// offset. `None`: the line is damaged.
+fn lines(path: &Path, start: u64) -> io::Result<Vec<(Option<ExpiredFile>, u64)>> {
     let mut file = match open_regular(path) {
         Ok(file) => file,
         // A missing or irregular file has 0 lines.
@@ -189,14 +193,10 @@ fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
     loop {
         line.clear();
         at += reader.read_until(b'\n', &mut line)? as u64;
-        let is_whole = line.last() == Some(&b'\n');
-        let Some(file) = is_whole
-            .then(|| serde_json::from_slice(&line).ok())
-            .flatten()
-        else {
+        if line.last() != Some(&b'\n') {
             return Ok(all);
-        };
-        all.push((file, at));
+        }
+        all.push((serde_json::from_slice(&line).ok(), at));
     }
 }
 
@@ -241,7 +241,8 @@ mod tests {
 
     fn files(dir: &Path, from: ListPosition) -> Vec<String> {
         let all = read(dir, from).expect("reads").into_iter();
-        all.map(|(it, _)| it.file).collect()
+        all.map(|(it, _)| it.map_or("damaged".into(), |it| it.file))
+            .collect()
     }
 
     #[test]
@@ -259,7 +260,9 @@ mod tests {
         let expected = [remove("a"), remove("b")];
         let all = read(dir.path(), start).expect("reads");
         assert_eq!(
-            all.iter().map(|it| &it.0).collect::<Vec<_>>(),
+            all.iter()
+                .filter_map(|it| it.0.as_ref())
+                .collect::<Vec<_>>(),
             expected.iter().collect::<Vec<_>>()
         );
         assert_eq!(files(dir.path(), all[0].1), ["b"]);
@@ -292,6 +295,22 @@ mod tests {
     }
 
     #[test]
+    fn lines_behind_a_damaged_one_are_read_and_kept() {
+        let dir = tempfile::tempdir().expect("dir");
+        let start = ListPosition::default();
+        let open = || ExpiredList::open(dir.path(), start).expect("opens");
+        let at = super::path(dir.path(), 0);
+        for (name, seen) in [("a", &["a"][..]), ("b", &["a", "damaged", "b"])] {
+            let (path, expired) = file(dir.path(), name);
+            open().remove(&path, &expired).expect("removed");
+            assert_eq!(files(dir.path(), start), seen);
+            let mut list = OpenOptions::new().append(true).open(&at).expect("there");
+            list.write_all(b"{\"fil\xff\n").expect("written");
+        }
+        assert_eq!(files(dir.path(), start), ["a", "damaged", "b", "damaged"]);
+    }
+
+    #[test]
     fn lists_are_removed_after_they_were_read() {
         let dir = tempfile::tempdir().expect("dir");
         let start = ListPosition::default();
@@ -310,6 +329,7 @@ mod tests {
         remove(&mut list, "b");
         let all = read(dir.path(), start).expect("reads");
         let (last, end) = all.last().expect("some");
+        let last = last.as_ref().expect("sound");
         assert_eq!((last.file.as_str(), end.list), ("b", 1));
         ExpiredList::open(dir.path(), start).expect("opens");
         assert!(long.exists(), "not read yet");

@@ -134,15 +134,6 @@ pub struct IndexSelection {
 impl IndexSummary {
     /// Creates the summary of the index of a capture file.
     pub(super) fn of(index: &CaptureIndex) -> Self {
-        let blocks = &index.blocks;
-        let together = blocks.len().div_ceil(MOST_PARTS).max(1);
-        let parts = blocks.chunks(together).map(|blocks| IndexPart {
-            first_ns: blocks.iter().map(|it| it.first_ns).min().unwrap_or(0),
-            last_ns: blocks.iter().map(|it| it.last_ns).max().unwrap_or(0),
-            frames: blocks.iter().map(|it| it.frames).sum(),
-            bytes: blocks.iter().map(|it| it.end - it.start).sum(),
-            lost: blocks.iter().filter_map(|it| it.lost).sum(),
-        });
         Self {
             version: index.version,
             stamp: index.stamp,
@@ -150,10 +141,31 @@ impl IndexSummary {
             frames: index.frames,
             apart: index.apart,
             end: index.end,
-            others: blocks.iter().any(|it| it.others),
-            parts: parts.collect(),
+            others: index.blocks.iter().any(|it| it.others),
+            parts: parts(&index.blocks),
             marks: index.marks.clone(),
         }
+    }
+
+    /// Returns `true` if the times and counts of the summary do not contradict each other. Another
+    /// summary is of a damaged index.
+    pub(super) fn is_sound(&self) -> bool {
+        total(self.parts.iter().map(|it| it.frames)) == self.frames
+            && self.parts.iter().all(|it| it.first_ns <= it.last_ns)
+            && self.head <= self.stamp.len
+    }
+
+    /// Returns `true` if `blocks` are in the order of the capture file, within it, and those that
+    /// the summary describes. Other blocks are of a damaged index.
+    pub(super) fn describes(&self, blocks: &[IndexBlock]) -> bool {
+        let len = self.stamp.len;
+        let mut at = 0;
+        let in_order = blocks.iter().all(|it| {
+            let follows = at <= it.start && it.start <= it.end && it.first_ns <= it.last_ns;
+            at = it.end;
+            follows
+        });
+        in_order && at <= len && self.parts == parts(blocks)
     }
 
     /// Creates an index from the three items of its file: this summary, the flows and the blocks.
@@ -176,6 +188,24 @@ impl IndexSummary {
         let mut parts = self.parts.iter();
         parts.any(|it| is_in(&(0..times.end), it.first_ns) && it.last_ns >= times.start)
     }
+}
+
+/// Returns the times and counts of a capture file's parts for the summary of its index.
+fn parts(blocks: &[IndexBlock]) -> Vec<IndexPart> {
+    let together = blocks.len().div_ceil(MOST_PARTS).max(1);
+    let part = |blocks: &[IndexBlock]| IndexPart {
+        first_ns: blocks.iter().map(|it| it.first_ns).min().unwrap_or(0),
+        last_ns: blocks.iter().map(|it| it.last_ns).max().unwrap_or(0),
+        frames: total(blocks.iter().map(|it| it.frames)),
+        bytes: total(blocks.iter().map(|it| it.end.saturating_sub(it.start))),
+        lost: total(blocks.iter().filter_map(|it| it.lost)),
+    };
+    blocks.chunks(together).map(part).collect()
+}
+
+/// Returns the sum of counts, at most `u64::MAX`.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 impl CaptureIndex {

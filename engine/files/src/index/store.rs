@@ -67,7 +67,8 @@ impl IndexFolder<'_> {
     pub fn load(&self, file: &Path) -> Option<CaptureIndex> {
         let (summary, mut rest) = self.open(file)?;
         let flows = next_flows(&mut rest)?;
-        Some(summary.with(flows, next_blocks(&mut rest)?))
+        let blocks = next_blocks(&mut rest, &summary)?;
+        Some(summary.with(flows, blocks))
     }
 
     /// Loads the summary of a capture file's index, which has no flows. Returns `None` in the cases
@@ -93,7 +94,8 @@ impl IndexFolder<'_> {
             let flows = next_flows(&mut rest)?;
             let wanted: Vec<bool> = flows.iter().map(|flow| terms.allows(flow)).collect();
             if summary.others || wanted.contains(&true) {
-                ranges = select(&next_blocks(&mut rest)?, summary.head, times, &wanted);
+                let blocks = next_blocks(&mut rest, &summary)?;
+                ranges = select(&blocks, summary.head, times, &wanted);
             }
         }
         let selection = IndexSelection {
@@ -109,6 +111,7 @@ impl IndexFolder<'_> {
         let mut rest = BufReader::new(index.take(MOST_INDEX));
         let summary: IndexSummary = ciborium::from_reader(&next_item(&mut rest)?[..]).ok()?;
         let fresh = summary.version == VERSION
+            && summary.is_sound()
             && FileStamp::read(file).is_ok_and(|now| now == summary.stamp);
         fresh.then_some((summary, rest))
     }
@@ -181,8 +184,10 @@ fn next_flows(rest: &mut Rest) -> Option<Vec<IndexFlow>> {
     unpack(&next_item(rest)?)
 }
 
-fn next_blocks(rest: &mut Rest) -> Option<Vec<IndexBlock>> {
-    ciborium::from_reader(&next_item(rest)?[..]).ok()
+/// Reads the blocks of an index file. Returns `None` if they are not those of `summary`.
+fn next_blocks(rest: &mut Rest, summary: &IndexSummary) -> Option<Vec<IndexBlock>> {
+    let blocks: Vec<IndexBlock> = ciborium::from_reader(&next_item(rest)?[..]).ok()?;
+    summary.describes(&blocks).then_some(blocks)
 }
 
 fn encode(content: &impl Serialize) -> io::Result<Vec<u8>> {
@@ -321,5 +326,41 @@ mod tests {
         fs::rename(&deep, &file).expect("moved");
         folder.sweep().expect("swept");
         assert!(!indexes.path().join("20261122").exists());
+    }
+
+    #[test]
+    fn an_index_whose_blocks_contradict_it_is_damaged() {
+        let dir = tempfile::tempdir().expect("dir");
+        let folder = IndexFolder {
+            folder: &dir.path().join("index"),
+            dir: dir.path(),
+        };
+        let (bytes, _) = written(FileFormat::Pcapng, 3);
+        let file = dir.path().join("wqcap-q00-1.pcapng");
+        fs::write(&file, &bytes).expect("written");
+        let made = folder.build(&file, None, || true).expect("reads");
+        let sound = made.expect("made");
+        let loads = |change: &dyn Fn(&mut CaptureIndex)| {
+            let mut index = sound.clone();
+            change(&mut index);
+            write(&folder.path_of(&file), &index).expect("written");
+            let times = 0..u64::MAX;
+            let selected = folder.select(&file, &times, &FlowTerms::default());
+            assert_eq!(selected.is_some(), folder.load(&file).is_some());
+            selected.is_some()
+        };
+        assert!(loads(&|_| {}));
+        assert!(!loads(&|it| it.blocks.clear()));
+        assert!(!loads(&|it| it.blocks.extend_from_within(..)));
+        assert!(!loads(&|it| it.frames = u64::MAX));
+        assert!(!loads(&|it| it.head = u64::MAX));
+        for change in [
+            |it: &mut IndexBlock| (it.start, it.end) = (it.end, it.start),
+            |it: &mut IndexBlock| it.end = u64::MAX,
+            |it: &mut IndexBlock| it.frames = u64::MAX,
+            |it: &mut IndexBlock| it.first_ns = u64::MAX,
+        ] {
+            assert!(!loads(&|it| it.blocks.iter_mut().for_each(change)));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     ChunkRing, XdpError, XdpHook, XdpSocket,
-    link::{mtu, receive_queues},
+    link::{mtu, receive_queues, shown_queues},
     program::{ProgramLink, SocketProgram},
 };
 use crate::packet::raw::RawPacket;
@@ -72,6 +72,8 @@ pub struct XdpInterface {
     packets: RawPacket,
     sockets: Vec<Arc<XdpSocket>>,
     interface: String,
+    /// Number of the interface (ifindex).
+    index: i32,
     hook: XdpHook,
     native_refusal: Option<io::Error>,
 }
@@ -148,6 +150,7 @@ impl XdpInterface {
             packets,
             sockets,
             interface: interface.to_owned(),
+            index,
             hook,
             native_refusal,
         };
@@ -177,6 +180,13 @@ impl XdpInterface {
     #[must_use]
     pub fn is_orphaned(&self) -> bool {
         self.packets.is_orphaned()
+    }
+
+    /// Returns the present number of receive queues of the interface in sysfs, captured or not; 0 if
+    /// sysfs does not show the interface. The sandbox of a capture permits no ioctl of ethtool.
+    #[must_use]
+    pub fn shown_queues(&self) -> u32 {
+        shown_queues(&self.interface, self.index).unwrap_or(0)
     }
 
     /// Returns the hardware type of the interface (`ARPHRD_…` of linux/if_arp.h).

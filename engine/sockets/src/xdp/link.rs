@@ -59,7 +59,7 @@ fn channels(packets: &RawPacket, interface: &str) -> io::Result<u32> {
 }
 
 /// Returns the number of receive queues in sysfs; `None` if sysfs shows another network namespace.
-fn shown_queues(interface: &str, index: c_int) -> Option<u32> {
+pub(super) fn shown_queues(interface: &str, index: c_int) -> Option<u32> {
     let folder = format!("/sys/class/net/{interface}");
     #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
     let shown = fs::read_to_string(format!("{folder}/ifindex")).ok()?;

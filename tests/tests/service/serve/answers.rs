@@ -291,9 +291,8 @@ fn an_answer_that_lacks_frames_says_so() {
     // A file of flow records that cannot be read.
     let unread = || service.json("/api/v1/flows")["unread"].as_u64();
     assert_eq!(unread(), Some(0));
-    let flows = stored.dir.join("flows");
-    let first = fs::read_dir(&flows).expect("a folder").flatten().next();
-    fs::write(first.expect("a file").path(), "none").expect("written");
+    let flows = stored.dir.join("flows/wqcap-flows-1.parquet");
+    fs::write(flows, "none").expect("written");
     assert_eq!(unread(), Some(1));
     let _ = service.stop();
 }

@@ -658,7 +658,7 @@ fn shipped_files_are_deleted_first_and_unshipped_ones_are_counted() {
         let lines = expired::read(dir.path(), ListPosition::default());
         let lines = lines.expect("reads").into_iter();
         lines
-            .map(|(it, _)| (it.file, it.frames))
+            .filter_map(|(it, _)| it.map(|it| (it.file, it.frames)))
             .collect::<Vec<_>>()
     };
     assert_eq!(noted(), [(oldest, Some(20))]);
