@@ -199,7 +199,7 @@ fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Resul
     if !metadata.file_type().is_fifo() {
         let shown = fifo.display();
         return Err(Failure::refused(format!(
-            "--fifo {shown}: the file is no FIFO; make one with mkfifo, or capture to a file with wqcap run -w"
+            "--fifo {shown}: the file is not a FIFO; make one with mkfifo, or capture to a file with wqcap run -w"
         )));
     }
     rustix::stdio::dup2_stdout(&fifo_end).map_err(|e| failed("write to", e.into()))?;

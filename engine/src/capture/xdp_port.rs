@@ -115,7 +115,7 @@ impl XdpPort {
         let (name, count) = (self.sockets.interface(), self.most_queues);
         (self.queues > 0 && count > self.queues).then(|| {
             format!(
-                "{name}: the interface got receive queues after the start, {count} in place of {}; the kernel gets their \
+                "{name}: the interface got receive queues after the start: it has {count}, and had {}; the kernel gets their \
                  frames, and the capture does not: start it again, or use device.backend = \"af_packet\"",
                 self.queues
             )

@@ -289,7 +289,7 @@ fn bound(addresses: &[SocketAddr]) -> Result<(StdListener, SocketAddr), ServerEr
 fn pem(path: &Path) -> Result<Vec<u8>, ServerError> {
     let read = || match fs::metadata(path)?.is_file() {
         true => read_named(path, MOST_TEXT),
-        false => Err(io::Error::other("it is no regular file; name one")),
+        false => Err(io::Error::other("it is not a regular file; name one")),
     };
     read().map_err(|e| ServerError::Tls {
         path: path.to_owned(),

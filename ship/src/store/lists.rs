@@ -23,7 +23,7 @@ struct ListCounts {
 /// Reason why a page of a store's list of keys is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ListError {
-    #[error("the store's response to a request for a list of keys is no such list")]
+    #[error("the store's response to a request for a list of keys is another document")]
     NoList,
     #[error("the store says that its list of keys is truncated, but not where the list continues")]
     Truncated,
@@ -56,7 +56,8 @@ pub(super) fn is_list(request: &HttpRequest) -> bool {
 /// the current task receives. A page that is not XML is returned unchanged.
 ///
 /// # Errors
-/// The list exceeds a limit, or the page is none of a complete list.
+/// The list exceeds a limit; or the response is another document, or lacks the token of the
+/// next page.
 pub(super) fn clean(page: &Bytes) -> Result<Bytes, ListError> {
     let Some(ListPage { entries, .. }) = ListPage::parse(page)? else {
         return Ok(page.clone());
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_no_whole_list_is_an_error() {
+    fn a_page_that_is_not_a_whole_list_is_an_error() {
         let of = |page: &'static str| clean(&Bytes::from_static(page.as_bytes())).map(|_| ());
         let cut = "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>";
         assert_eq!(of(cut), Err(ListError::Truncated));

@@ -402,7 +402,7 @@ fn queues_that_the_interface_gets_during_a_capture_are_named() {
     let args = with_xdp(&[&NO_FILES[..], &["--set", "process.sandbox=require"]].concat());
     let mut capture = Interface::start(&pair, &dir, &args);
     two_queues(&pair);
-    let text = "veth0: the interface got receive queues after the start, 2 in place of 1";
+    let text = "veth0: the interface got receive queues after the start: it has 2, and had 1";
     capture
         .run
         .until("a warning", |it| it.stderr().contains(text));

@@ -146,6 +146,6 @@ fn a_file_in_the_place_of_the_fifo_stays_as_it_is() {
     fs::write(&file, "notes").expect("written");
     let args = ["extcap", "--extcap-interface", "wqcap-model", "--capture"];
     let capture = Program::new(binaries::wqcap()).args(args).arg("--fifo");
-    capture.arg(&file).run().expect(2).says(&["is no FIFO"]);
+    capture.arg(&file).run().expect(2).says(&["is not a FIFO"]);
     assert_eq!(fs::read(&file).expect("reads"), b"notes");
 }
