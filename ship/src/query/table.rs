@@ -4,7 +4,7 @@ use crate::columns::{Columns, ParquetColumnError};
 use crate::{
     blocks::{FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS},
     flow_filter::FlowFilter,
-    limits::PARTS,
+    limits::{KEY, PARTS},
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -47,6 +47,8 @@ pub(super) enum PartTableError {
         "the column object, object_bytes or head_bytes of the table has several values, but all rows must have the same"
     )]
     SeveralObjects,
+    #[error("the table names an object by a key of {0} bytes; the limit is {KEY} bytes")]
+    ObjectKey(usize),
     #[error(
         "the column head_bytes of the table is {head}, which is more than object_bytes {object}"
     )]
@@ -77,7 +79,7 @@ impl PartTable {
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
             && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
         {
-            return Err(PartTableError::Version(version.into()));
+            return Err(PartTableError::Version(version.chars().take(20).collect()));
         }
         let objects = columns.texts("object")?;
         let [object_bytes, heads, starts, ends, firsts, lasts, frames] = [
@@ -105,6 +107,9 @@ impl PartTable {
             return Err(PartTableError::SeveralObjects);
         }
         let ((object, object_bytes), head_bytes) = of;
+        if let Some(len) = object.as_ref().map(String::len).filter(|it| *it > KEY) {
+            return Err(PartTableError::ObjectKey(len));
+        }
         if head_bytes > object_bytes {
             let (head, object) = (head_bytes, object_bytes);
             return Err(PartTableError::Head { head, object });
@@ -215,21 +220,23 @@ mod tests {
     }
 
     #[test]
-    fn a_part_beyond_its_object_is_an_error() {
+    fn a_part_beyond_its_object_and_a_long_key_are_errors() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, None, || true);
         let index = index.expect("reads").expect("made");
-        let of = |bytes| ObjectInfo {
-            key: None,
+        let long = "x".repeat(KEY + 1);
+        let of = |bytes, key| ObjectInfo {
+            key,
             bytes,
             queue: None,
         };
-        for (bytes, part) in [
-            (100, "row 0 of the table: the bytes 24 to"),
-            (5, "column head_bytes of the table is 24"),
+        for (bytes, key, part) in [
+            (100, None, "row 0 of the table: the bytes 24 to"),
+            (5, None, "column head_bytes of the table is 24"),
+            (5000, Some(&*long), "a key of 1025 bytes"),
         ] {
-            let table = blocks::write(&index, of(bytes)).expect("written");
+            let table = blocks::write(&index, of(bytes, key)).expect("written");
             let said = PartTable::read(table, &[]).expect_err(part).to_string();
             assert!(said.contains(part), "{said}");
         }
