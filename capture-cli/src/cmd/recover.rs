@@ -54,7 +54,9 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
         terminal::print_note(format_args!("{note}"));
     }
     let stop = signals::catch()?;
-    let files = recover::finish(&folder.unfinished, || !stop.load(Ordering::Relaxed));
+    let files = recover::finish(&args.dir, &folder.unfinished, || {
+        !stop.load(Ordering::Relaxed)
+    });
     if args.json {
         output::print_json(&RecoveryReport {
             dir: &args.dir,
@@ -125,9 +127,10 @@ impl Leftovers {
             let quit = Arc::clone(&quit);
             move || !quit.load(Ordering::Relaxed)
         };
+        let dir = dir.to_owned();
         let work = move || {
             for part in parts.chunks(1).take_while(|_| may_continue()) {
-                for mut it in recover::finish(part, &may_continue) {
+                for mut it in recover::finish(&dir, part, &may_continue) {
                     if let Some(key) = &key {
                         encrypt(&mut it, key, &may_continue);
                     }

@@ -9,15 +9,15 @@
 
 use crate::folder::path_text;
 use crate::{
-    folder::open::{open_for_update, try_lock},
-    folder::{CaptureFolder, rename_new, sync_folder},
+    folder::{CaptureFolder, held::HeldFolder, open::try_lock, sync_folder},
     name::{FileName, PART},
     read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
 };
+use rustix::fs::FileType;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
-    fs::{self, File, TryLockError},
+    fs::{File, TryLockError},
     io::{self, Read, Seek},
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
@@ -112,15 +112,21 @@ const READING: &str = "read the file";
 /// # Errors
 /// The folder cannot be read.
 pub fn recover(dir: &Path) -> io::Result<Vec<RecoveredFile>> {
-    Ok(finish(&CaptureFolder::list(dir)?.unfinished, || true))
+    let parts = CaptureFolder::list(dir)?.unfinished;
+    Ok(finish(dir, &parts, || true))
 }
 
-/// Recovers these `.part` files, as listed in [`CaptureFolder::unfinished`]. After `may_continue`
-/// returned `false`, the remaining files keep their names and content.
-pub fn finish(parts: &[PathBuf], may_continue: impl Fn() -> bool) -> Vec<RecoveredFile> {
+/// Recovers these `.part` files below the folder `dir`, as listed in
+/// [`CaptureFolder::unfinished`]. After `may_continue` returned `false`, the remaining files keep
+/// their names and content.
+pub fn finish(
+    dir: &Path,
+    parts: &[PathBuf],
+    may_continue: impl Fn() -> bool,
+) -> Vec<RecoveredFile> {
     let all: Vec<_> = parts
         .iter()
-        .map(|part| finish_file(part, &may_continue))
+        .map(|part| finish_file(dir, part, &may_continue))
         .collect();
     let finished = all.iter().filter_map(|it| it.path.as_deref());
     let folders: BTreeSet<_> = finished.filter_map(Path::parent).collect();
@@ -130,7 +136,7 @@ pub fn finish(parts: &[PathBuf], may_continue: impl Fn() -> bool) -> Vec<Recover
     all
 }
 
-fn finish_file(part: &Path, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
+fn finish_file(dir: &Path, part: &Path, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
     let mut it = RecoveredFile {
         part: part.to_owned(),
         path: None,
@@ -142,13 +148,16 @@ fn finish_file(part: &Path, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
     };
     match name_of(part) {
         None => it.outcome = RecoveryOutcome::Foreign,
-        Some((path, has_name)) => match attempt(part, &path, has_name, &mut it, may_continue) {
-            Ok(outcome) => {
-                it.outcome = outcome;
-                it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
+        Some((path, has_name)) => {
+            let done = attempt(dir, [part, &path], has_name, &mut it, may_continue);
+            match done {
+                Ok(outcome) => {
+                    it.outcome = outcome;
+                    it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
+                }
+                Err(e) => it.problem = Some(e.to_string()),
             }
-            Err(e) => it.problem = Some(e.to_string()),
-        },
+        }
     }
     it
 }
@@ -162,9 +171,10 @@ fn name_of(part: &Path) -> Option<(PathBuf, bool)> {
     FileName::has_capture_ending(&path).then_some((path, has_name))
 }
 
+/// Recovers the `.part` file `part` below the folder `dir`, whose final path is `path`.
 fn attempt(
-    part: &Path,
-    path: &Path,
+    dir: &Path,
+    [part, path]: [&Path; 2],
     has_name: bool,
     it: &mut RecoveredFile,
     may_continue: &dyn Fn() -> bool,
@@ -172,13 +182,19 @@ fn attempt(
     // The writer may have renamed the file in the meantime. Irregular files are not opened: that
     // could trigger a device, or wait for the other end of a pipe.
     let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
-    match fs::symlink_metadata(part) {
-        Ok(it) if it.is_file() => {}
+    let held = match HeldFolder::of(dir, part) {
+        Ok(held) => held,
+        Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
+        Err(e) => return Err(failed("open the folder of the file")(e)),
+    };
+    let [part_name, name] = [part, path].map(|it| it.file_name().unwrap_or_default());
+    match held.stat(part_name) {
+        Ok(it) if FileType::from_raw_mode(it.st_mode).is_file() => {}
         Ok(_) => return Ok(RecoveryOutcome::Irregular),
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("read the file's metadata")(e)),
     }
-    let file = match open_for_update(part) {
+    let file = match held.open_for_update(part_name) {
         Ok(file) => file,
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("open the file")(e)),
@@ -197,8 +213,8 @@ fn attempt(
     if !opened.is_file() {
         return Ok(RecoveryOutcome::Irregular);
     }
-    match fs::symlink_metadata(part) {
-        Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => {}
+    match held.stat(part_name) {
+        Ok(named) if (named.st_dev, named.st_ino) == (opened.dev(), opened.ino()) => {}
         Ok(_) => return Ok(RecoveryOutcome::InUse),
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("read the file's metadata")(e)),
@@ -213,7 +229,7 @@ fn attempt(
         }
         guarded.rewind().map_err(failed(READING))?;
     }
-    if fs::symlink_metadata(path).is_ok() {
+    if held.stat(name).is_ok() {
         return Err(RecoveryError::Exists(path.to_owned()));
     }
     let len = opened.len();
@@ -228,7 +244,8 @@ fn attempt(
     it.cut = len.saturating_sub(sound);
     if it.records == 0 {
         it.cut = len;
-        fs::remove_file(part).map_err(failed("remove the file, which has no record"))?;
+        let removed = held.remove(part_name);
+        removed.map_err(failed("remove the file, which has no record"))?;
         return Ok(RecoveryOutcome::Removed);
     }
     it.kept = sound;
@@ -239,7 +256,8 @@ fn attempt(
         let _ = opened.modified().and_then(|it| file.set_modified(it));
     }
     file.sync_all().map_err(failed("sync the file"))?;
-    rename_new(part, path).map_err(failed("rename the file"))?;
+    let renamed = held.rename_new(part_name, name);
+    renamed.map_err(failed("rename the file"))?;
     Ok(RecoveryOutcome::Finished)
 }
 
@@ -370,6 +388,7 @@ mod tests {
         },
         read::origin::PROGRAM,
     };
+    use std::fs;
     use std::time::{Duration, UNIX_EPOCH};
 
     fn only(dir: &Path) -> RecoveredFile {
@@ -665,7 +684,7 @@ mod tests {
                 reads.set(reads.get() + 1);
                 reads.get() < 20
             };
-            let all = finish(std::slice::from_ref(&part), may_continue);
+            let all = finish(dir.path(), std::slice::from_ref(&part), may_continue);
             assert_eq!(all[0].outcome, RecoveryOutcome::Failed);
             let problem = all[0].problem.as_deref().unwrap_or_default();
             assert!(problem.contains("canceled"), "{problem}");

@@ -15,6 +15,7 @@
 //! the capture was killed between the two steps. One process at a time writes the lists of a
 //! folder.
 
+use super::held::remove_below;
 use super::open::{open_for_append, open_for_update, open_regular};
 use super::{FileStamp, sync_folder};
 use serde::{Deserialize, Serialize};
@@ -103,13 +104,13 @@ impl ExpiredList {
     /// before its line is written.
     ///
     /// # Errors
-    /// The file cannot be deleted, with the error of [`fs::remove_file`]; or it is deleted, and its
+    /// The file cannot be deleted, with the error of [`remove_below`]; or it is deleted, and its
     /// line cannot be written.
     pub fn remove(&mut self, file: &Path, expired: &ExpiredFile) -> io::Result<()> {
         // The line was written before, when the file could not be deleted.
         let is_noted = self.last.as_ref() == Some(expired);
         let noted = if is_noted { Ok(()) } else { self.note(expired) };
-        fs::remove_file(file)?;
+        remove_below(&self.dir, file)?;
         noted.or_else(|_| self.note(expired))
     }
 

@@ -4,15 +4,13 @@
 pub mod delivery;
 pub mod expired;
 pub mod file_list;
+pub mod held;
 pub mod open;
 pub mod path_text;
 
 use crate::name::{FileName, PART};
 use open::open_folder;
-use rustix::{
-    fs::{CWD, RenameFlags, renameat_with},
-    io::Errno,
-};
+use rustix::fs::CWD;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, Metadata},
@@ -151,16 +149,7 @@ pub fn sync_folder(folder: &Path) {
 /// # Errors
 /// `AlreadyExists`: there is a file of the new name. Otherwise errors of rename(2).
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system supports RENAME_NOREPLACE; most of those have hard links.
-        Err(Errno::INVAL | Errno::NOSYS) => match fs::hard_link(from, to) {
-            Ok(()) => fs::remove_file(from),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(e),
-            Err(_) if fs::symlink_metadata(to).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
-            Err(_) => fs::rename(from, to),
-        },
-        other => other.map_err(io::Error::from),
-    }
+    held::rename_in(CWD, from, to)
 }
 
 impl CaptureFolder {

@@ -11,7 +11,8 @@
 //! [`read_named`] is the exception: the user names the file, and it may be a link or a pipe.
 
 use rustix::{
-    fs::{Mode, OFlags},
+    fd::BorrowedFd,
+    fs::{CWD, Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -140,6 +141,11 @@ fn too_long(most: u64) -> io::Error {
 }
 
 fn with(path: &Path, flags: OFlags) -> io::Result<File> {
+    with_at(CWD, path, flags)
+}
+
+/// Opens a regular file, whose path is relative to `folder`; a link, pipe or device is an error.
+pub(super) fn with_at(folder: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<File> {
     let irregular = || {
         io::Error::new(
             ErrorKind::InvalidInput,
@@ -149,7 +155,7 @@ fn with(path: &Path, flags: OFlags) -> io::Result<File> {
     let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     // The umask restricts the mode of a new file.
     let mode = Mode::from_raw_mode(0o666);
-    let file = match rustix::fs::open(path, flags | careful, mode) {
+    let file = match rustix::fs::openat(folder, path, flags | careful, mode) {
         Ok(file) => File::from(file),
         // A link; a socket, or a pipe without a reader; a folder opened for writing.
         Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(irregular()),
@@ -164,7 +170,7 @@ fn with(path: &Path, flags: OFlags) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{CWD, FileType, mknodat};
+    use rustix::fs::{FileType, mknodat};
     use std::{fs, io::Write, os::unix::fs::symlink};
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     folder::open::{MOST_INDEX, open_regular, read_regular},
-    folder::{FileStamp, FolderTree, remove_emptied},
+    folder::{FileStamp, FolderTree, held::remove_below, remove_emptied},
     name::FileName,
     read::ReadError,
     sealed::SecretKey,
@@ -161,7 +161,7 @@ impl IndexFolder<'_> {
                 read_regular(&path, MOST_INDEX).is_ok_and(|bytes| next_item(&bytes[..]).is_some())
             };
             if FileName::parse(file).is_some() || is_index() {
-                fs::remove_file(&path)?;
+                remove_below(self.folder, &path)?;
                 remove_emptied(&path, self.folder);
             }
         }

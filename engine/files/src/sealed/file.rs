@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     folder::open::open_regular,
-    folder::{FolderTree, rename_new, sync_folder},
+    folder::{FolderTree, held::remove_below, rename_new, sync_folder},
     name::SEALED,
 };
 use std::{
@@ -127,7 +127,7 @@ pub fn sweep(dir: &Path, levels: usize) -> io::Result<()> {
     for path in FolderTree::list(dir, levels)?.paths {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         if name.starts_with(TEMPORARY.as_bytes()) {
-            match fs::remove_file(&path) {
+            match remove_below(dir, &path) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 _ => {}
             }

@@ -64,7 +64,12 @@ use wqcap_core::{
         wall_clock::{Moment, StepWatch, boot_time},
     },
 };
-use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock, sealed::SecretKey};
+use wqcap_files::{
+    folder::{held::remove_below, remove_emptied},
+    name::FileName,
+    pin::FolderLock,
+    sealed::SecretKey,
+};
 
 /// Minimum interval between two retention checks of the output directory. With thousands of files a
 /// check takes milliseconds.
@@ -557,7 +562,7 @@ impl RetentionThread {
         let unshipped = self.is_unshipped(&it.path) == Some(true);
         let removed = match &mut self.delivery {
             Some(delivery) if unshipped => delivery.remove_unshipped(&self.dir, &it.path),
-            _ => fs::remove_file(&it.path).map(|()| None),
+            _ => remove_below(&self.dir, &it.path).map(|()| None),
         };
         match removed {
             Ok(frames) => {

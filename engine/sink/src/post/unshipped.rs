@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -15,6 +15,7 @@ use wqcap_files::{
         FileStamp,
         delivery::{expired_read, is_shipped},
         expired::{ExpiredFile, ExpiredList},
+        held::remove_below,
     },
     index::IndexFolder,
 };
@@ -62,7 +63,7 @@ impl ShippingState {
     /// its number of frames if known.
     pub(super) fn remove_unshipped(&mut self, dir: &Path, path: &Path) -> io::Result<Option<u64>> {
         let Some(expired) = self.expired(dir, path) else {
-            return fs::remove_file(path).map(|()| None);
+            return remove_below(dir, path).map(|()| None);
         };
         if self.list.is_none() {
             match ExpiredList::open(dir, expired_read(&self.journal)) {
@@ -72,7 +73,7 @@ impl ShippingState {
         }
         let removed = match &mut self.list {
             Some(list) => list.remove(path, &expired),
-            None => fs::remove_file(path),
+            None => remove_below(dir, path),
         };
         match removed {
             // The file is deleted, but its record could not be written.

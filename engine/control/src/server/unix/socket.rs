@@ -3,6 +3,7 @@
 use super::peer::{AccessPolicy, group_id};
 use crate::server::{ConfigProblem, ControlConfig};
 use rustix::{
+    fs::{AtFlags, FileType, Gid, Mode, OFlags},
     io::Errno,
     net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
@@ -10,9 +11,9 @@ use std::{
     fs,
     io::{self, ErrorKind},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
-            fs::{FileTypeExt, PermissionsExt, chown},
+            fs::{FileTypeExt, PermissionsExt},
             net::UnixListener,
         },
     },
@@ -26,17 +27,39 @@ pub fn listen(
     config: &ControlConfig,
     policy: &AccessPolicy,
 ) -> io::Result<UnixListener> {
+    let (mode, gid) = mode_and_group(config, policy).map_err(io::Error::other)?;
     remove_stale(path)?;
     let socket = non_blocking()?;
+    // The file gets the mode of the socket, without the bits of the umask (`unix_bind_bsd` of
+    // net/unix/af_unix.c).
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     // A bound socket that is not yet listening refuses every connection.
-    let (mode, gid) = mode_and_group(config, policy).map_err(io::Error::other)?;
-    if let Some(gid) = gid {
-        chown(path, None, Some(gid))?;
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    grant(path, mode, gid)?;
     net::listen(&socket, 64)?;
     Ok(UnixListener::from(socket))
+}
+
+/// Gives the file of a bound socket its mode and its group. Another user who may write to the
+/// folder may have replaced the file: only a socket is changed, and no link is followed.
+fn grant(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let has = rustix::fs::fstat(&file)?.st_mode;
+    if FileType::from_raw_mode(has) != FileType::Socket {
+        return Err(io::Error::other(
+            "another process has replaced the socket; set control.unix to a path in a folder of the service's own",
+        ));
+    }
+    if let Some(gid) = gid.map(Gid::from_raw) {
+        rustix::fs::chownat(&file, "", None, Some(gid), AtFlags::EMPTY_PATH)?;
+    }
+    if Mode::from_raw_mode(has) != Mode::from_raw_mode(mode) {
+        // The descriptor leads to the file that was examined, whatever now has its path (proc(5)).
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
 }
 
 /// Returns the problems of the control socket's path and of the configured groups on this machine.
@@ -125,5 +148,32 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             "another process serves it; end that process, or set control.unix to another path",
         )),
         Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_in_the_place_of_the_socket_stays_as_it_is() {
+        let dir = tempfile::tempdir().expect("dir");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let path = dir.path().join("control.sock");
+        let _socket = UnixListener::bind(&path).expect("bound");
+        for wanted in [0o600, 0o666] {
+            grant(&path, wanted, None).expect("granted");
+            assert_eq!(mode(&path), wanted);
+        }
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        let before = mode(&file);
+        let link = dir.path().join("link");
+        symlink(&file, &link).expect("linked");
+        for other in [&file, &link] {
+            assert!(grant(other, 0o600, None).is_err());
+            assert_eq!(mode(&file), before);
+        }
     }
 }
