@@ -8,11 +8,12 @@ pub mod held;
 pub mod open;
 pub mod path_text;
 
-use crate::name::{FileName, PART};
+use crate::name::{FileName, PART, is_sealed, unsealed};
 use open::open_folder;
 use rustix::fs::CWD;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::HashSet,
     fs::{self, Metadata},
     io,
     os::unix::fs::MetadataExt,
@@ -219,6 +220,7 @@ impl CaptureFolder {
                 }
             }
         }
+        leave_out_sealed_twins(&mut it.finished);
         it.finished.sort_by(|a, b| natural_order(&a.0, &b.0));
         it.unfinished.sort_by(|a, b| natural_order(a, b));
         Ok(it)
@@ -286,6 +288,25 @@ impl CaptureFolder {
     }
 }
 
+/// Leaves out the sealed files whose plain files are listed too: a crash in the middle of the
+/// encryption left both, with the same frames. Sealing keeps the time of the last write.
+fn leave_out_sealed_twins(files: &mut Vec<(PathBuf, u64)>) {
+    if !files.iter().any(|(path, _)| is_sealed(path)) {
+        return;
+    }
+    let all: HashSet<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
+    let modified = |path: &Path| fs::symlink_metadata(path)?.modified();
+    files.retain(|(path, _)| {
+        let name = path.file_name().and_then(|it| it.to_str());
+        let plain = name.map(|it| path.with_file_name(unsealed(it)));
+        let twin = plain.filter(|it| it != path && all.contains(it));
+        !twin.is_some_and(|it| {
+            let times = modified(&it).ok().zip(modified(path).ok());
+            times.is_some_and(|(plain, sealed)| plain == sealed)
+        })
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,5 +348,23 @@ mod tests {
             remove_emptied(&at(file), dir.path());
         }
         assert!(!at("a").exists() && at("c.pcap").exists());
+    }
+
+    #[test]
+    fn a_sealed_file_is_left_out_while_its_plain_file_is_there() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |name: &str| dir.path().join(name);
+        let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        for name in ["a.pcap", "a.pcap.enc", "b.pcap", "b.pcap.enc", "c.pcap.enc"] {
+            let file = fs::File::create(at(name)).expect("made");
+            // Another file under the name of the sealed one.
+            let later = Duration::from_secs(u64::from(name == "b.pcap.enc"));
+            file.set_modified(written + later).expect("set");
+        }
+        for list in [CaptureFolder::list, CaptureFolder::search] {
+            let listed = list(dir.path()).expect("lists").finished;
+            let names = ["a.pcap", "b.pcap", "b.pcap.enc", "c.pcap.enc"].map(at);
+            assert_eq!(listed.into_iter().map(|it| it.0).collect::<Vec<_>>(), names);
+        }
     }
 }
