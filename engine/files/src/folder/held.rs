@@ -24,21 +24,25 @@ use std::{
 pub struct HeldFolder(OwnedFd);
 
 impl HeldFolder {
-    /// Opens the folder of the file `path`, which is below the folder `dir`. `dir` may be a link,
-    /// folders below it may not.
+    /// Opens the folder of the file `path`. If the path begins with the folder `dir`, `dir` may be a
+    /// link, and the folders below it may not.
     ///
     /// # Errors
-    /// Errors of open(2). `InvalidInput`: the path is not below `dir`.
+    /// Errors of open(2). `InvalidInput`: the path leads out of `dir`.
     pub fn of(dir: &Path, path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let (dir, below) = match folder.strip_prefix(dir) {
+            Ok(below) => (dir, below),
+            Err(_) => (folder, Path::new("")),
+        };
         // The path of a file in the working directory has no folder.
         let dir = match dir.as_os_str().is_empty() {
             true => Path::new("."),
             false => dir,
         };
-        let below = path.strip_prefix(dir).unwrap_or(path);
         let mut held = openat(CWD, dir, flags, Mode::empty())?;
-        for component in below.parent().into_iter().flat_map(Path::components) {
+        for component in below.components() {
             held = match component {
                 Component::Normal(name) => {
                     openat(&held, name, flags | OFlags::NOFOLLOW, Mode::empty())?
@@ -56,6 +60,14 @@ impl HeldFolder {
     /// Errors of stat(2).
     pub fn stat(&self, name: &OsStr) -> io::Result<Stat> {
         Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Opens a regular file in the folder for reading; a link, pipe or device is an error.
+    ///
+    /// # Errors
+    /// As [`open_regular`](super::open::open_regular).
+    pub fn open_regular(&self, name: &OsStr) -> io::Result<File> {
+        with_at(self.0.as_fd(), name.as_ref(), OFlags::RDONLY)
     }
 
     /// Opens a regular file in the folder for reading and writing; a link, pipe or device is an

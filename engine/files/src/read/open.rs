@@ -299,9 +299,13 @@ impl FileRanges {
     /// ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let key = self.key.as_ref();
+        let open = |path: &Path| match &self.found_in {
+            Some(dir) => Content::open_below(dir, path, key),
+            None => Content::open(path, key),
+        };
         let file = match self.is_named {
             true => Content::open_named(&self.path, key)?,
-            false => self.with_present_path(|path| Content::open(path, key))?,
+            false => self.with_present_path(open)?,
         };
         let is_other = |it: FileStamp| FileStamp::read(&self.path).is_ok_and(|now| now != it);
         let ranges = match self.stamp.is_some_and(is_other) {
@@ -399,5 +403,23 @@ mod tests {
             ..FileRanges::whole(path)
         };
         assert_eq!((read(&other, 2000), file.meter.bytes()), (1000, 1200));
+    }
+
+    #[test]
+    fn a_folder_that_was_replaced_by_a_link_is_not_followed() {
+        let dir = tempfile::tempdir().expect("dir");
+        let [named, elsewhere] = ["named", "elsewhere"].map(|it| dir.path().join(it));
+        for folder in [&named, &elsewhere] {
+            std::fs::create_dir_all(folder.join("sub")).expect("made");
+            std::fs::write(folder.join("sub/a.pcap"), "content").expect("written");
+        }
+        let file = FileRanges {
+            found_in: Some(named.clone()),
+            ..FileRanges::whole(named.join("sub/a.pcap"))
+        };
+        assert!(file.source().is_ok());
+        std::fs::rename(named.join("sub"), named.join("old")).expect("renamed");
+        std::os::unix::fs::symlink(elsewhere.join("sub"), named.join("sub")).expect("linked");
+        assert!(file.source().is_err());
     }
 }

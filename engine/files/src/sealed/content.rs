@@ -4,7 +4,7 @@ use super::{
     chunks::{CHUNK, Chunks, HEADER, TAG, is_sealed},
     key::SecretKey,
 };
-use crate::folder::open::open_regular;
+use crate::folder::{held::HeldFolder, open::open_regular};
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Seek, SeekFrom},
@@ -31,6 +31,17 @@ impl Content {
     /// [`UnsealError`](super::UnsealError) as the source.
     pub fn open(path: &Path, key: Option<&SecretKey>) -> io::Result<Self> {
         Self::from_file(open_regular(path)?, key)
+    }
+
+    /// Opens a file that was found below the folder `dir`, as [`Content::open`] does. No folder below
+    /// `dir` may be a link.
+    ///
+    /// # Errors
+    /// As [`Content::open`], and as [`HeldFolder::of`].
+    pub fn open_below(dir: &Path, path: &Path, key: Option<&SecretKey>) -> io::Result<Self> {
+        let held = HeldFolder::of(dir, path)?;
+        let file = held.open_regular(path.file_name().unwrap_or_default())?;
+        Self::from_file(file, key)
     }
 
     /// Opens a file that the user named for reading: it may be a pipe, or a link. `key` decrypts a
