@@ -9,7 +9,7 @@ use strum::VariantNames;
 use wqcap_engine::{
     config::Slice,
     filter::{Filter, quoted_expression},
-    frame::dedup::MayDiffer,
+    frame::{NoCommunityId, check_community_id, dedup::MayDiffer},
 };
 
 /// Arguments of `wqcap rss`.
@@ -92,21 +92,9 @@ pub struct MergeArgs {
     pub json: bool,
 }
 
-/// The text of an option is not a Community ID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the text is not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
-)]
-struct NoCommunityId;
-
-/// Checks a Community ID of version 1: the Base64 form of a SHA-1.
+/// Checks a Community ID in an option.
 fn community_id(text: &str) -> Result<String, NoCommunityId> {
-    let digits = text.strip_prefix("1:").and_then(|it| it.strip_suffix('='));
-    let is_digit = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
-    match digits.is_some_and(|it| it.len() == 27 && it.chars().all(is_digit)) {
-        true => Ok(text.to_owned()),
-        false => Err(NoCommunityId),
-    }
+    check_community_id(text).map(|()| text.to_owned())
 }
 
 /// Option `--filter`: selection of frames by an expression.

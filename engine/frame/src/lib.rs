@@ -55,7 +55,7 @@ mod reduce;
 mod transport;
 mod tunnel;
 
-pub use flow::{FlowKey, community_id};
+pub use flow::{FlowKey, NoCommunityId, check_community_id, community_id};
 pub use headers::{FiveTuple, Fragment, Headers, MAX_HEADERS, Tags};
 pub use ip::{Ah, Esp, ExtensionHeader, Icmp, Ipv4, Ipv6, Ipv6Fragment};
 pub use link::{Arp, Ethernet, FabricTag, Llc, Mpls, Nsh, Ppp, Pppoe, Vlan, Wlan};

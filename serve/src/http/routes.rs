@@ -37,7 +37,10 @@ use wqcap_files::{
     index::FlowTerms,
     merge::OutputLimits,
 };
-use wqcap_frame::filter::{Filter, FilterError};
+use wqcap_frame::{
+    check_community_id,
+    filter::{Filter, FilterError},
+};
 
 /// Maximum length of the body of an HTTP request in bytes.
 const MOST_BODY: usize = 64 << 10;
@@ -507,6 +510,17 @@ fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
     })
 }
 
+/// Returns the Community ID in the parameter `community_id` of a request; `None`: it is absent or
+/// empty. In a query string, a `+` that is not written as `%2B` is a blank, which no ID has.
+fn community_id(text: Option<&str>) -> Result<Option<String>, ApiError> {
+    let Some(text) = text.filter(|it| !it.is_empty()) else {
+        return Ok(None);
+    };
+    let id = text.replace(' ', "+");
+    check_community_id(&id).map_err(|e| ApiError::value("community_id", text, e))?;
+    Ok(Some(id))
+}
+
 /// Parameters of a query for packets.
 #[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -652,7 +666,7 @@ fn frames_of(
         open: MOST_FILES,
     };
     Ok(FrameQuery {
-        community_id: params.community_id.clone().filter(|it| !it.is_empty()),
+        community_id: community_id(params.community_id.as_deref())?,
         limits,
         ..FrameQuery::new(times, expression, form.file_name.into())
     })
@@ -830,7 +844,7 @@ pub async fn flows(
         times: range(params.from.as_deref(), params.to.as_deref(), 0..u64::MAX)?,
         filter: text,
         name: params.name.unwrap_or_default(),
-        community_id: params.community_id.unwrap_or_default(),
+        community_id: community_id(params.community_id.as_deref())?.unwrap_or_default(),
         order,
         limit: usize::try_from(limit).unwrap_or(FLOWS),
     };

@@ -9,6 +9,26 @@ use crate::{
 use community_id::calculate_community_id;
 use std::net::IpAddr;
 
+/// The text is not a Community ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the text is not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
+)]
+pub struct NoCommunityId;
+
+/// Checks that a text is a Community ID of version 1: the Base64 form of a SHA-1.
+///
+/// # Errors
+/// The text has another form.
+pub fn check_community_id(text: &str) -> Result<(), NoCommunityId> {
+    let digits = text.strip_prefix("1:").and_then(|it| it.strip_suffix('='));
+    let is_digit = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
+    match digits.is_some_and(|it| it.len() == 27 && it.chars().all(is_digit)) {
+        true => Ok(()),
+        false => Err(NoCommunityId),
+    }
+}
+
 /// Returns the Community ID of a flow, equal for both directions.
 ///
 /// For ICMP, `ports` are the type and code of the message. Returns `None` if the protocol has ports

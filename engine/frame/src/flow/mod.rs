@@ -2,7 +2,7 @@
 
 mod community;
 
-pub use community::community_id;
+pub use community::{NoCommunityId, check_community_id, community_id};
 
 use crate::{
     headers::{FiveTuple, Headers},

@@ -362,10 +362,18 @@ fn timeline_flows_and_status_describe_the_store() {
         answer.header("wqcap-frames"),
         Some(&*frames(row).to_string())
     );
-    let id = encoded(row["community_id"].as_str().expect("an id"));
-    for path in ["packets", "flows"] {
-        let answer = service.ask(&format!("/api/v1/{path}?community_id={id}"), &[]);
-        assert_eq!(answer.status, 200, "{path}");
+    let ids = rows.iter().filter_map(|it| it["community_id"].as_str());
+    let raw = ids
+        .clone()
+        .find(|it| it.contains('+'))
+        .expect("one with a +");
+    for id in [encoded(raw), raw.to_owned()] {
+        for path in ["packets", "flows"] {
+            let answer = service.ask(&format!("/api/v1/{path}?community_id={id}"), &[]);
+            assert_eq!(answer.status, 200, "{path}");
+        }
+        let flows = service.json(&format!("/api/v1/flows?community_id={id}"));
+        assert_eq!(flows["matched"], 1, "{flows}");
     }
     let status = service.json("/api/v1/status");
     assert_eq!(status["capture"], Value::Null);
@@ -384,6 +392,8 @@ fn timeline_flows_and_status_describe_the_store() {
         ("packets?limit_packets=0", "limit_packets"),
         ("packets?format=csv", "format"),
         ("packets?form=pcap", "form"),
+        ("packets?community_id=1:abc=", "community_id"),
+        ("flows?community_id=garbage", "community_id"),
         ("flows?sort=size", "sort"),
         ("flows?limit=10001", "limit"),
         ("flows?filter=hos", "filter"),
