@@ -19,13 +19,11 @@
 //! |---|---|
 //! | `key` | keys of objects |
 //! | [`mod@store`] | an object store: a bucket, or a folder |
-//! | `source` | finds the finished files of a capture |
 //! | [`columns`] | reads columns of any Parquet file |
-//! | `blocks` | writes the parts of a file, from its index, as a Parquet file |
-//! | `flow_filter` | Bloom filter of the flows in a part |
+//! | `blocks` | writes the parts of a file, from its index, as a Parquet file, with a Bloom filter of the flows in each |
 //! | `journal` | delivery state of each file, on disk before the next step |
 //! | [`ledger`] | counts every captured frame in one line: shipped, pending, not selected, expired |
-//! | [`shipper`] | ships the files step by step, and writes the sensor's status to the store |
+//! | [`shipper`] | finds the finished files of a capture, ships them step by step, and writes the sensor's status to the store |
 //! | [`fleet`] | collects the statuses of all sensors of a store, and reports missing ones |
 //! | [`query`] | extracts frames from a store |
 //! | `limits` | limits of everything that a store, a table or a journal file may contain |
@@ -45,20 +43,17 @@
 #[cfg(test)]
 extern crate self as wqcap_ship;
 
-mod bandwidth;
 mod blocks;
 pub mod columns;
 #[cfg(test)]
 mod corpus;
 pub mod fleet;
-mod flow_filter;
 mod journal;
 mod key;
 pub mod ledger;
 mod limits;
 pub mod query;
 pub mod shipper;
-mod source;
 pub mod store;
 mod threads;
 

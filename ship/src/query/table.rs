@@ -2,8 +2,9 @@
 
 use crate::columns::{Columns, ParquetColumnError};
 use crate::{
-    blocks::{FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS},
-    flow_filter::FlowFilter,
+    blocks::{
+        FLOW_FILTER, SCHEMA_VERSION, SCHEMA_VERSION_KEY, WITHOUT_FILTERS, flow_filter::FlowFilter,
+    },
     limits::{KEY, PARTS},
 };
 use bytes::Bytes;

@@ -1,11 +1,15 @@
 //! Dry run: list of the files that would be shipped now.
 
-use super::{FolderProblem, ShipError, UnshippedReason, copies::object_name, load_index};
+use super::{
+    FolderProblem, ShipError, UnshippedReason,
+    copies::object_name,
+    load_index,
+    source::{self, FoundCapture, FoundFiles},
+};
 use crate::{
     ShipPlan, ShipSelection,
     journal::{ContentKind, DeliveryState, Journal},
     key,
-    source::{self, FoundCapture, FoundFiles},
 };
 use serde::Serialize;
 use std::path::PathBuf;

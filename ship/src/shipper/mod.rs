@@ -19,6 +19,7 @@
 //! was found in. A file that the capture deletes is counted once, with or without a record.
 
 mod ahead;
+mod bandwidth;
 mod copies;
 mod dry_run;
 mod error;
@@ -26,6 +27,7 @@ mod error;
 pub(crate) mod fixtures;
 mod lease;
 mod run;
+mod source;
 mod status;
 mod steps;
 #[cfg(test)]
@@ -41,16 +43,16 @@ pub use status::ShipStatus;
 
 use crate::{
     ShipPlan,
-    bandwidth::PartPace,
     blocks::{self, ObjectInfo},
     journal::{ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal},
     key,
-    source::{self, FoundCapture, FoundFiles, UnreadFile},
     store::{Store, StoreError},
     threads,
 };
 use ahead::PendingDigest;
+use bandwidth::PartPace;
 use bytes::BytesMut;
+use source::{FoundCapture, FoundFiles, UnreadFile};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,

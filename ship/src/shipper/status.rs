@@ -1,10 +1,10 @@
 //! Status of shipping, published to the caller.
 
+use super::source::FoundCapture;
 use crate::{
     fleet::LastObject,
     journal::{DeliveryState, Journal},
     ledger::DeliveryLedger,
-    source::FoundCapture,
 };
 use serde::Serialize;
 use std::time::{Duration, SystemTime};

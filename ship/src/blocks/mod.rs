@@ -4,8 +4,10 @@
 //! `head_bytes` bytes precede it. The column types are those that every engine reads: signed
 //! integers, and timestamps in microseconds with additional columns in nanoseconds.
 
-use crate::flow_filter::FlowFilter;
+pub(crate) mod flow_filter;
+
 use bytes::Bytes;
+use flow_filter::FlowFilter;
 use parquet::{
     basic::Compression,
     data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
