@@ -1,7 +1,8 @@
 //! Permits of requests to read capture files, which bound how many do so at the same time.
 //!
 //! A named caller cannot use up all permits: a quarter of them, and at least one if there are
-//! several, is left to others. Callers without a name are all on this machine, and have no share.
+//! several, is left to others. Callers without a name are all on this machine, and share all
+//! permits.
 
 use crate::{error::ApiError, identity::Caller};
 use std::{

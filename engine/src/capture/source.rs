@@ -73,8 +73,8 @@ pub(super) struct PortSource {
 
 impl PortSource {
     /// Describes the frames of the port that need an explanation, a line for each kind that it has
-    /// received: super-frames (of GRO, TSO and GSO), and frames that do not fit into a block; and
-    /// frames of new queues of an interface that is captured by AF_XDP.
+    /// received: super-frames (of GRO, TSO and GSO), frames that do not fit into a block, and frames
+    /// of receive queues that are not captured, because an interface got them after the start.
     pub(super) fn odd_frames(&self) -> Vec<String> {
         let it = match &self.source {
             Source::Packet(it) => it,
@@ -112,7 +112,7 @@ impl PortSource {
                 let counts = [it.super_frames(), it.too_long()];
                 counts.iter().filter(|it| **it > 0).count()
             }
-            Source::Xdp(it) => usize::from(it.new_queues().is_some()),
+            Source::Xdp(it) => usize::from(it.has_new_queues()),
             Source::Verbs(_) => return,
         };
         if kinds > self.reported_odd_frames {

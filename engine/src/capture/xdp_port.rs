@@ -109,11 +109,15 @@ impl XdpPort {
         self.link.check(is_gone)
     }
 
-    /// Describes the receive queues that the interface got after the start, which are not captured;
-    /// `None`: there are none.
+    /// Returns `true` if the interface got receive queues after the start, which are not captured.
+    pub(super) fn has_new_queues(&self) -> bool {
+        self.queues > 0 && self.most_queues > self.queues
+    }
+
+    /// Describes the receive queues that the interface got after the start; `None`: there are none.
     pub(super) fn new_queues(&self) -> Option<String> {
         let (name, count) = (self.sockets.interface(), self.most_queues);
-        (self.queues > 0 && count > self.queues).then(|| {
+        self.has_new_queues().then(|| {
             format!(
                 "{name}: the interface got receive queues after the start: it has {count}, and had {}; the kernel gets their \
                  frames, and the capture does not: start it again, or use device.backend = \"af_packet\"",

@@ -125,7 +125,7 @@ impl FoundFiles {
 /// are left out. So are encrypted files, because `[ship]` and encryption exclude each other.
 pub(crate) fn packets(dir: &Path) -> io::Result<FoundFiles> {
     let mut found = FoundFiles::default();
-    // Files under other names than those of wqcap, such as wqcap-q007-5.pcap, by these.
+    // Files whose names have other leading zeros than wqcap's, by the name that wqcap would use.
     let mut renamed = BTreeMap::new();
     for (path, _) in CaptureFolder::list_to(dir, 0)?.finished {
         let Some(name) = FileName::parse(&path).filter(|it| !it.sealed) else {

@@ -104,7 +104,7 @@ fn shape(path: &Path) -> Vec<u8> {
 }
 
 /// Start of a capture file among the files of its chain.
-struct Start {
+struct ChainStart {
     /// Earliest timestamp of the file's first records, in nanoseconds since 1970.
     ns: u64,
     /// Time of the last write to the file, in nanoseconds since 1970; `None`: unknown.
@@ -114,7 +114,7 @@ struct Start {
     overlap: Option<u64>,
 }
 
-impl Start {
+impl ChainStart {
     /// Returns `true` if this file, or one that begins up to [`AHEAD_NS`] later, overlaps with its
     /// successor. Two captures then share the chain, and this file may be of the other capture than
     /// the file before it.
@@ -125,7 +125,7 @@ impl Start {
 }
 
 /// Sorts the starts of a chain's files, and sets their overlaps.
-fn find_overlaps(chain: &mut [Start]) {
+fn find_overlaps(chain: &mut [ChainStart]) {
     chain.sort_unstable_by_key(|it| it.ns);
     let mut after: Option<(u64, Option<u64>)> = None;
     for it in chain.iter_mut().rev() {
@@ -143,10 +143,10 @@ fn find_overlaps(chain: &mut [Start]) {
 /// Returns for each capture file the earliest and the latest time of frames that it may hold, in
 /// nanoseconds since 1970.
 pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
-    let mut chains: HashMap<u64, Vec<Start>> = HashMap::new();
+    let mut chains: HashMap<u64, Vec<ChainStart>> = HashMap::new();
     for it in files {
         if let (Some(chain), Some((ns, _))) = (it.chain, it.first_ns) {
-            let start = Start {
+            let start = ChainStart {
                 ns,
                 written_ns: it.written_ns,
                 overlap: None,

@@ -294,12 +294,13 @@ fn leave_out_sealed_twins(files: &mut Vec<(PathBuf, u64)>) {
     if !files.iter().any(|(path, _)| is_sealed(path)) {
         return;
     }
-    let all: HashSet<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
+    let plain = files.iter().filter(|(path, _)| !is_sealed(path));
+    let plain: HashSet<PathBuf> = plain.map(|(path, _)| path.clone()).collect();
     let modified = |path: &Path| fs::symlink_metadata(path)?.modified();
     files.retain(|(path, _)| {
         let name = path.file_name().and_then(|it| it.to_str());
-        let plain = name.map(|it| path.with_file_name(unsealed(it)));
-        let twin = plain.filter(|it| it != path && all.contains(it));
+        let twin = name.map(|it| path.with_file_name(unsealed(it)));
+        let twin = twin.filter(|it| it != path && plain.contains(it));
         !twin.is_some_and(|it| {
             let times = modified(&it).ok().zip(modified(path).ok());
             times.is_some_and(|(plain, sealed)| plain == sealed)

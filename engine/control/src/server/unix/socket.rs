@@ -48,7 +48,7 @@ fn grant(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
     let has = rustix::fs::fstat(&file)?.st_mode;
     if FileType::from_raw_mode(has) != FileType::Socket {
         return Err(io::Error::other(
-            "another process has replaced the socket; set control.unix to a path in a folder of the service's own",
+            "another process has replaced the socket; set control.unix to a path in a folder that only the service may write to",
         ));
     }
     if let Some(gid) = gid.map(Gid::from_raw) {
