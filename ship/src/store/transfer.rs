@@ -279,11 +279,11 @@ mod tests {
 
     #[test]
     fn a_slow_upload_takes_its_time() {
-        const LEN: usize = 24 << 20;
+        const LEN: usize = 48 << 20;
         let begun = Instant::now();
         let sent = transferred(LEN, |mut stream| {
             // Slower than the limit in all, faster than that for what the kernel buffers.
-            read(&mut stream, LEN, LIMIT / 10)?;
+            read(&mut stream, LEN, LIMIT / 20)?;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         });
         assert_eq!(sent.expect("sent"), 2);
