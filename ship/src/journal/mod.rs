@@ -55,6 +55,10 @@ const BLOCKS: &str = ".parquet";
 /// little endian).
 const CHECKED: &[u8] = b"XXH3";
 
+/// Maximum number of processes that a delivery journal names. Each process that reaches the store
+/// removes the earlier ones.
+const MOST_RUNS: usize = 64;
+
 /// Content of the delivery journal's file `ledger.json`: sums over deleted files, and the journal's
 /// owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +69,10 @@ struct JournalSums {
     /// Random identifier of the delivery journal.
     #[serde(default)]
     instance: String,
+    /// Random identifiers of the processes that used this journal, the present one last. One of
+    /// them wrote the sensor's status that is in the store, unless another journal's process did.
+    #[serde(default)]
+    runs: Vec<String>,
     /// Numbers of frames by delivery state in files that were deleted.
     frames: DeliveryLedger,
     /// Number of capture files that were deleted before they were sent to the store.
@@ -123,6 +131,11 @@ impl Journal {
         if it.sums.instance.is_empty() {
             it.sums.instance = random_name()?;
         }
+        it.sums.runs.push(random_name()?);
+        // The first one may have written the status in the store.
+        if it.sums.runs.len() > MOST_RUNS {
+            it.sums.runs.remove(1);
+        }
         it.write_sums()?;
         Ok(it)
     }
@@ -167,6 +180,31 @@ impl Journal {
     /// instance of a sensor.
     pub fn instance(&self) -> &str {
         &self.sums.instance
+    }
+
+    /// Returns the random identifiers of the processes that used this journal, the present one
+    /// last.
+    pub(crate) fn runs(&self) -> &[String] {
+        &self.sums.runs
+    }
+
+    /// Records the identifier of the instance under which this process ships. If the process has
+    /// written a sensor status (`is_held`), the journal forgets earlier processes.
+    pub(crate) fn set_instance(
+        &mut self,
+        instance: &str,
+        is_held: bool,
+    ) -> Result<(), JournalError> {
+        let earlier = match is_held {
+            true => self.sums.runs.len().saturating_sub(1),
+            false => 0,
+        };
+        if self.sums.instance == instance && earlier == 0 {
+            return Ok(());
+        }
+        self.sums.instance = instance.to_owned();
+        self.sums.runs.drain(..earlier);
+        self.write_sums()
     }
 
     /// Returns the journal's delivery records of all files.
@@ -474,6 +512,26 @@ mod tests {
         assert_eq!(journal.instance(), instance);
         let other = tempfile::tempdir().expect("dir");
         assert_ne!(open(other.path()).instance(), instance);
+    }
+
+    #[test]
+    fn processes_are_named_until_one_has_written_a_status() {
+        let dir = tempfile::tempdir().expect("dir");
+        let first = open(dir.path()).runs().to_vec();
+        assert_eq!(first.len(), 1);
+        for _ in 0..MOST_RUNS {
+            assert_eq!(open(dir.path()).runs()[..1], first);
+        }
+        let mut journal = open(dir.path());
+        assert_eq!(journal.runs().len(), MOST_RUNS);
+        journal.set_instance("other", false).expect("written");
+        assert_eq!(journal.runs().len(), MOST_RUNS);
+        journal.set_instance("other", true).expect("written");
+        let now = journal.runs().to_vec();
+        drop(journal);
+        let journal = open(dir.path());
+        assert_eq!((journal.instance(), journal.runs().len()), ("other", 2));
+        assert_eq!(journal.runs()[..1], now);
     }
 
     #[test]

@@ -5,6 +5,13 @@
 //!      -> no status, own status, or an old one          -> write if the object is unchanged
 //! ```
 //!
+//! A status is young by the clock of its machine, or by the clock of the store: the clocks of two
+//! machines may differ. The present time of the store is that of an object just written.
+//!
+//! A journal that was copied has the same instance as the original. The journal names the processes
+//! that used it; if a status of its instance is from another process, the journal is a copy, and
+//! gets an instance of its own.
+//!
 //! If a store does not support conditional writes, two instances that begin at the same time both
 //! ship until the next status of one of them, which then reads the other's status. A failed write
 //! of a status is logged once, and files are still sent.
@@ -40,13 +47,32 @@ const TRIES: usize = 3;
 /// Error: another instance of `wqcap ship` ships under the sensor's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "ship.sensor = {sensor:?}: host {:?} ships under this name (last status {}, instance {}); set another \
-     ship.sensor and another ship.journal here; if that host is gone, the name is free {} s after that time",
-    .by.host, .by.time, .by.instance, HELD.as_secs()
+    "ship.sensor = {sensor:?}: host {:?} ships under this name (last status {}, instance {}){}; set another \
+     ship.sensor and another ship.journal here; if that host is gone, the name is free {} s after its last status",
+    .by.host, .by.time, .by.instance, .clocks.text(), HELD.as_secs()
 )]
 pub struct LeaseTaken {
     sensor: String,
     by: Instance,
+    clocks: Clocks,
+}
+
+/// Comparison of the clocks of two machines that use one sensor name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clocks {
+    /// The clocks differ by less than [`HELD`], as far as their times show.
+    Agree,
+    /// By the store's clock, the other machine's status is younger than its own time says.
+    Differ,
+}
+
+impl Clocks {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Agree => "",
+            Self::Differ => "; the clocks of the two hosts differ",
+        }
+    }
 }
 
 /// Reason why the sensor status was not written to the store.
@@ -63,6 +89,8 @@ pub(super) struct LeaseHolder<'a> {
     pub(super) host: &'a str,
     /// Identifier of the delivery journal that the instance uses.
     pub(super) instance: &'a str,
+    /// Identifiers of the processes that used the delivery journal, that of this process last.
+    pub(super) runs: &'a [String],
 }
 
 /// Object that the store has under the key of the sensor's status.
@@ -73,6 +101,9 @@ struct StoredStatus {
     /// Error of a store that refuses to read the status object. A bucket may refuse to read a
     /// missing object if the client may not list it.
     hidden: Option<String>,
+    /// Time at which the store wrote the object, by the clock of the store, in nanoseconds since
+    /// 1970; `None`: unknown.
+    written_ns: Option<u64>,
 }
 
 /// Writer of a sensor's status to the store, as long as no other instance ships under the sensor's
@@ -83,12 +114,18 @@ pub(super) struct Lease {
     sensor: String,
     host: String,
     instance: String,
+    /// Identifier that replaces `instance` if the journal turns out to be a copy.
+    spare_instance: String,
     run: String,
+    /// Identifiers of earlier processes that used the journal.
+    earlier_runs: Vec<String>,
     /// Cleared when the store turns out not to support conditional writes.
     compares: bool,
     /// Set when this process has written a sensor status to the store.
     held: bool,
     taken_over: Option<Instance>,
+    /// Problem that another instance and this one take the sensor's name from each other.
+    in_turn: Option<String>,
     /// Sensor status that was last written to the store; `None`: the last write failed, or none was
     /// tried.
     last: Option<SensorStatus>,
@@ -103,20 +140,37 @@ impl Lease {
         store: Arc<dyn Store>,
         status: Arc<Mutex<ShipStatus>>,
     ) -> Result<Self, JournalError> {
+        let (run, earlier_runs) = match holder.runs {
+            [earlier @ .., run] => (run.clone(), earlier.to_vec()),
+            [] => (random_name()?, Vec::new()),
+        };
         Ok(Self {
             store,
             status,
             sensor: holder.sensor.into(),
             host: holder.host.into(),
             instance: holder.instance.into(),
-            run: random_name()?,
+            spare_instance: random_name()?,
+            run,
+            earlier_runs,
             compares: true,
             held: false,
             taken_over: None,
+            in_turn: None,
             last: None,
             tried: Instant::now(),
             warned: false,
         })
+    }
+
+    /// Returns the identifier of the instance under which this process ships.
+    pub(super) fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// Returns `true` if this process has written a sensor status to the store.
+    pub(super) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Writes the present sensor status to the store. A failure of the store is logged and is not
@@ -180,14 +234,25 @@ impl Lease {
         let key = key::status(&self.sensor);
         for _ in 0..TRIES {
             let seen = self.read_status(&key).await?;
-            let mut before = None;
+            let (mut before, mut in_turn) = (None, false);
             match &seen.status {
                 Some(it) if self.is_own(it) => self.continue_from(it),
-                Some(it) if it.holds(Timestamp::now()) => {
-                    return Err(PutError::Taken(self.refused_by(it).await));
+                Some(it) => {
+                    self.leave_copied_journal(it);
+                    if let Some(taken) = self.refused_by(it, seen.written_ns).await {
+                        return Err(PutError::Taken(taken));
+                    }
+                    let names_this = |it: &Instance| it.instance == self.instance;
+                    in_turn = it.taken_over.as_ref().is_some_and(names_this);
+                    before = Some(it.by.clone());
                 }
-                Some(it) => before = Some(it.by.clone()),
                 None => {}
+            }
+            if let Some(it) = before.as_ref().filter(|_| in_turn) {
+                self.in_turn = Some(format!(
+                    "ship.sensor = {:?}: this host and host {:?} ship under this name in turn; set another ship.sensor and another ship.journal on one of them",
+                    self.sensor, it.host
+                ));
             }
             let mut status = self.snapshot();
             if before.is_some() {
@@ -206,6 +271,9 @@ impl Lease {
                 );
                 self.taken_over = Some(it);
             }
+            if let Some(problem) = self.in_turn.as_ref().filter(|_| in_turn) {
+                tracing::error!("{problem}");
+            }
             self.held = true;
             return Ok(status);
         }
@@ -218,6 +286,7 @@ impl Lease {
             status: None,
             only: Some(PutIf::Absent),
             hidden,
+            written_ns: None,
         };
         let object = match self.store.read_small(key).await {
             Ok(object) => object,
@@ -233,6 +302,7 @@ impl Lease {
             status: status.ok(),
             only: object.etag.map(PutIf::Etag),
             hidden: None,
+            written_ns: object.written_ns,
         })
     }
 
@@ -263,11 +333,29 @@ impl Lease {
         Ok(true)
     }
 
-    /// Returns `true` if this instance has written the sensor status. A new process inherits the
-    /// sensor name with the journal; once it has written a status, only statuses of its own run
-    /// count.
+    /// Returns `true` if this process, or an earlier one with its journal, has written the sensor
+    /// status. Once this process has written a status, only its own count.
     fn is_own(&self, it: &SensorStatus) -> bool {
-        it.run == self.run || !self.held && it.by.instance == self.instance
+        // Journals of earlier versions name no processes.
+        let is_earlier = match self.earlier_runs.as_slice() {
+            [] => it.by.instance == self.instance,
+            runs => runs.contains(&it.run),
+        };
+        it.run == self.run || !self.held && is_earlier
+    }
+
+    /// Takes an instance of its own if a process with another copy of the journal has written the
+    /// sensor status.
+    fn leave_copied_journal(&mut self, it: &SensorStatus) {
+        if !self.held && it.by.instance == self.instance {
+            tracing::warn!(
+                "ship.journal: this journal is a copy or an earlier state of the journal that host {:?} used at {}; `wqcap ship` continues as instance {}",
+                it.by.host,
+                it.by.time,
+                self.spare_instance
+            );
+            self.instance.clone_from(&self.spare_instance);
+        }
     }
 
     /// Takes over facts from a sensor status that an earlier process of this instance has written.
@@ -281,9 +369,15 @@ impl Lease {
         }
     }
 
+    /// Returns the error if the instance `owner` still has the sensor's name: its status, which the
+    /// store wrote at `written_ns`, is younger than [`HELD`] by its own time or by the store's clock.
     /// Writes a status which reports that this instance may not ship, because no other status has
-    /// the frames of this instance.
-    async fn refused_by(&self, owner: &SensorStatus) -> LeaseTaken {
+    /// the frames of this instance; its time is the present one of the store.
+    async fn refused_by(
+        &self,
+        owner: &SensorStatus,
+        written_ns: Option<u64>,
+    ) -> Option<LeaseTaken> {
         let by = owner.by.clone();
         let status = SensorStatus {
             refused_by: Some(by.clone()),
@@ -292,13 +386,22 @@ impl Lease {
             ..self.snapshot()
         };
         let key = key::refused(&self.sensor, &self.instance);
-        if let Ok(text) = serde_json::to_vec_pretty(&status)
-            && let Err(e) = self.store.put(&key, text.into()).await
-        {
+        let text = serde_json::to_vec_pretty(&status).ok()?;
+        let put = self.store.put(&key, text.into()).await;
+        if let Err(e) = &put {
             tracing::debug!("{key}: {e}");
         }
+        let clocks = match owner.holds(Timestamp::now()) {
+            true => Clocks::Agree,
+            false => {
+                put.ok()?;
+                let present = self.store.read_small(&key).await.ok()?.written_ns?;
+                let age = Duration::from_nanos(present.abs_diff(written_ns?));
+                (age < HELD).then_some(Clocks::Differ)?
+            }
+        };
         let sensor = self.sensor.clone();
-        LeaseTaken { sensor, by }
+        Some(LeaseTaken { sensor, by, clocks })
     }
 
     fn seen_status(&self) -> ShipStatus {
@@ -328,7 +431,10 @@ impl Lease {
             pending_bytes: now.pending_bytes,
             lag_s: now.lag_s,
             last_object: now.last_object,
-            problems: now.problems.into_iter().take(MOST_PROBLEMS).collect(),
+            problems: {
+                let problems = self.in_turn.iter().cloned().chain(now.problems);
+                problems.take(MOST_PROBLEMS).collect()
+            },
             taken_over: self.taken_over.clone(),
             refused_by: None,
         }
@@ -340,6 +446,7 @@ mod tests {
     use super::*;
     use crate::{
         fleet::LastObject,
+        shipper::tests::RecordingStore,
         store::{Folder, Remote},
     };
     use jiff::SignedDuration;
@@ -348,14 +455,14 @@ mod tests {
     use tokio::runtime::Builder;
 
     /// Returns a store that supports conditional puts, and one that does not.
-    fn stores() -> (TempDir, [Arc<dyn Store>; 2]) {
+    fn stores() -> (TempDir, [Arc<RecordingStore>; 2]) {
         let dir = tempfile::tempdir().expect("dir");
         let folder = Folder::open(dir.path()).expect("there");
         (
             dir,
             [
-                Arc::new(Remote::with_client(InMemory::new())),
-                Arc::new(folder),
+                RecordingStore::new(Remote::with_client(InMemory::new()), None),
+                RecordingStore::new(folder, None),
             ],
         )
     }
@@ -365,13 +472,20 @@ mod tests {
         runtime.expect("a runtime").block_on(work)
     }
 
-    fn lease(store: &Arc<dyn Store>, instance: &str) -> Lease {
+    fn lease(store: &Arc<RecordingStore>, instance: &str) -> Lease {
+        lease_of(store, instance, &[])
+    }
+
+    /// Returns the lease of a process whose journal names the processes `runs`.
+    fn lease_of(store: &Arc<RecordingStore>, instance: &str, runs: &[String]) -> Lease {
         let holder = LeaseHolder {
             sensor: "tap",
             host: instance,
             instance,
+            runs,
         };
-        Lease::new(&holder, Arc::clone(store), Arc::default()).expect("random bytes")
+        let store = Arc::clone(store) as Arc<dyn Store>;
+        Lease::new(&holder, store, Arc::default()).expect("random bytes")
     }
 
     /// Returns the host that owns the sensor name.
@@ -379,19 +493,24 @@ mod tests {
         result.err().map(|it| it.by.host)
     }
 
-    async fn there(store: &Arc<dyn Store>, key: &str) -> SensorStatus {
+    async fn there(store: &Arc<RecordingStore>, key: &str) -> SensorStatus {
         let object = store.read_small(key).await.expect("there");
         SensorStatus::parse(&object.bytes).expect("a status")
     }
 
-    /// Makes the stored sensor status older than the lease.
-    async fn grow_old(store: &Arc<dyn Store>) {
+    /// Makes the stored sensor status older than the lease, until the next call of [`set_clock`].
+    async fn grow_old(store: &Arc<RecordingStore>) {
         set_clock(store, -240).await;
+        set_age(store, 240);
+    }
+
+    fn set_age(store: &RecordingStore, seconds: u64) {
+        *store.status_age_ns.lock().expect("no panic") = seconds * 1_000_000_000;
     }
 
     /// Shifts the time of the stored sensor status, as if the clock had been `seconds` ahead when
     /// it was put.
-    async fn set_clock(store: &Arc<dyn Store>, seconds: i64) {
+    async fn set_clock(store: &Arc<RecordingStore>, seconds: i64) {
         let key = key::status("tap");
         let mut it = there(store, &key).await;
         it.by.time += SignedDuration::from_secs(seconds);
@@ -420,6 +539,7 @@ mod tests {
                 let now = there(store, "status/sensor=tap.json").await;
                 assert_eq!(now.by.host, "second");
                 assert_eq!(now.taken_over.expect("reported").host, "first");
+                set_age(store, 0);
                 // The first instance was only interrupted.
                 assert_eq!(holder(first.claim().await).as_deref(), Some("second"));
                 assert_eq!(holder(second.claim().await), None);
@@ -495,6 +615,80 @@ mod tests {
                 set_clock(store, 120).await;
                 let other = lease(store, "other").claim().await;
                 assert_eq!(holder(other).as_deref(), Some("first"), "{seconds}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_status_is_young_by_its_own_clock_or_by_that_of_the_store() {
+        let (_dir, stores) = stores();
+        for store in &stores {
+            run(async {
+                let (mut first, mut second) = (lease(store, "first"), lease(store, "second"));
+                for (seconds, age, is_taken) in [
+                    (-3600, 0, true),
+                    (3600, 170, true),
+                    (-100, 3600, true),
+                    (-3600, 190, false),
+                ] {
+                    assert_eq!(holder(first.claim().await), None);
+                    set_clock(store, seconds).await;
+                    set_age(store, age);
+                    let taken = second.claim().await;
+                    assert_eq!(taken.is_err(), is_taken, "{seconds}, {age}");
+                    let differ = |it: LeaseTaken| it.to_string().contains("the clocks");
+                    assert_eq!(
+                        taken.err().is_some_and(differ),
+                        is_taken && age < 180,
+                        "{seconds}, {age}"
+                    );
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn two_machines_that_ship_in_turn_are_a_problem() {
+        let (_dir, stores) = stores();
+        for store in &stores {
+            run(async {
+                let status = async || there(store, &key::status("tap")).await;
+                for (n, name) in ["first", "second", "first", "second"]
+                    .into_iter()
+                    .enumerate()
+                {
+                    assert_eq!(holder(lease(store, name).claim().await), None, "{n}");
+                    let problems = status().await.problems;
+                    assert_eq!(problems.len(), usize::from(n > 1), "{problems:?}");
+                    assert!(problems.iter().all(|it| it.contains("in turn")));
+                    grow_old(store).await;
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_copied_journal_is_another_instance() {
+        let (_dir, stores) = stores();
+        let runs = ["1", "2", "3", "4"].map(str::to_owned);
+        for store in &stores {
+            run(async {
+                let mut before = lease_of(store, "tap0", &runs[..1]);
+                assert_eq!(holder(before.claim().await), None);
+                // The next process of the original, and one of a copy.
+                let mut after = lease_of(store, "tap0", &runs[..2]);
+                assert_eq!(holder(after.claim().await), None);
+                let copied = [runs[0].clone(), runs[2].clone()];
+                let mut copy = lease_of(store, "tap0", &copied);
+                assert_eq!(holder(copy.claim().await).as_deref(), Some("tap0"));
+                assert_ne!(copy.instance(), "tap0");
+                let refused = key::refused("tap", copy.instance());
+                assert!(there(store, &refused).await.refused_by.is_some());
+                // The original continues.
+                assert_eq!(holder(after.claim().await), None);
+                let mut next = lease_of(store, "tap0", &[runs[1].clone(), runs[3].clone()]);
+                assert_eq!(holder(next.claim().await), None);
+                assert_eq!(next.instance(), "tap0");
             });
         }
     }

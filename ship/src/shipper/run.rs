@@ -1,7 +1,7 @@
 //! Main loop of shipping: a single pass, or passes while a capture is running.
 
 use super::{
-    PassError, ShipError, ShipStatus, Shipper,
+    LeaseTaken, PassError, ShipError, ShipStatus, Shipper,
     lease::{Lease, LeaseHolder},
 };
 use crate::{
@@ -64,13 +64,14 @@ pub fn run(
         let store = store::open(&plan.store)?;
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store)?;
         let follows = mode == Mode::Follow;
-        let instance = journal.instance().to_owned();
+        let (instance, runs) = (journal.instance().to_owned(), journal.runs().to_vec());
         let mut shipper = Shipper::new(plan.clone(), Arc::clone(&store), journal, follows);
         let status = Arc::clone(&shipper.status);
         let holder = LeaseHolder {
             sensor: &plan.sensor,
             host: &plan.host,
             instance: &instance,
+            runs: &runs,
         };
         let mut lease = Lease::new(&holder, Arc::clone(&store), Arc::clone(&status))?;
         let seen = || {
@@ -110,7 +111,7 @@ impl Shipper {
     /// before and after it.
     async fn once(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
         self.update_status(|_| {});
-        lease.claim().await?;
+        self.claim(lease).await??;
         let done = tokio::select! {
             done = self.passes_over_failures() => done,
             taken = lease.keep() => return Err(taken.into()),
@@ -125,9 +126,17 @@ impl Shipper {
                 Err(e)
             }
         };
-        let claimed = lease.claim().await;
+        let claimed = self.claim(lease).await;
         done?;
-        Ok(claimed?)
+        Ok(claimed??)
+    }
+
+    /// Writes the sensor status, and records in the journal under which instance.
+    async fn claim(&mut self, lease: &mut Lease) -> Result<Result<(), LeaseTaken>, PassError> {
+        let claimed = lease.claim().await;
+        self.journal
+            .set_instance(lease.instance(), lease.is_held())?;
+        Ok(claimed)
     }
 
     /// Runs passes until one ends without a failure of the store, or the next one would send
@@ -164,7 +173,7 @@ impl Shipper {
         let mut is_reported = false;
         self.update_status(|_| {});
         loop {
-            let taken = match lease.claim().await {
+            let taken = match self.claim(lease).await? {
                 Ok(()) => {
                     is_reported = false;
                     tokio::select! {

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     ShipPlan, ShipSelection,
     journal::{DeliveryState, Journal},
+    key,
     ledger::DeliveryLedger,
     store::{
         Digest, ObjectFacts, PartPosition, PutIf, PutOutcome, Remote, SmallObject, Store,
@@ -46,15 +47,15 @@ const PART: u64 = 500;
 
 /// Number of the call at which the store's caller dies, and whether the call is still carried out.
 #[derive(Clone, Copy, Debug)]
-struct Death {
+pub(super) struct Death {
     at: usize,
     after: bool,
 }
 
 /// In-memory store that records its calls and simulates the death of its caller.
 #[derive(Debug)]
-struct RecordingStore {
-    inner: Remote,
+pub(super) struct RecordingStore {
+    inner: Arc<dyn Store>,
     calls: Mutex<Vec<String>>,
     death: Option<Death>,
     /// Length that `head` returns instead of the true one; `None`: the true one.
@@ -63,19 +64,22 @@ struct RecordingStore {
     refuses: Option<(&'static str, StoreError)>,
     /// Set when reads of missing objects are refused, as by a bucket whose client may not list it.
     hides: bool,
+    /// Time in nanoseconds for which statuses have been in the store, besides their true age.
+    pub(super) status_age_ns: Mutex<u64>,
     /// Set when the first upload is lost at its completion, which is reported as a refusal.
     loses: Mutex<bool>,
 }
 
 impl RecordingStore {
-    fn new(inner: Remote, death: Option<Death>) -> Arc<Self> {
+    pub(super) fn new(inner: impl Store + 'static, death: Option<Death>) -> Arc<Self> {
         Arc::new(Self {
-            inner,
+            inner: Arc::new(inner),
             calls: Mutex::default(),
             death,
             wrong: Mutex::default(),
             refuses: None,
             hides: false,
+            status_age_ns: Mutex::default(),
             loses: Mutex::new(false),
         })
     }
@@ -179,7 +183,15 @@ impl Store for RecordingStore {
             Err(StoreError::NotFound(_)) if self.hides => Err(StoreError::Refused("403".into())),
             said => said,
         };
-        self.answer(n, said)
+        let age_ns = match key == key::status("tap") {
+            true => *self.status_age_ns.lock().expect("no panic"),
+            false => 0,
+        };
+        let aged = said.map(|it| SmallObject {
+            written_ns: it.written_ns.map(|ns| ns.saturating_sub(age_ns)),
+            ..it
+        });
+        self.answer(n, aged)
     }
 
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError> {
@@ -898,6 +910,7 @@ fn a_bucket_that_refuses_listing_accepts_a_status() {
             sensor: "tap",
             host: "here",
             instance: "first",
+            runs: &[],
         };
         let as_store = Arc::clone(store) as Arc<dyn Store>;
         let mut lease = Lease::new(&holder, as_store, Arc::default()).expect("random bytes");
@@ -940,12 +953,19 @@ fn a_refused_instance_sends_nothing() {
     });
     assert_eq!(waits.expect("stopped").ledger.captured, 0);
     assert_eq!(problems, [why]);
-    // The name is free now.
+    // The clock of the first machine is wrong.
     let key = place.at("store/status/sensor=tap.json");
     let text = fs::read_to_string(&key).expect("there");
     let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     json["time"] = "2026-01-01T00:00:00Z".into();
     fs::write(&key, json.to_string()).expect("written");
+    let refused = run(&again, Mode::Once, |_| true);
+    let why = refused.expect_err("taken").to_string();
+    assert!(why.contains("the clocks of the two hosts differ"), "{why}");
+    // The name is free now.
+    let file = fs::File::options().append(true).open(key).expect("there");
+    let earlier = SystemTime::now() - Duration::from_secs(200);
+    file.set_modified(earlier).expect("the time is set");
     let status = run(&again, Mode::Once, |_| true).expect("shipped");
     assert_eq!(status.ledger, ALL);
 }

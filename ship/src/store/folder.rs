@@ -251,9 +251,13 @@ impl Store for Folder {
     }
 
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
-        let read = |path: &Path| read_regular(path, SMALL);
-        let bytes = on_disk(self.path(key), read).await?.into();
-        Ok(SmallObject { bytes, etag: None })
+        let read = |path: &Path| Ok((read_regular(path, SMALL)?, written_ns(path)));
+        let (bytes, written_ns) = on_disk(self.path(key), read).await?;
+        Ok(SmallObject {
+            bytes: bytes.into(),
+            etag: None,
+            written_ns,
+        })
     }
 
     async fn put_if(

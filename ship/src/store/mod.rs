@@ -80,6 +80,9 @@ pub(crate) struct SmallObject {
     /// ETag or generation of the small object, which changes with its content. `None`: the store
     /// provides neither.
     pub etag: Option<String>,
+    /// Time at which the store wrote the small object, by the clock of the store, in nanoseconds
+    /// since 1970; `None`: unknown.
+    pub written_ns: Option<u64>,
 }
 
 /// Precondition for writing an object to a store.

@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
 use object_store::{
-    Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, GetResult, ObjectStore,
-    PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
+    Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, GetResult, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::HttpError,
@@ -325,6 +325,13 @@ impl Remote {
     }
 }
 
+/// Returns the time at which the bucket wrote an object, in nanoseconds since 1970; `None`: unknown.
+fn written_ns(meta: &ObjectMeta) -> Option<u64> {
+    let ns = u64::try_from(meta.last_modified.timestamp_nanos_opt()?).ok()?;
+    // `object_store` has this time for a response without one.
+    (ns > 0).then_some(ns)
+}
+
 /// Returns the metadata with which an object is written to the store: the SHA-256 of its content.
 fn metadata(digest: &Digest) -> Attributes {
     let named = Attribute::Metadata("sha256".into());
@@ -458,8 +465,13 @@ impl Store for Remote {
         if len > SMALL {
             return Err(StoreError::too_long(key, len, SMALL));
         }
+        let written_ns = written_ns(&found.meta);
         let bytes = self.content(key, found, len).await?;
-        Ok(SmallObject { bytes, etag })
+        Ok(SmallObject {
+            bytes,
+            etag,
+            written_ns,
+        })
     }
 
     fn retries(&self) -> u64 {
@@ -516,10 +528,9 @@ impl ReadStore for Remote {
         let list = || {
             let keys = self.client.list(Some(&path));
             let keys = keys.map_ok(|it| {
-                let written = it.last_modified.timestamp_nanos_opt();
                 Some(StoredKey {
                     key: self.key_of(&it.location)?,
-                    written_ns: written.and_then(|ns| u64::try_from(ns).ok()),
+                    written_ns: written_ns(&it),
                 })
             });
             keys.try_collect::<Vec<_>>().boxed()
