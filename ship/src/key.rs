@@ -13,10 +13,13 @@ pub(crate) const STATUS: &str = "status";
 /// Folder of the store that holds the tables of the capture files' parts.
 pub(crate) const BLOCKS: &str = "blocks";
 
+/// Folder of the store that holds the capture files.
+pub(crate) const PACKETS: &str = "packets";
+
 /// Returns the object key of a capture file in the store.
 pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
     format!(
-        "packets/{}/{}.{}",
+        "{PACKETS}/{}/{}.{}",
         partition(name.start_ns, sensor),
         stem(name),
         name.ending
@@ -52,7 +55,7 @@ pub fn refused(sensor: &str, instance: &str) -> String {
 
 /// Parsed object key of a capture file, or of the table of its parts. Keys are ordered by sensor,
 /// then by file name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CaptureKey {
     /// Name of the sensor that captured the file.
     pub sensor: String,

@@ -26,10 +26,11 @@ pub(super) fn hours(times: &Range<u64>, lookback_ns: u64) -> RangeInclusive<u64>
     first / HOUR_NS..=last / HOUR_NS
 }
 
-/// Returns the partition folders of `blocks/` that a query lists. For each of the `days`
-/// (`dt=2026-11-21`), all hours are listed or only those in `hours`, for all sensors if `sensors`
-/// is empty.
+/// Returns the partition folders of `root`, such as `blocks`, that a query lists. For each of the
+/// `days` (`dt=2026-11-21`), all hours are listed or only those in `hours`, for all sensors if
+/// `sensors` is empty.
 pub(super) fn folders(
+    root: &str,
     days: &[String],
     hours: &RangeInclusive<u64>,
     sensors: &[String],
@@ -39,11 +40,11 @@ pub(super) fn folders(
         let Some(day) = day_of(name) else { continue };
         let (first, last) = (day * 24, day * 24 + 23);
         if hours.contains(&first) && hours.contains(&last) {
-            all.push(format!("blocks/{name}"));
+            all.push(format!("{root}/{name}"));
             continue;
         }
         for hour in first.max(*hours.start())..=last.min(*hours.end()) {
-            let folder = format!("blocks/{name}/hour={:02}", hour % 24);
+            let folder = format!("{root}/{name}/hour={:02}", hour % 24);
             match sensors {
                 [] => all.push(folder),
                 some => all.extend(some.iter().map(|it| format!("{folder}/sensor={it}"))),
@@ -116,7 +117,7 @@ mod tests {
         let times = MIDNIGHT * HOUR_NS + 70 * minutes..MIDNIGHT * HOUR_NS + 80 * minutes;
         let listed = |lookback, sensors: &[&str]| {
             let sensors: Vec<_> = sensors.iter().map(|it| (*it).to_owned()).collect();
-            folders(&days(), &hours(&times, lookback), &sensors)
+            folders("blocks", &days(), &hours(&times, lookback), &sensors)
         };
         let day = "blocks/dt=2026-11-21";
         assert_eq!(listed(0, &[]), [format!("{day}/hour=01")]);
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(hours(&(end - 9..end), 0), MIDNIGHT..=MIDNIGHT + 1);
         let before = end - SLACK_NS;
         assert_eq!(hours(&(before - 9..before), 0), MIDNIGHT..=MIDNIGHT);
-        let always = folders(&days(), &hours(&(0..u64::MAX), 0), &[]);
+        let always = folders("blocks", &days(), &hours(&(0..u64::MAX), 0), &[]);
         assert_eq!(always.len(), 3);
     }
 

@@ -10,12 +10,16 @@ use crate::{
     key,
     key::CaptureKey,
     limits::{KEYS, PLANNED_RANGES, SMALL, TABLE},
-    store::{ReadStore, StoreError},
+    store::{ReadStore, StoreError, UnusableKeys},
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
 use serde::Serialize;
-use std::ops::Range;
+use std::{
+    collections::{HashMap, HashSet},
+    ops::{Range, RangeInclusive},
+};
 use wqcap_files::{
     extract::ReadCount,
     index::{FlowTerms, IndexKey},
@@ -27,6 +31,11 @@ pub(super) const REQUESTS: usize = 32;
 /// Number of objects in a row for which requests fail, after which the whole store counts as failed:
 /// each failure may take minutes of retries.
 pub(super) const MOST_FAILED: u64 = 8;
+
+/// Time in nanoseconds after which an object has its table, which is written after it.
+const TABLE_FOLLOWS_NS: u64 = 300_000_000_000;
+/// Number of objects without a table that a query names.
+const NAMED: usize = 16;
 
 /// Selection of the stored objects that may hold frames of a query.
 #[derive(Clone, Debug)]
@@ -272,6 +281,52 @@ async fn whole(
     }
 }
 
+/// Capture files or tables that the folders of a query's hours have.
+#[derive(Default)]
+struct ListedFiles {
+    /// Number of days in the store.
+    days: usize,
+    /// Number of partition folders that were listed.
+    partitions: u64,
+    /// Keys of the files, with the times at which the store wrote them, in nanoseconds since 1970.
+    files: Vec<(CaptureKey, Option<u64>)>,
+    unusable: UnusableKeys,
+}
+
+/// Lists the files of `sensors` that the partition folders of `hours` have in the store's folder
+/// `root`.
+async fn list_files(
+    store: &dyn ReadStore,
+    root: &str,
+    hours: &RangeInclusive<u64>,
+    sensors: &[String],
+) -> Result<ListedFiles, PlanError> {
+    let listed = store.list(root).await?;
+    let folders = partitions::folders(root, &listed.folders, hours, sensors);
+    let mut found = ListedFiles {
+        days: listed.folders.len(),
+        partitions: folders.len() as u64,
+        files: Vec::new(),
+        unusable: listed.unusable,
+    };
+    let mut lists = stream::iter(folders)
+        .map(|folder| async move { store.keys(&folder).await })
+        .buffered(REQUESTS);
+    while let Some(list) = lists.next().await {
+        let list = list?;
+        found.unusable.append(list.unusable);
+        found.files.extend(list.keys.iter().filter_map(|it| {
+            let key = CaptureKey::parse(&it.key)?;
+            let wanted = sensors.is_empty() || sensors.contains(&key.sensor);
+            wanted.then_some((key, it.written_ns))
+        }));
+        if found.files.len() > KEYS {
+            return Err(PlanError::Limit(KEYS, "files"));
+        }
+    }
+    Ok(found)
+}
+
 async fn of_times(
     store: &dyn ReadStore,
     sensors: &[String],
@@ -279,39 +334,40 @@ async fn of_times(
     times: &Range<u64>,
     demanded: &[IndexKey],
 ) -> Result<StorePlan, PlanError> {
-    let listed = store.list(key::BLOCKS).await?;
-    let days = listed.folders;
-    if days.is_empty() {
+    let hours = partitions::hours(times, lookback_ns);
+    let mut plan = StorePlan::default();
+    // The objects are listed before the tables, because a table is written after its object.
+    let objects = match list_files(store, key::PACKETS, &hours, sensors).await {
+        Ok(objects) => objects,
+        Err(PlanError::Store(StoreError::Refused(e))) => {
+            plan.notes.push(format!(
+                "{}/ cannot be listed, so that objects without a table are not named: {e}",
+                key::PACKETS
+            ));
+            ListedFiles::default()
+        }
+        Err(e) => return Err(e),
+    };
+    let tables_listed = list_files(store, key::BLOCKS, &hours, sensors).await?;
+    if tables_listed.days == 0 {
         return Err(PlanError::NoTables);
     }
-    let hours = partitions::hours(times, lookback_ns);
-    let folders = partitions::folders(&days, &hours, sensors);
-    let mut plan = StorePlan {
-        partitions: folders.len() as u64,
-        ..StorePlan::default()
-    };
-    let mut unusable = listed.unusable;
-    let mut files = Vec::new();
-    let mut lists = stream::iter(folders)
-        .map(|folder| async move { store.keys(&folder).await })
-        .buffered(REQUESTS);
-    while let Some(list) = lists.next().await {
-        let list = list?;
-        unusable.append(list.unusable);
-        let found = list.keys.iter().filter_map(|it| {
-            let key = CaptureKey::parse(&it.key)?;
-            let wanted = sensors.is_empty() || sensors.contains(&key.sensor);
-            wanted.then_some((key, it.written_ns))
-        });
-        files.extend(found);
-        if files.len() > KEYS {
-            return Err(PlanError::Limit(KEYS, "files"));
-        }
-    }
+    plan.partitions = tables_listed.partitions;
+    let mut unusable = tables_listed.unusable;
+    unusable.append(objects.unusable);
     plan.losses.extend(unusable.lines());
-    plan.tables.total = files.len() as u64;
+    plan.tables.total = tables_listed.files.len() as u64;
+    let with_table: HashSet<_> = tables_listed.files.iter().map(|(key, _)| key).collect();
+    let without_table = objects.files.into_iter();
+    let without_table = without_table.filter(|(key, _)| !with_table.contains(key));
+    let without_table: HashMap<_, _> = without_table.collect();
+    let mut files = tables_listed.files;
+    files.extend(without_table.iter().map(|(key, ns)| (key.clone(), *ns)));
     let mut reaching = partitions::reaching(files, times);
     reaching.sort();
+    let is_without = |key: &mut CaptureKey| without_table.contains_key(key);
+    let unread: Vec<_> = reaching.extract_if(.., is_without).collect();
+    plan.add_unread(unread.iter().map(|key| (key, without_table[key])));
     plan.tables.read = reaching.len() as u64;
     let mut beginning = None;
     let mut ranges = 0;
@@ -347,6 +403,32 @@ async fn of_times(
 }
 
 impl StorePlan {
+    /// Adds the objects that have no table, with the times at which the store wrote them, to the
+    /// losses. The tables of objects that were just written may follow.
+    fn add_unread<'k>(&mut self, objects: impl Iterator<Item = (&'k CaptureKey, Option<u64>)>) {
+        let now = u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0);
+        let is_new = |ns: Option<u64>| ns.is_some_and(|ns| now.abs_diff(ns) < TABLE_FOLLOWS_NS);
+        let (new, old): (Vec<_>, Vec<_>) = objects.partition(|(_, ns)| is_new(*ns));
+        if !new.is_empty() {
+            self.notes.push(format!(
+                "new objects whose tables are not in the store yet: {}; their frames are not read",
+                new.len()
+            ));
+        }
+        self.losses.extend(old.iter().take(NAMED).map(|(key, _)| {
+            format!(
+                "{}: the store has no table of this object ({}), so that its frames are not read",
+                key.packets(),
+                key.blocks()
+            )
+        }));
+        if old.len() > NAMED {
+            let others = old.len() - NAMED;
+            self.losses
+                .push(format!("{others} more objects have no table"));
+        }
+    }
+
     /// Adds the matching parts of an object to the plan. Sets `beginning` to the beginning of the
     /// first object that has no matching parts.
     fn add_object(

@@ -24,7 +24,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -51,6 +51,8 @@ struct Noting {
     calls: Mutex<Vec<String>>,
     /// Error that the store returns for reads of objects.
     says: Option<StoreError>,
+    /// Folder that the store refuses to list.
+    hides: Option<&'static str>,
 }
 
 impl Noting {
@@ -59,6 +61,7 @@ impl Noting {
             inner: Folder::open(root).expect("there"),
             calls: Mutex::default(),
             says,
+            hides: None,
         })
     }
 
@@ -78,6 +81,9 @@ impl Noting {
 impl ReadStore for Noting {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         self.note("folders", folder);
+        if self.hides == Some(folder) {
+            return Err(StoreError::Refused("403".into()));
+        }
         self.inner.list(folder).await
     }
 
@@ -175,12 +181,12 @@ fn assert_planned_in_time(days: u64, sensors: u64) {
     assert!(found.objects.iter().all(|it| it.first_ns == noon));
     assert_eq!(found.tables.total, (DAY + HOUR) / (20 * MINUTE) * sensors);
     assert_eq!(found.tables.read, sensors);
-    assert_eq!(store.count("folders"), 1);
+    assert_eq!(store.count("folders"), 2);
     assert_eq!(store.count("keys blocks/"), 25);
     assert_eq!(store.count("read blocks/") as u64, sensors);
     assert_eq!(
         store.calls.lock().expect("no panic").len() as u64,
-        26 + sensors
+        27 + sensors
     );
 
     // With sensors given, only their partitions are listed.
@@ -493,6 +499,63 @@ fn fewer_frames_than_the_table_states_are_a_loss() {
     let lost = done.written.losses.join("; ");
     let said = "99 frames were read of a part that has 100 frames according to its table";
     assert!(lost.contains(said), "{lost}");
+}
+
+#[test]
+fn objects_without_a_table_are_losses_unless_they_are_new() {
+    let place = TestBench::new();
+    for second in [10, 20, 30] {
+        fixtures::capture(&place.sensor("a"), 0, second, 100);
+    }
+    place.ship("a", ShipSelection::All);
+    let table = |second: u64| {
+        let partition = "store/blocks/dt=1970-01-01/hour=00/sensor=a";
+        place.at(&format!("{partition}/{second}000000000-q00.pcap.parquet"))
+    };
+    fs::remove_file(table(20)).expect("there");
+    let extracted = |from: u64| {
+        let done = place.extract(of_times(&[], DAY), from * SECOND..u64::MAX);
+        done.expect("the rest").written
+    };
+    let new = extracted(0);
+    assert_eq!((new.frames, &new.losses[..]), (200, &[][..]));
+    assert!(
+        new.notes
+            .iter()
+            .any(|it| it.contains("tables are not in the store yet: 1;")),
+        "{:?}",
+        new.notes
+    );
+    let object = place.object("a", "20000000000-q00.pcap");
+    let file = fs::File::options().append(true).open(object);
+    let earlier = SystemTime::now() - Duration::from_secs(400);
+    let set = file.expect("there").set_modified(earlier);
+    set.expect("the time is set");
+    let old = extracted(0);
+    assert_eq!((old.frames, old.losses.len()), (200, 1));
+    assert!(
+        old.losses[0].contains("20000000000-q00.pcap: the store has no table of this object"),
+        "{:?}",
+        old.losses
+    );
+    // The store wrote the file after its last frame, and before these times.
+    let after = SystemTime::now().duration_since(UNIX_EPOCH);
+    let after = after.expect("after 1970").as_secs() - 100;
+    let others = place.extract(of_times(&[], 100 * 365 * DAY), after * SECOND..u64::MAX);
+    assert_eq!(others.expect("its beginning").written.losses, [""; 0]);
+}
+
+#[test]
+fn a_store_that_refuses_to_list_objects_is_queried_by_its_tables() {
+    let place = TestBench::new();
+    fixtures::capture(&place.sensor("a"), 0, 10, 100);
+    place.ship("a", ShipSelection::All);
+    let mut store = Noting::new(&place.at("store"), None);
+    let ours = Arc::get_mut(&mut store).expect("ours alone");
+    ours.hides = Some("packets");
+    let plan = planned(&*store, &of_times(&[], DAY), &(0..u64::MAX)).expect("planned");
+    assert_eq!((plan.objects.len(), plan.losses.len()), (1, 0));
+    assert!(plan.notes[0].contains("packets/ cannot be listed"));
 }
 
 /// Makes a user's list of byte ranges with all columns.
