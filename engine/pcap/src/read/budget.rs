@@ -70,7 +70,10 @@ impl fmt::Display for MemoryExhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let (what, remedy) = match self.purpose {
-            MemoryUse::Decompression => ("decompression needs", "decompress the file first"),
+            MemoryUse::Decompression => (
+                "decompression needs",
+                "read fewer files at a time, or decompress them first",
+            ),
             MemoryUse::Record => ("the record needs", "read fewer files at a time"),
             MemoryUse::Descriptions => {
                 ("interfaces and comments need", "read fewer files at a time")
