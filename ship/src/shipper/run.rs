@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, PoisonError},
     time::Duration,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Interval between passes of shipping, and the shortest wait after a failed pass.
 const EVERY: Duration = Duration::from_secs(1);
@@ -25,6 +25,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Number of passes in a row in which the store fails and accepts no object, after which
 /// [`Mode::Once`] ends.
 const MOST_EMPTY: u32 = 2;
+/// Maximum time for which the last status of a process that is stopped is written to the store.
+const LAST_STATUS: Duration = Duration::from_secs(3);
 /// Interval at which the status of shipping is passed to the caller, which may end shipping.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -80,29 +82,34 @@ pub fn run(
             status.count_lag();
             status.clone()
         };
-        // Dropping the future ends shipping at any point, because the journal has the state of each
-        // file.
-        let mut work = pin!(async {
-            match mode {
-                Mode::Once => shipper.once(&mut lease).await,
-                Mode::Follow => shipper.follow_with_lease(&mut lease).await,
-            }
-        });
-        loop {
-            tokio::select! {
-                done = &mut work => {
-                    let status = seen();
-                    let _ = tick(&status);
-                    return done.map(|()| status);
+        {
+            // Dropping the future ends shipping at any point, because the journal has the state of
+            // each file.
+            let mut work = pin!(async {
+                match mode {
+                    Mode::Once => shipper.once(&mut lease).await,
+                    Mode::Follow => shipper.follow_with_lease(&mut lease).await,
                 }
-                () = sleep(TICK) => {
-                    let status = seen();
-                    if !tick(&status) {
-                        return Ok(status);
+            });
+            loop {
+                tokio::select! {
+                    done = &mut work => {
+                        let status = seen();
+                        let _ = tick(&status);
+                        return done.map(|()| status);
+                    }
+                    () = sleep(TICK) => if !tick(&seen()) {
+                        break;
                     }
                 }
             }
         }
+        if lease.is_held() {
+            shipper.update_status(|status| status.now = None);
+            // A store that does not answer keeps the former status.
+            let _ = timeout(LAST_STATUS, lease.claim()).await;
+        }
+        Ok(seen())
     })
 }
 

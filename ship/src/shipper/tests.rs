@@ -1,12 +1,13 @@
 //! Tests of passes that are interrupted at any step and continued by another pass.
 
 use super::{
-    Mode, PassError, ShipError, Shipper, dry_run, fixtures,
+    Mode, PassError, ShipError, ShipStatus, Shipper, dry_run, fixtures,
     lease::{Lease, LeaseHolder},
     run,
 };
 use crate::{
     ShipPlan, ShipSelection,
+    fleet::SensorStatus,
     journal::{DeliveryState, Journal},
     key,
     ledger::DeliveryLedger,
@@ -968,6 +969,18 @@ fn a_refused_instance_sends_nothing() {
     file.set_modified(earlier).expect("the time is set");
     let status = run(&again, Mode::Once, |_| true).expect("shipped");
     assert_eq!(status.ledger, ALL);
+}
+
+#[test]
+fn a_process_that_is_stopped_writes_a_last_status() {
+    let place = Place::new();
+    let plan = place.plan(true);
+    let all = |status: &ShipStatus| status.ledger == ALL && status.pending_files == 0;
+    let status = run(&plan, Mode::Follow, |status| !all(status)).expect("stopped");
+    assert!(all(&status));
+    let text = fs::read(place.at("store/status/sensor=tap.json")).expect("there");
+    let stored = SensorStatus::parse(&text).expect("a status");
+    assert_eq!((stored.ledger, stored.pending_files), (ALL, 0));
 }
 
 /// Returns all files below a folder, with their content.
