@@ -62,7 +62,8 @@ fn copied(path: &Path) {
 }
 
 fn sealed(path: &Path) {
-    let sealed = seal(path, &key(), || true).expect("scratch space");
+    let sealed =
+        seal(path.parent().expect("a folder"), path, &key(), || true).expect("scratch space");
     let sealed = sealed.expect("sealing is not stopped");
     fs::remove_file(sealed.path).expect("the sealed file exists");
 }

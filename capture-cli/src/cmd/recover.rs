@@ -78,11 +78,11 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     Failure::from_messages(messages)
 }
 
-/// Encrypts a recovered capture file. If that fails, the file stays unencrypted, and the next run
+/// Encrypts a recovered capture file below the folder `dir`. If that fails, the file stays unencrypted, and the next run
 /// tries to encrypt it again.
-fn encrypt(file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() -> bool) {
+fn encrypt(dir: &Path, file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() -> bool) {
     let Some(path) = &file.path else { return };
-    match sealed::seal(path, key, may_continue) {
+    match sealed::seal(dir, path, key, may_continue) {
         Ok(Some(sealed)) => file.path = Some(sealed.path),
         Ok(None) => {}
         // The writer also encrypts such files, and was faster.
@@ -132,7 +132,7 @@ impl Leftovers {
             for part in parts.chunks(1).take_while(|_| may_continue()) {
                 for mut it in recover::finish(&dir, part, &may_continue) {
                     if let Some(key) = &key {
-                        encrypt(&mut it, key, &may_continue);
+                        encrypt(&dir, &mut it, key, &may_continue);
                     }
                     log(&it);
                     let _ = sender.send(it);

@@ -79,6 +79,15 @@ impl HeldFolder {
         with_at(self.0.as_fd(), name.as_ref(), OFlags::RDWR)
     }
 
+    /// Creates a file in the folder for writing; the umask restricts its `mode`.
+    ///
+    /// # Errors
+    /// Errors of open(2). `AlreadyExists`: there is a file or link of this name.
+    pub fn create_new(&self, name: &OsStr, mode: u32) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
+    }
+
     /// Deletes a file in the folder.
     ///
     /// # Errors

@@ -373,7 +373,7 @@ mod tests {
         let key = SecretKey::new(&[3; 32]);
         let file = FileRanges::whole(path.clone()).with_key(Some(key.clone()));
         let file = file.with_ranges(Vec::from([10..15, 15..20]));
-        seal(&path, &key, || true).expect("sealed");
+        seal(dir.path(), &path, &key, || true).expect("sealed");
         assert!(!path.exists());
         let mut read = Vec::new();
         let mut source = file.source().expect("opens");

@@ -216,7 +216,7 @@ mod tests {
         let content: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
         let plain = dir.join("wqcap-q00-5.pcap");
         fs::write(&plain, &content).expect("written");
-        let sealed = seal(&plain, &key(), || true)
+        let sealed = seal(dir, &plain, &key(), || true)
             .expect("seals")
             .expect("not stopped");
         assert!(!plain.exists());

@@ -5,15 +5,18 @@ use super::{
     key::SecretKey,
 };
 use crate::{
-    folder::open::open_regular,
-    folder::{FolderTree, held::remove_below, rename_new, sync_folder},
+    folder::{
+        FolderTree,
+        held::{HeldFolder, remove_below},
+        sync_folder,
+    },
     name::SEALED,
 };
 use std::{
     ffi::OsString,
-    fs::{self, File, Permissions},
+    fs::File,
     io::{self, ErrorKind, Read, Write},
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -38,25 +41,29 @@ pub fn sealed_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Seals (encrypts) a finished capture file. The sealed file has the suffix [`SEALED`] and keeps
-/// permissions and modification time. The plain file is deleted after the sealed one is synced.
-/// `may_continue` is called once per MiB. Returns `None` if `may_continue` returned `false`, and
-/// leaves the file unchanged.
+/// Seals (encrypts) the finished capture file `path`, which is in the folder `dir` or below it. No
+/// folder below `dir` may be a link. The sealed file has the suffix [`SEALED`] and keeps permissions
+/// and modification time. The plain file is deleted after the sealed one is synced. `may_continue` is
+/// called once per MiB. Returns `None` if `may_continue` returned `false`, and leaves the file
+/// unchanged.
 ///
 /// # Errors
 /// System error; `AlreadyExists`: there is a file of the new name. The plain file is unchanged.
 pub fn seal(
+    dir: &Path,
     path: &Path,
     key: &SecretKey,
     may_continue: impl Fn() -> bool,
 ) -> io::Result<Option<Sealed>> {
-    let mut plain = open_regular(path)?;
+    let folder = HeldFolder::of(dir, path)?;
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
+    let mut plain = folder.open_regular(&name(path))?;
     let metadata = plain.metadata()?;
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let create = |path: &Path| folder.create_new(&name(path), metadata.mode() & 0o777);
+    let parent = path.parent().unwrap_or(Path::new("."));
     let temporary = tempfile::Builder::new()
         .prefix(TEMPORARY)
-        .permissions(Permissions::from_mode(metadata.mode() & 0o777))
-        .tempfile_in(folder)?;
+        .make_in(parent, create)?;
     let chunks = Chunks::begin(key)?;
     let Some(bytes) = copy(&mut plain, &chunks, temporary.as_file(), may_continue)? else {
         return Ok(None);
@@ -69,11 +76,11 @@ pub fn seal(
     temporary.as_file().set_modified(metadata.modified()?)?;
     temporary.as_file().sync_all()?;
     let to = sealed_name(path);
-    rename_new(temporary.path(), &to)?;
+    folder.rename_new(&name(temporary.path()), &name(&to))?;
     // The temporary name is gone: nothing remains to be deleted.
     let _ = temporary.into_temp_path().keep();
-    sync_folder(folder);
-    match fs::remove_file(path) {
+    sync_folder(parent);
+    match folder.remove(&name(path)) {
         // Deleted by retention in the meantime.
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         other => other?,
@@ -139,6 +146,10 @@ pub fn sweep(dir: &Path, levels: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::{PermissionsExt, symlink},
+    };
 
     #[test]
     fn a_file_that_cannot_be_sealed_is_unchanged() {
@@ -153,10 +164,13 @@ mod tests {
                 (1 + others, b"content".to_vec())
             );
         };
-        assert_eq!(seal(&plain, &key, || false).expect("asked"), None);
+        assert_eq!(
+            seal(dir.path(), &plain, &key, || false).expect("asked"),
+            None
+        );
         only_the_plain(0);
         fs::write(sealed_name(&plain), "another file").expect("written");
-        let error = seal(&plain, &key, || true).expect_err("taken");
+        let error = seal(dir.path(), &plain, &key, || true).expect_err("taken");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         only_the_plain(1);
         fs::remove_file(sealed_name(&plain)).expect("there");
@@ -166,10 +180,26 @@ mod tests {
         sweep(dir.path(), 0).expect("swept");
         only_the_plain(0);
         fs::set_permissions(&plain, Permissions::from_mode(0o640)).expect("own");
-        let sealed = seal(&plain, &key, || true)
+        let sealed = seal(dir.path(), &plain, &key, || true)
             .expect("seals")
             .expect("not stopped");
         let mode = fs::metadata(&sealed.path).expect("there").mode();
         assert_eq!((mode & 0o777, sealed.bytes), (0o640, 7));
+    }
+
+    #[test]
+    fn a_file_behind_a_link_is_neither_sealed_nor_deleted() {
+        let dir = tempfile::tempdir().expect("dir");
+        let [named, elsewhere] = ["named", "elsewhere"].map(|it| dir.path().join(it));
+        fs::create_dir(&named).expect("made");
+        fs::create_dir(&elsewhere).expect("made");
+        fs::write(elsewhere.join("a.pcap"), "victim").expect("written");
+        symlink(&elsewhere, named.join("tap")).expect("linked");
+        let key = SecretKey::new(&[7; 32]);
+        assert!(seal(&named, &named.join("tap/a.pcap"), &key, || true).is_err());
+        assert_eq!(fs::read_dir(&elsewhere).expect("there").count(), 1);
+        let own = elsewhere.join("a.pcap");
+        let sealed = seal(&elsewhere, &own, &key, || true).expect("seals");
+        assert!(sealed.is_some() && !own.exists());
     }
 }

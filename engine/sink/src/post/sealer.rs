@@ -22,7 +22,7 @@ use std::{
 use wqcap_core::{error::ResourceError, sync::thread::BoundedThread, text::counted};
 use wqcap_files::{
     folder::CaptureFolder,
-    folder::file_list::FileList,
+    folder::{file_list::FileList, held::remove_below},
     name::{FileName, is_sealed},
     sealed::{Content, SecretKey, seal, sealed_name, sweep},
 };
@@ -180,7 +180,9 @@ impl SealerThread {
     }
 
     fn seal(&mut self, path: PathBuf, by: FinishedBy, ended: &AtomicBool) {
-        let done = seal(&path, &self.key, || !ended.load(Ordering::Relaxed));
+        let done = seal(&self.dir, &path, &self.key, || {
+            !ended.load(Ordering::Relaxed)
+        });
         match done {
             Ok(Some(sealed)) => {
                 self.sealed.report.files += 1;
@@ -195,7 +197,7 @@ impl SealerThread {
             Err(_) if !path.exists() => {}
             // A crash happened between the renaming of the encrypted file and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && self.is_whole(&path) => {
-                drop(std::fs::remove_file(&path));
+                drop(remove_below(&self.dir, &path));
                 self.publish(&sealed_name(&path), by);
             }
             Err(e) => {
