@@ -5,17 +5,27 @@ use crate::{
     cmd::key,
     daemon::{self, reload::Reloadable, sandbox::Sandbox, sd_notify::Service, signals},
     failure::Failure,
-    term::{output, stderr, terminal},
+    term::{output, stderr, table, terminal},
 };
 use rustix::process::{getpriority_process, setpriority_process};
 use std::{sync::atomic::Ordering, time::Duration};
-use wqcap_engine::config::{Config, Format, ServeConfig};
+use wqcap_engine::{
+    config::{Config, Format, ServeConfig},
+    plan::available_memory,
+};
 use wqcap_serve::{FlowsFolder, ServeLimits, ServePlan, Server, ServerError, TlsFiles, identity};
 use wqcap_supervisor::{KeyReload, ReloadTable};
 
 /// Nice value of `wqcap serve`. Without a separate I/O class, the kernel derives the priority for
 /// I/O from it: (nice + 20) / 5 (ioprio_set(2)).
 const NICE: i32 = 10;
+
+/// Memory in bytes that all answers share: the budgets of open files for decompression and records
+/// (512 MiB), and for their buffers (256 MiB).
+const SHARED: u64 = 768 << 20;
+/// Memory in bytes of an answer whose client does not read: five pieces of 2 MiB, and the merge of
+/// its files. 48 of them took 15.6 MiB each.
+const OF_ANSWER: u64 = 16 << 20;
 
 /// Effects of a reload on the configuration keys of `wqcap serve`. A reload always reads tokens and
 /// certificates again.
@@ -74,6 +84,7 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
         return new_token(args, &serve, name);
     }
     let plan = plan(&config, &serve)?;
+    warn_about_memory(&plan.limits);
     let file = args.config.file.as_deref();
     let mut service = Service::new();
     // Each answer may need many files.
@@ -111,7 +122,9 @@ pub fn serve(args: &ServeArgs, quiet: bool) -> Result<(), Failure> {
         service.alive(&status);
         reloadable.attend(&signals, |new| {
             let serve = new.serve.clone().unwrap_or_default();
-            handle.reload(limits(&serve))?;
+            let limits = limits(&serve);
+            warn_about_memory(&limits);
+            handle.reload(limits)?;
             Ok("tokens and certificates were read again".into())
         });
         !signals.stop_flag().load(Ordering::Relaxed)
@@ -196,11 +209,50 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
     })
 }
 
+/// Logs a warning if the answers that the limits permit may need more memory than this process may
+/// have.
+fn warn_about_memory(limits: &ServeLimits) {
+    if let Some(problem) = memory_problem(limits.max_requests, available_memory()) {
+        tracing::warn!("{problem}");
+    }
+}
+
+/// Returns the message that `max_requests` answers at the same time may need more than the
+/// `available` bytes of memory.
+fn memory_problem(max_requests: usize, available: u64) -> Option<String> {
+    let needed = SHARED + max_requests as u64 * OF_ANSWER;
+    let fits = (available.saturating_sub(SHARED) / OF_ANSWER).max(1);
+    (needed > available).then(|| {
+        format!(
+            "serve.max_requests = {max_requests}: so many answers may need {} of memory, and this process may have {}; set at most {fits}, or raise MemoryMax= of the unit",
+            table::bytes(needed),
+            table::bytes(available)
+        )
+    })
+}
+
 /// Returns the limits of requests and answers that the configuration sets.
 fn limits(serve: &ServeConfig) -> ServeLimits {
     ServeLimits {
         // The configuration limits this to 1 to 256.
         max_requests: serve.max_requests as usize,
         max_bytes: serve.max_bytes.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_requests_that_needs_too_much_memory_is_named() {
+        assert_eq!(memory_problem(8, 2 << 30), None);
+        assert_eq!(memory_problem(80, 2 << 30), None);
+        let problem = memory_problem(81, 2 << 30).expect("too much");
+        for part in ["serve.max_requests = 81", "2 GiB", "set at most 80,"] {
+            assert!(problem.contains(part), "{problem}");
+        }
+        let problem = memory_problem(8, 512 << 20).expect("too much");
+        assert!(problem.contains("set at most 1,"), "{problem}");
     }
 }

@@ -11,7 +11,8 @@ use crate::{
 
 /// Returns the bytes of memory available to this process: the machine's, or the smaller limit of
 /// its control group.
-pub(super) fn of_machine() -> u64 {
+#[must_use]
+pub fn available_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = info.totalram * u64::from(info.mem_unit);
     control_group::memory_limit().map_or(machine, |it| it.min(machine))

@@ -23,6 +23,7 @@ mod target;
 mod visibility;
 
 pub use descriptors::DescriptorPlan;
+pub use memory::available_memory;
 pub use output::limits as output_limits;
 pub(crate) use output::longest;
 pub use port::PortPlan;
@@ -226,7 +227,7 @@ impl Plan {
         let rings = ports
             .iter()
             .map(|it| it.memory + it.ring.cq() * it.queues as u64);
-        let there = memory::of_machine();
+        let there = available_memory();
         found.keep(memory::fits(config, rings.sum(), &queues, buffer, there));
         let longest = ports.iter().map(|it| longest(&it.ring)).max()?;
         let merged = if paired { 0 } else { queues.len() };
