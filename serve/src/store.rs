@@ -26,6 +26,7 @@ use wqcap_files::{
     merge::kind_in_folder,
     name::{PART, natural_order},
     read::{FileRanges, origin::FileKind},
+    sealed::SecretKey,
 };
 
 /// Age after which the list of capture files is read again.
@@ -99,6 +100,8 @@ impl StoreView {
 pub struct CaptureStore {
     dir: PathBuf,
     index_dir: Option<PathBuf>,
+    /// Key that opens encrypted capture files.
+    key: Option<SecretKey>,
     known: Mutex<Known>,
 }
 
@@ -115,11 +118,13 @@ struct Known {
 }
 
 impl CaptureStore {
-    /// Creates the store of the capture files in a folder. Nothing is read yet.
-    pub fn new(dir: PathBuf, index_dir: Option<PathBuf>) -> Self {
+    /// Creates the store of the capture files in a folder; `key` opens those that are encrypted.
+    /// Nothing is read yet.
+    pub fn new(dir: PathBuf, index_dir: Option<PathBuf>, key: Option<SecretKey>) -> Self {
         Self {
             dir,
             index_dir,
+            key,
             known: Mutex::default(),
         }
     }
@@ -213,7 +218,7 @@ impl CaptureStore {
         });
         let facts = match index {
             Some(index) => StoredFileFacts::of_index(index),
-            None => StoredFileFacts::without_index(path, &stamp)?,
+            None => StoredFileFacts::without_index(path, &stamp, self.key.clone())?,
         };
         Some((stamp, Arc::new(facts)))
     }
@@ -247,8 +252,9 @@ impl StoredFileFacts {
 
     /// Returns the facts of a file without an index. Its last frame is not later than its last
     /// write, unless a clock was set; so the end is not taken as certain.
-    fn without_index(path: &Path, stamp: &FileStamp) -> Option<Self> {
-        let mut reader = FileRanges::whole(path.to_owned()).peek().ok()?;
+    fn without_index(path: &Path, stamp: &FileStamp, key: Option<SecretKey>) -> Option<Self> {
+        let file = FileRanges::whole(path.to_owned()).with_key(key);
+        let mut reader = file.peek().ok()?;
         let is_there = reader.advance().ok()?;
         let packet = reader.packet().filter(|_| is_there)?;
         let written = stamp
@@ -277,9 +283,12 @@ impl StoredFileFacts {
 mod tests {
     use super::*;
     use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
-    use wqcap_files::format::{
-        ETHERNET,
-        pcap::{encode_header, encode_record_header},
+    use wqcap_files::{
+        format::{
+            ETHERNET,
+            pcap::{encode_header, encode_record_header},
+        },
+        sealed::seal,
     };
 
     fn file(dir: &Path, name: &str, seconds: &[u64]) -> PathBuf {
@@ -311,7 +320,7 @@ mod tests {
             .build(&one, None, || true)
             .expect("built")
             .expect("built");
-        let store = CaptureStore::new(dir.path().to_owned(), Some(indexes.path().to_owned()));
+        let store = CaptureStore::new(dir.path().to_owned(), Some(indexes.path().to_owned()), None);
         let second = 1_000_000_000;
         store.learn(|| true);
         let view = store.view().expect("view");
@@ -340,6 +349,23 @@ mod tests {
     }
 
     #[test]
+    fn the_key_shows_the_times_of_encrypted_files() {
+        let dir = tempfile::tempdir().expect("dir");
+        let key = SecretKey::new(&[7; 32]);
+        let plain = file(dir.path(), "wqcap-q00-1.pcap", &[10, 20]);
+        let sealed = seal(dir.path(), &plain, &key, || true).expect("sealed");
+        assert!(sealed.is_some());
+        for (key, files_with_facts) in [(Some(key), 1), (None, 0)] {
+            let store = CaptureStore::new(dir.path().to_owned(), None, key);
+            store.learn(|| true);
+            let view = store.view().expect("view");
+            assert_eq!(view.finished.len(), 1);
+            let starts: Vec<_> = view.facts().map(|it| it.parts[0].first_ns).collect();
+            assert_eq!(starts, [10_000_000_000].repeat(files_with_facts));
+        }
+    }
+
+    #[test]
     fn files_of_any_name_are_captures_by_their_content() {
         let dir = tempfile::tempdir().expect("dir");
         let not_text = OsStr::from_bytes(b"caf\xe9.pcap");
@@ -353,7 +379,7 @@ mod tests {
         for (name, content) in [("notes.txt", "text"), (".hidden", "text"), ("empty", "")] {
             fs::write(dir.path().join(name), content).expect("written");
         }
-        let store = CaptureStore::new(dir.path().to_owned(), None);
+        let store = CaptureStore::new(dir.path().to_owned(), None, None);
         let listed = || {
             store.known().listed = None;
             let view = store.view().expect("view");

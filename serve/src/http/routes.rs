@@ -98,7 +98,7 @@ impl ServeState {
     /// Creates the state of the service from its plan and its tokens.
     pub fn new(plan: ServePlan, tokens: Tokens) -> Self {
         Self {
-            store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone()),
+            store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone(), plan.key.clone()),
             sensor: SensorAccess::new(plan.dir.clone(), plan.control.clone()),
             counters: Arc::default(),
             changeable: Mutex::new(Changeable {
