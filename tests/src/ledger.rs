@@ -36,7 +36,7 @@ pub struct Lines {
     pub dropped_pipeline: u64,
     /// Frames dropped because the write buffers were full or a write failed.
     pub dropped_storage: u64,
-    /// Frames too late for a file in time order.
+    /// Always 0.
     pub late: u64,
     /// Frames whose completion reported an error.
     pub errors: u64,

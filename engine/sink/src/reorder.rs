@@ -11,8 +11,10 @@
 //! block arrived and the silent queues had blocks to fill, if those queues were seen idle since then,
 //! else after [`LONGEST`]. With `on_full = "drop"`, records are also released when a queue has few
 //! blocks left to fill, because it would drop frames otherwise: one block lasts for a millisecond, less
-//! than this thread may wait for a CPU. A record that arrives later with an earlier stamp is counted as
-//! `late` and not written: the output is always in order.
+//! than this thread may wait for a CPU. A record that arrives later with an earlier stamp is written where
+//! it arrives, and counted: no frame is left out for the sake of the order. The kernel stamps frames
+//! of one queue on several cores, so that single frames are microseconds late. If a stamp is earlier by
+//! more than [`SET_BACK_NS`], a clock was set back, and the order begins again with it.
 //!
 //! With `capture.dedup`, a frame that repeats one of another queue is left out here and counted as
 //! `deduplicated`; repetitions within a queue were left out before. The steps behind deduplication run
@@ -20,7 +22,8 @@
 //! sampled, cut off, observed and sliced.
 //!
 //! Invariant: a queue sends its records within [`HELD_NS`] of time stamps or when it becomes idle, both
-//! well below [`WINDOW`]. No record is late unless a loop does not run for [`LONGEST`].
+//! well below [`WINDOW`]. No record of a queue in order is late unless a loop does not run for
+//! [`LONGEST`].
 
 use crate::{
     BlockSink, Encoder, Note, Record, SinkRequests, Totals,
@@ -44,6 +47,9 @@ use wqcap_frame::dedup::DedupWindow;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Time that a frame record waits for earlier records of silent queues that were not seen idle.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Time in nanoseconds by which a record is behind the one before if a clock was set back: longer
+/// than any record waits.
+const SET_BACK_NS: u64 = LONGEST.as_nanos() as u64;
 /// Span of frame time stamps, in nanoseconds, after which a queue sends a partial relay block.
 pub(super) const HELD_NS: u64 = 100_000_000;
 /// Time without a new relay block after which the ordered output is flushed.
@@ -420,7 +426,7 @@ pub(super) struct Reorderer<O> {
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     /// Number of queues that have not ended and have no frame record waiting for the output.
     silent: usize,
-    /// Latest time stamp of the frame records processed.
+    /// Latest time stamp of the frame records processed since a clock was set back.
     last_ns: u64,
     /// Set from the time when a queue has few blocks left until all queues have enough again.
     is_short: bool,
@@ -614,13 +620,18 @@ impl<O: OrderedOutput> Reorderer<O> {
             line.unseen += record.lost_before;
         }
         let queue = line.queue;
-        let is_late = record.ns < self.last_ns;
-        self.last_ns = self.last_ns.max(record.ns);
+        let behind_ns = self.last_ns.saturating_sub(record.ns);
+        let is_late = (1..=SET_BACK_NS).contains(&behind_ns);
+        if !is_late {
+            self.last_ns = record.ns;
+        }
         let verdict = (self.in_order.as_mut()).map_or(Verdict::Captured, |it| {
             it.judge(index, &mut record, is_late)
         });
-        let is_written = verdict == Verdict::Captured && !is_late;
-        if is_written {
+        if verdict == Verdict::Captured {
+            if behind_ns > 0 {
+                line.counters.add_out_of_order();
+            }
             let owed = line.filter.take();
             record.lost_before += std::mem::take(&mut line.owed_lost);
             if !self.out.write(queue, &record, filter.or(owed.as_deref())) {
@@ -636,11 +647,8 @@ impl<O: OrderedOutput> Reorderer<O> {
                 Verdict::Deduplicated => counters.add_repeated(1, bytes),
                 Verdict::SampledOut => counters.sampled_out_in_order(bytes),
                 Verdict::CutOff => counters.cut_off_in_order(bytes),
-                // The stages in `InOrder` neither filter nor write: the frame is late.
-                _ => {
-                    counters.add_late(1, bytes);
-                    self.out.count_lost(line.queue, 1);
-                }
+                // The stages in `InOrder` return no other verdict.
+                _ => counters.add_lost(1, bytes),
             }
         }
         line.at += len;
@@ -781,17 +789,12 @@ mod tests {
         bench.reorderer.end_batch(true);
         let ledger = bench.reorderer.lines[0].counters.ledger(0);
         ledger.check().expect("balanced");
-        let lines = [
-            ledger.captured,
-            ledger.sampled_out,
-            ledger.cut_off,
-            ledger.late,
-        ];
-        assert_eq!(lines, [997, 1, 1, 1]);
+        let lines = [ledger.captured, ledger.sampled_out, ledger.cut_off];
+        assert_eq!((lines, bench.late(0)), ([998, 1, 1], 1));
         let judged = judged.0.lock().expect("unpoisoned");
         assert_eq!(judged.frames, [600, 700, 900, 1000, 1001, 5]);
         assert_eq!(judged.missed, 7, "lost frames of queue 1, counted once");
-        assert_eq!(bench.reorderer.out.lost, 8, "including the late frame");
+        assert_eq!(bench.reorderer.out.lost, 7, "the late frame is not lost");
     }
 
     /// Ordering thread's state, to which a test passes blocks that it writes.
@@ -917,7 +920,7 @@ mod tests {
         }
 
         fn late(&self, queue: usize) -> u64 {
-            self.reorderer.lines[queue].counters.ledger(0).late
+            self.reorderer.lines[queue].counters.out_of_order()
         }
     }
 
@@ -951,13 +954,30 @@ mod tests {
         assert_eq!(bench.written(now + almost), []);
         assert_eq!(
             bench.written(now + WINDOW),
-            [(1, 20), (1, 25)],
+            [(1, 15), (1, 20), (1, 25)],
+            "a late record is written"
+        );
+        assert_eq!(
+            (bench.late(0), bench.late(1)),
+            (0, 1),
             "an equal stamp is in order"
         );
-        assert_eq!((bench.late(0), bench.late(1)), (0, 1));
-        assert_eq!(bench.reorderer.out.lost, 1);
+        assert_eq!(bench.reorderer.out.lost, 0);
         let ledger = bench.reorderer.lines[1].counters.ledger(1);
-        assert_eq!((ledger.captured, ledger.bytes), (999, 99_900));
+        assert_eq!((ledger.captured, ledger.bytes), (1000, 100_000));
+    }
+
+    #[test]
+    fn after_a_clock_was_set_back_the_order_begins_again() {
+        let mut bench = Bench::new(1, 3);
+        let (now, hour) = (Instant::now(), 3_600_000_000_000);
+        let stamps = [hour, hour + 2, hour + 1, 10, 20, 15, 30];
+        let written = bench.give(0, &stamps, None, now);
+        assert_eq!(written, stamps.map(|ns| (0, ns)));
+        assert_eq!(bench.late(0), 3, "the steps back");
+        // A frame with a stamp of the future does not make those behind it late.
+        assert_eq!(bench.give(0, &[hour, 40, 50], None, now).len(), 3);
+        assert_eq!((bench.late(0), bench.reorderer.last_ns), (4, 50));
     }
 
     #[test]
@@ -982,18 +1002,24 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_that_is_not_late_carries_a_changed_filter() {
+    fn the_first_record_that_is_written_carries_a_changed_filter() {
         let mut bench = Bench::new(2, 9);
+        let judged = SharedJudged::default();
+        let stage = || Box::new(judged.clone()) as Box<dyn Judge>;
+        bench.reorderer = bench.reorderer.with_steps(Some(InOrder {
+            window: None,
+            stages: vec![stage(), stage()],
+            ports: Vec::new(),
+            snaplen: usize::MAX,
+        }));
         let now = Instant::now();
-        assert_eq!(bench.give(0, &[10], None, now), []);
-        assert_eq!(bench.written(now + WINDOW * 2), [(0, 10)]);
-        for (queue, ns) in [(1, 5), (0, 20)] {
+        for (queue, ns) in [(1, 1000), (0, 1020)] {
             let full = bench.block_with_filter(queue, ns, "udp");
             bench.reorderer.arrive(full, now);
         }
-        assert_eq!(bench.give(1, &[15, 25], None, now), [(1, 15), (0, 20)]);
-        assert_eq!(bench.late(1), 1);
-        let filters = [(15, "udp".to_owned()), (20, "udp".to_owned())];
+        let written = bench.give(1, &[1015, 1025], None, now);
+        assert_eq!(written, [(1, 1015), (0, 1020)], "1000 is sampled out");
+        let filters = [(1015, "udp".to_owned()), (1020, "udp".to_owned())];
         assert_eq!(bench.reorderer.out.filters, filters);
     }
 

@@ -502,6 +502,7 @@ impl Capture {
         notes.extend(finished.notes);
         let ports = self.sources.ports().iter();
         notes.extend(ports.flat_map(PortSource::odd_frames));
+        notes.extend(self.shared.out_of_order());
         notes.extend(aside);
         let outages = self.shared.outages.get();
         let report = Report {
@@ -601,6 +602,17 @@ impl SharedRun {
             sum += of(counters);
         }
         sum
+    }
+
+    /// Returns a note on the frames of a file in time order that are behind later ones.
+    fn out_of_order(&self) -> Option<String> {
+        let frames: u64 = self.counters.iter().map(|it| it.out_of_order()).sum();
+        (frames > 0).then(|| {
+            format!(
+                "frames behind one with a later time stamp in a file in time order: {frames}; their stamps are from other \
+                 cores, a thread got no CPU time, or a clock was set back; `reordercap` sorts a file"
+            )
+        })
     }
 
     fn ledgers(&self) -> Vec<QueueLedger> {

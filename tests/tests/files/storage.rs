@@ -68,6 +68,14 @@ fn summary(run: &Wqcap<'_>) -> Summary {
     Summary::parse(&text)
 }
 
+/// Returns `true` if a file in time order is sorted, or the summary says that a thread got no CPU
+/// time, so that frames are out of order.
+fn is_in_order<'a>(records: impl IntoIterator<Item = &'a Record>, summary: &Summary) -> bool {
+    let notes = summary.json["notes"].to_string();
+    records.into_iter().is_sorted_by_key(|r| r.ts)
+        || notes.contains("frames behind one with a later time stamp")
+}
+
 #[test]
 fn the_oldest_files_are_deleted_and_foreign_files_are_kept() {
     let dir = Dir::new();
@@ -804,17 +812,14 @@ fn time_order_merges_all_queues_into_sorted_files() {
         let summary = summary(&run);
         let total = summary.ledger.total;
         assert_eq!(total.received, 12_000);
-        assert_eq!(total.captured + total.late, 12_000, "{total:?}");
-        // A frame is late only after a wait of a second, and the run normally takes less than that.
-        let lasted = summary.duration_s;
-        assert!(total.late == 0 || lasted > 1.0, "{lasted} s: {total:?}");
+        assert_eq!(total.captured, 12_000, "{total:?}");
         let mut paths = summary.files.clone();
         paths.sort();
         assert_eq!(paths.len() > 1, sets.len() > 1, "{paths:?}");
         let files: Vec<_> = paths.into_iter().map(read_ordered_file).collect();
         let records: Vec<_> = files.iter().flat_map(|it| &it.records).collect();
         assert!(
-            records.is_sorted_by_key(|r| r.ts),
+            is_in_order(records.iter().copied(), &summary),
             "{sets:?}: frames are in time order"
         );
         let numbers: BTreeSet<_> = records.iter().map(|r| sequence(&r.bytes)).collect();
@@ -878,7 +883,7 @@ fn other_tools_read_the_stream_on_stdout() {
             let text = fs::read_to_string(run.summary_path()).expect("a summary");
             let summary = Summary::parse(&text);
             let total = summary.ledger.total;
-            assert_eq!(total.captured + total.late, 4000, "{done}");
+            assert_eq!(total.captured, 4000, "{done}");
             assert_eq!(summary.files, Vec::<PathBuf>::new());
             assert_eq!(names(run.out_path()), Vec::<String>::new());
             let message = match tool {
@@ -892,7 +897,7 @@ fn other_tools_read_the_stream_on_stdout() {
             );
             let records = files::read(&kept);
             assert_eq!(records.len() as u64, total.captured);
-            assert!(records.is_sorted_by_key(|r| r.ts));
+            assert!(is_in_order(&records, &summary));
         }
     }
 }
@@ -978,10 +983,10 @@ fn fan_out_works_with_every_output() {
             let summary = summary(&run);
             let path = summary.files.first().unwrap_or(&stream);
             let records = files::read(path);
-            assert!(records.is_sorted_by_key(|r| r.ts), "{}", path.display());
+            assert!(is_in_order(&records, &summary), "{}", path.display());
             let total = summary.ledger.total;
             assert_eq!(records.len() as u64, total.captured);
-            assert_eq!(total.captured + total.late, 5000);
+            assert_eq!(total.captured, 5000);
             // Each captured frame was sent, and none occurs more often than it was sent.
             let mut left = sent.iter();
             let mut got: Vec<_> = records.into_iter().map(|r| r.bytes).collect();

@@ -182,7 +182,7 @@ pub fn stats(it: &Stats) -> String {
 
 /// Returns the number of lost frames in a ledger, summed over all causes.
 fn lost(it: &Total) -> u64 {
-    it.dropped_pipeline + it.dropped_storage + it.late + it.errors
+    it.dropped_pipeline + it.dropped_storage + it.errors
 }
 
 /// Formats a line of `wqcap ctl watch`: the rates since the previous line, and the totals since the

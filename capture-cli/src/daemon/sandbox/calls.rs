@@ -9,8 +9,8 @@
 //! those of `clone3` and `openat2`. These two fail with ENOSYS, and the C library falls back to
 //! `clone` and `openat`.
 //!
-//! A filter cannot see which file a descriptor belongs to either. `flock` and, with encryption,
-//! `futimens` therefore remain possible on every file that may be opened (`docs/service.md`).
+//! A filter cannot see which file a descriptor belongs to either. `flock` and `futimens` therefore
+//! remain possible on every file that may be opened (`docs/service.md`).
 //!
 //! io_uring rings, the service manager's socket and listening sockets are opened before. On the
 //! software NIC the list also has the calls of its wire.
@@ -59,9 +59,6 @@ pub struct CaptureParts {
     pub wire: Option<String>,
     /// Kernel sockets through which the capture receives, which a later start creates again.
     pub kernel: KernelSockets,
-    /// `true` if the capture encrypts its files, because an encrypted file gets the modification
-    /// time of the plain one.
-    pub encrypts: bool,
 }
 
 /// Restricts all threads of this process to the allowed system calls, including those that `parts`
@@ -116,11 +113,9 @@ fn rules(parts: &CaptureParts) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error>
         }
         rules.insert(call, either);
     }
-    if parts.encrypts {
-        // futimens: the file is given by its descriptor.
-        let by_descriptor = when(&[is_null(1)?, is(3, 0)?])?;
-        rules.insert(libc::SYS_utimensat, vec![by_descriptor]);
-    }
+    // futimens: the file is given by its descriptor.
+    let by_descriptor = when(&[is_null(1)?, is(3, 0)?])?;
+    rules.insert(libc::SYS_utimensat, vec![by_descriptor]);
     let one_of = |argument, values: &[i32]| -> Result<Vec<_>, Error> {
         values
             .iter()
@@ -544,30 +539,20 @@ mod tests {
     }
 
     #[test]
-    fn times_are_set_only_with_encryption_and_only_by_descriptor() {
+    fn times_are_set_only_by_descriptor() {
         let dir = tempfile::tempdir().unwrap();
-        for encrypts in [false, true] {
-            let path = dir.path().join("file");
-            let parts = CaptureParts {
-                encrypts,
-                ..CaptureParts::default()
+        let path = dir.path().join("file");
+        let (named, opened) = within(REFUSED, CaptureParts::default(), move || {
+            let file = std::fs::File::create(&path).unwrap();
+            let times = rustix::fs::Timestamps {
+                last_access: Default::default(),
+                last_modification: Default::default(),
             };
-            let (named, opened) = within(REFUSED, parts, move || {
-                let file = std::fs::File::create(&path).unwrap();
-                let times = rustix::fs::Timestamps {
-                    last_access: Default::default(),
-                    last_modification: Default::default(),
-                };
-                let by_name = rustix::fs::utimensat(
-                    rustix::fs::CWD,
-                    &path,
-                    &times,
-                    rustix::fs::AtFlags::empty(),
-                );
-                (by_name, rustix::fs::futimens(&file, &times))
-            });
-            assert_eq!(named, Err(rustix::io::Errno::PERM));
-            assert_eq!(opened.is_ok(), encrypts, "{opened:?}");
-        }
+            let by_name =
+                rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty());
+            (by_name, rustix::fs::futimens(&file, &times))
+        });
+        assert_eq!(named, Err(rustix::io::Errno::PERM));
+        assert_eq!(opened, Ok(()));
     }
 }

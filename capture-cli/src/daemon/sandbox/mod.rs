@@ -128,7 +128,6 @@ impl Sandbox {
             parts: CaptureParts {
                 wire,
                 kernel: KernelSockets::of(plan.ports().map(|it| it.backend)),
-                encrypts: settings.output.key_source().is_some(),
             },
         };
         if it.wanted != Wanted::Off {

@@ -59,7 +59,8 @@ lines! {
     dropped_pipeline,
     /// Frames dropped because no write buffer was free or the write failed.
     dropped_storage,
-    /// Frames that arrived too late for a capture file in time order.
+    /// Always 0. Version 0.1 did not write frames that arrived too late for their place in a capture
+    /// file in time order.
     late,
     /// Frames whose receive completed in error, such as a frame longer than its buffers.
     errors,
@@ -92,7 +93,7 @@ pub const LINES: [LedgerLine; 9] = [
 ];
 
 /// Ledger lines that count frames lost by the capture.
-pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
+pub const LOSSES: [&str; 3] = ["dropped_pipeline", "dropped_storage", "errors"];
 
 /// Error of a queue whose ledger does not add up: a frame is counted in no line, or in two.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -117,8 +117,8 @@ end_counters! { captured filtered sampled_out deduplicated cut_off dropped_stora
 struct WriterCounters {
     /// Counter of captured frames that could not be written.
     lost: SharedVolume,
-    /// Counter of captured frames that came too late for the merge in time order.
-    late: SharedVolume,
+    /// Counter of captured frames that are in a file in time order behind a frame with a later stamp.
+    out_of_order: AtomicU64,
     /// Counter of captured frames that repeat another queue's frame.
     repeated: SharedVolume,
     /// Counter of captured frames that were sampled out after the merge in time order.
@@ -241,10 +241,17 @@ impl QueueCounters {
         self.written.0.lost.add(frames, bytes);
     }
 
-    /// Counts frames, previously counted as captured, that came too late for the merge in time
-    /// order.
-    pub fn add_late(&self, frames: u64, bytes: u64) {
-        self.written.0.late.add(frames, bytes);
+    /// Counts a captured frame that is written to a file in time order behind a frame with a later
+    /// time stamp.
+    pub fn add_out_of_order(&self) {
+        self.written.0.out_of_order.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of captured frames that are in a file in time order behind a frame with a
+    /// later time stamp.
+    #[must_use]
+    pub fn out_of_order(&self) -> u64 {
+        self.written.0.out_of_order.load(Ordering::Relaxed)
     }
 
     /// Counts frames, previously counted as captured, that repeat another queue's frames.
@@ -283,9 +290,9 @@ impl QueueCounters {
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, w) = (&self.looped.0, &self.written.0);
-        let [lost, late, repeated, sampled_out, cut_off] =
-            [&w.lost, &w.late, &w.repeated, &w.sampled_out, &w.cut_off].map(SharedVolume::load);
-        let gone = [lost, late, repeated, sampled_out, cut_off];
+        let [lost, repeated, sampled_out, cut_off] =
+            [&w.lost, &w.repeated, &w.sampled_out, &w.cut_off].map(SharedVolume::load);
+        let gone = [lost, repeated, sampled_out, cut_off];
         let received = c.received.load(Ordering::Relaxed);
         let e = self.ended.0.load();
         QueueLedger {
@@ -299,7 +306,7 @@ impl QueueCounters {
             cut_off: e.cut_off + cut_off.0,
             dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
             dropped_storage: e.dropped_storage + lost.0,
-            late: late.0,
+            late: 0,
             errors: c.errors.load(Ordering::Relaxed),
             bytes: e.bytes.saturating_sub(gone.iter().map(|it| it.1).sum()),
         }

@@ -286,6 +286,9 @@ enum Stamp {
         /// Upper bound of the batch's reception times in nanoseconds since 1970.
         latest: u64,
     },
+    /// Time stamps of the kernel. It stamps frames on several cores, so that later frames may have
+    /// earlier stamps.
+    Kernel(Conversion),
     /// System time of the whole batch in nanoseconds since 1970.
     System(u64),
 }
@@ -308,25 +311,19 @@ impl Stamper {
                 let latest = line.latest(coarse_ns());
                 Stamp::Device { line, latest }
             }
-            StampSource::Kernel => {
-                // The kernel stamps frames on several cores: later frames may have earlier stamps.
-                self.last_ns = 0;
-                Stamp::Device {
-                    line: Conversion::identity(system_ns()),
-                    latest: u64::MAX,
-                }
-            }
+            StampSource::Kernel => Stamp::Kernel(Conversion::identity(system_ns())),
             StampSource::Batch => Stamp::System(system_ns()),
         };
     }
 
     /// Returns a frame's time of reception in nanoseconds since 1970. Call it in the order of the
-    /// frames: the result is never less than that of an earlier call, for stamps of the kernel than
-    /// that of an earlier call in the same batch.
+    /// frames: except for stamps of the kernel, which are unchanged, the result is never less than
+    /// that of an earlier call.
     #[inline]
     pub fn ns(&mut self, filled: &Filled) -> u64 {
         let ns = match &self.stamp {
             Stamp::Device { line, latest } => line.ns(filled.stamp()).min(*latest),
+            Stamp::Kernel(line) => return line.ns(filled.stamp()),
             Stamp::System(ns) => *ns,
         };
         self.last_ns = ns.max(self.last_ns);

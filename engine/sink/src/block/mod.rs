@@ -207,7 +207,7 @@ impl<E: Encoder> BlockSink<E> {
         } else if let Some(next) = self.exchange.take_empty(OnFull::Hold) {
             self.submit(file.continue_in(next, 0, rest));
         }
-        file.block.end = true;
+        (file.block.end, file.block.last_ns) = (true, file.totals.last_ns);
         self.submit(file.block);
     }
 

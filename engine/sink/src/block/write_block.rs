@@ -30,6 +30,9 @@ pub(crate) struct Block {
     pub(crate) first_ns: u64,
     /// `true` for the last block of a capture file.
     pub(crate) end: bool,
+    /// Time stamp of the file's last frame record in nanoseconds since 1970, in the last block of
+    /// the file; else 0.
+    pub(crate) last_ns: u64,
     /// `true` if the block's content cannot be written. The capture file ends before the block.
     pub(crate) spoilt: bool,
     /// Number of the block's memory in the pool of write blocks that is registered with io_uring.
@@ -49,6 +52,7 @@ impl Block {
             tally: FrameTally::default(),
             first_ns: 0,
             end: false,
+            last_ns: 0,
             spoilt: false,
             extent: None,
         }
@@ -59,7 +63,7 @@ impl Block {
     pub(crate) fn take_place_of(&mut self, other: &Self) {
         self.begin(other.file, 0, other.first_ns);
         self.tally.clone_from(&other.tally);
-        self.end = other.end;
+        (self.end, self.last_ns) = (other.end, other.last_ns);
     }
 
     pub(super) fn room(&self) -> usize {
@@ -71,7 +75,7 @@ impl Block {
     pub(super) fn begin(&mut self, file: u64, offset: u64, first_ns: u64) {
         (self.file, self.offset, self.first_ns) = (file, offset, first_ns);
         (self.len, self.whole, self.until) = (0, 0, self.memory.len());
-        (self.end, self.spoilt) = (false, false);
+        (self.end, self.last_ns, self.spoilt) = (false, 0, false);
         self.tally.clear();
     }
 

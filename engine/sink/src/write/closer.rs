@@ -15,9 +15,13 @@ use crossbeam_channel::Receiver;
 use std::{
     io,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
-use wqcap_core::sync::wakeup::Alarm;
-use wqcap_files::folder::{file_list::FileList, rename_new};
+use wqcap_core::{sync::wakeup::Alarm, time::system_ns};
+use wqcap_files::{
+    extract::SLACK_NS,
+    folder::{file_list::FileList, rename_new},
+};
 
 /// Task for the thread that syncs and closes capture files.
 pub(super) enum CloserTask {
@@ -119,6 +123,8 @@ pub(super) struct ClosingFile {
     pub(super) len: u64,
     /// Number of frames in the file's whole records, and the number of their bytes.
     pub(super) tally: FrameTally,
+    /// Time stamp of the file's last frame record in nanoseconds since 1970; 0: unknown.
+    pub(super) last_ns: u64,
     /// Counters of the queues whose frames are in the file.
     pub(super) ledger: FileLedger,
 }
@@ -154,6 +160,13 @@ impl ClosingFile {
         };
         self.named.check(self.len).map_err(failure("trust"))?;
         file.set_len(self.len).map_err(failure("truncate"))?;
+        // Readers select files by the time of the last write, which should not be before a time stamp. A
+        // clock that jumped ahead and was set back begins the next file. Not every file system lets its
+        // times be set.
+        if self.last_ns > system_ns().saturating_add(SLACK_NS) {
+            let last = SystemTime::UNIX_EPOCH + Duration::from_nanos(self.last_ns);
+            let _ = file.set_modified(last);
+        }
         file.sync_all().map_err(failure("sync"))?;
         let path = free_name(part, path, others).map_err(failure("rename"))?;
         self.named.sync_folders();

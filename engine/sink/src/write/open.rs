@@ -54,6 +54,8 @@ pub(super) struct ChainedFile {
     state: FileState,
     /// `true` if no more blocks will be added to the file.
     is_complete: bool,
+    /// Time stamp of the file's last frame record in nanoseconds since 1970; 0: unknown.
+    last_ns: u64,
     /// Write blocks in the file's order, from the first one not on disk; empty: all blocks are on
     /// disk.
     chain: VecDeque<BlockLink>,
@@ -98,6 +100,7 @@ impl ChainedFile {
             place: None,
             state: FileState::Open,
             is_complete: false,
+            last_ns: 0,
             chain: VecDeque::new(),
             first: 0,
             whole: 0,
@@ -155,6 +158,7 @@ impl ChainedFile {
     /// Takes the file's next block and decides what happens to it.
     pub(super) fn accept(&mut self, block: Block) -> BlockFate {
         self.is_complete |= block.end;
+        self.last_ns = self.last_ns.max(block.last_ns);
         match self.state {
             FileState::Broken => BlockFate::Lost(block),
             FileState::Open | FileState::Tail if block.spoilt => {
@@ -275,6 +279,7 @@ impl ChainedFile {
             named: self.named,
             len: self.whole,
             tally: self.tally,
+            last_ns: self.last_ns,
             ledger,
         };
         (closing, self.waiting)
