@@ -348,7 +348,7 @@ fn judge(
         match status {
             Ok(status) => {
                 if status.refused_by.is_none() {
-                    owners.insert((status.sensor.clone(), status.run.clone()));
+                    owners.insert(machine(&status));
                 }
                 fleet.sensors.push(facts(status, now, stale));
             }
@@ -361,8 +361,7 @@ fn judge(
     // Drops refused machines that are stale, which have another name or are gone, and those that
     // now own the name.
     fleet.sensors.retain(|it| {
-        let owner = (it.status.sensor.clone(), it.status.run.clone());
-        it.status.refused_by.is_none() || !it.stale && !owners.contains(&owner)
+        it.status.refused_by.is_none() || !it.stale && !owners.contains(&machine(&it.status))
     });
     let order = |it: &SensorFacts| (it.status.sensor.clone(), it.status.refused_by.is_some());
     fleet.sensors.sort_by_key(order);
@@ -378,6 +377,11 @@ fn judge(
     let without = without.map(|(sensor, partition)| SurveyFinding::NoStatus { sensor, partition });
     fleet.findings.extend(without);
     fleet
+}
+
+/// Returns what identifies the machine that ships, or was refused, under a sensor's name.
+fn machine(it: &SensorStatus) -> [String; 3] {
+    [&it.sensor, &it.by.instance, &it.by.host].map(Clone::clone)
 }
 
 fn facts(status: SensorStatus, now: Timestamp, stale: Duration) -> SensorFacts {

@@ -55,9 +55,11 @@ const BLOCKS: &str = ".parquet";
 /// little endian).
 const CHECKED: &[u8] = b"XXH3";
 
-/// Maximum number of processes that a delivery journal names. Each process that reaches the store
-/// removes the earlier ones.
+/// Maximum number of processes that a delivery journal names.
 const MOST_RUNS: usize = 64;
+/// Number of processes that a delivery journal names after one has written a sensor status: a store
+/// may return an older status.
+const KEPT_RUNS: usize = 16;
 
 /// Content of the delivery journal's file `ledger.json`: sums over deleted files, and the journal's
 /// owner.
@@ -73,6 +75,9 @@ struct JournalSums {
     /// them wrote the sensor's status that is in the store, unless another journal's process did.
     #[serde(default)]
     runs: Vec<String>,
+    /// Set when a process with this journal has written a sensor status to the store.
+    #[serde(default)]
+    has_status: bool,
     /// Numbers of frames by delivery state in files that were deleted.
     frames: DeliveryLedger,
     /// Number of capture files that were deleted before they were sent to the store.
@@ -132,9 +137,9 @@ impl Journal {
             it.sums.instance = random_name()?;
         }
         it.sums.runs.push(random_name()?);
-        // The first one may have written the status in the store.
+        // One of the first ones may have written the status in the store.
         if it.sums.runs.len() > MOST_RUNS {
-            it.sums.runs.remove(1);
+            it.sums.runs.remove(KEPT_RUNS);
         }
         it.write_sums()?;
         Ok(it)
@@ -188,21 +193,28 @@ impl Journal {
         &self.sums.runs
     }
 
+    /// Returns `true` if a process with this journal has written a sensor status to the store.
+    pub(crate) fn has_status(&self) -> bool {
+        self.sums.has_status
+    }
+
     /// Records the identifier of the instance under which this process ships. If the process has
-    /// written a sensor status (`is_held`), the journal forgets earlier processes.
+    /// written a sensor status (`is_held`), the journal names only the latest [`KEPT_RUNS`].
     pub(crate) fn set_instance(
         &mut self,
         instance: &str,
         is_held: bool,
     ) -> Result<(), JournalError> {
         let earlier = match is_held {
-            true => self.sums.runs.len().saturating_sub(1),
+            true => self.sums.runs.len().saturating_sub(KEPT_RUNS),
             false => 0,
         };
-        if self.sums.instance == instance && earlier == 0 {
+        let has_status = self.sums.has_status || is_held;
+        if self.sums.instance == instance && earlier == 0 && self.sums.has_status == has_status {
             return Ok(());
         }
         self.sums.instance = instance.to_owned();
+        self.sums.has_status = has_status;
         self.sums.runs.drain(..earlier);
         self.write_sums()
     }
@@ -526,12 +538,14 @@ mod tests {
         assert_eq!(journal.runs().len(), MOST_RUNS);
         journal.set_instance("other", false).expect("written");
         assert_eq!(journal.runs().len(), MOST_RUNS);
+        assert!(!journal.has_status());
         journal.set_instance("other", true).expect("written");
         let now = journal.runs().to_vec();
         drop(journal);
         let journal = open(dir.path());
-        assert_eq!((journal.instance(), journal.runs().len()), ("other", 2));
-        assert_eq!(journal.runs()[..1], now);
+        assert_eq!((journal.instance(), now.len()), ("other", KEPT_RUNS));
+        assert_eq!(journal.runs()[..KEPT_RUNS], now);
+        assert!(journal.has_status());
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! hours of the time range are listed, and the hours before it up to the look back. Of the listed
 //! files, those that ended before the range are excluded by their names and by the time at which the
 //! store wrote them: a queue's file ends where the next one of that queue begins, or when it was
-//! written, if that is later, as in [`wqcap_files::extract`] for the files of a folder.
+//! written, if that is later, as in [`wqcap_files::extract`] for the files of a folder. A file that
+//! the store wrote before it began is of a sensor whose clock was ahead, and has no known end.
 //!
 //! Invariant: only files that cannot hold frames of the times are excluded, if no file is longer
 //! than the look back.
@@ -78,6 +79,8 @@ pub(super) fn reaching(
         let (it, written_ns) = &files[at];
         let next = files.get(at + 1).map(|(next, _)| next);
         let next = next.filter(|next| chain(next) == chain(it));
+        let is_ahead = written_ns.is_some_and(|ns| ns.saturating_add(SLACK_NS) < it.start_ns);
+        let next = next.filter(|_| !is_ahead);
         let ends = next.and_then(|next| Some(next.start_ns.max((*written_ns)?)));
         let ends = ends.map_or(u64::MAX, |ends| ends.saturating_add(SLACK_NS));
         it.start_ns.saturating_sub(SLACK_NS) < times.end && ends >= times.start
@@ -192,6 +195,9 @@ mod tests {
         overlapping[0].1 = Some(310 * SLACK_NS);
         assert_eq!(reaching(overlapping.clone(), &times).len(), 2);
         overlapping[0].1 = None;
+        assert_eq!(reaching(overlapping.clone(), &times).len(), 2);
+        // The clock of the sensor was ahead when it captured the first file.
+        overlapping[0].1 = Some(50 * SLACK_NS);
         assert_eq!(reaching(overlapping, &times).len(), 2);
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of shipping: of the start, of a pass, of a folder, of one file.
 
-use super::LeaseTaken;
+use super::LeaseRefusal;
 use crate::{
     journal::JournalError,
     store::{StoreError, StoreOpenError},
@@ -31,9 +31,9 @@ pub enum ShipError {
     /// A pass of shipping failed after shipping had started.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// Another instance ships under the sensor's name.
+    /// Another instance ships under the sensor's name, or the store is another directory.
     #[error(transparent)]
-    Taken(#[from] LeaseTaken),
+    Taken(#[from] LeaseRefusal),
 }
 
 impl ShipError {

@@ -57,6 +57,24 @@ pub struct LeaseTaken {
     clocks: Clocks,
 }
 
+/// Reason why this instance may not ship at present.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseRefusal {
+    /// Another instance ships under the sensor's name.
+    #[error(transparent)]
+    Taken(#[from] LeaseTaken),
+    /// The directory of the store does not have the sensor status that was written to it.
+    #[error(
+        "ship.store: the directory has no {status}, which was written to it before: it is another directory, or its file \
+         system is not mounted; no files are sent to it. If the store was emptied on purpose, set a new ship.journal"
+    )]
+    OtherDirectory {
+        /// Object key of the sensor's status.
+        status: String,
+    },
+}
+
 /// Comparison of the clocks of two machines that use one sensor name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clocks {
@@ -79,7 +97,7 @@ impl Clocks {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum PutError {
-    Taken(LeaseTaken),
+    Refused(LeaseRefusal),
     Store(#[from] StoreError),
 }
 
@@ -91,6 +109,20 @@ pub(super) struct LeaseHolder<'a> {
     pub(super) instance: &'a str,
     /// Identifiers of the processes that used the delivery journal, that of this process last.
     pub(super) runs: &'a [String],
+    /// How certain it is that the store has a status of the sensor.
+    pub(super) kept: KeptStatus,
+}
+
+/// Knowledge of the status that earlier processes have written to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptStatus {
+    /// The store may have no status: it is a bucket, where anyone may have deleted it, or no process
+    /// with this journal has written one.
+    Unsure,
+    /// The store is a directory to which this process has not written a status yet.
+    NoneYet,
+    /// The store is a directory to which a process with this journal has written the status.
+    InDirectory,
 }
 
 /// Object that the store has under the key of the sensor's status.
@@ -104,6 +136,8 @@ struct StoredStatus {
     /// Time at which the store wrote the object, by the clock of the store, in nanoseconds since
     /// 1970; `None`: unknown.
     written_ns: Option<u64>,
+    /// Set when the store has no object under the key.
+    is_absent: bool,
 }
 
 /// Writer of a sensor's status to the store, as long as no other instance ships under the sensor's
@@ -123,6 +157,7 @@ pub(super) struct Lease {
     compares: bool,
     /// Set when this process has written a sensor status to the store.
     held: bool,
+    kept: KeptStatus,
     taken_over: Option<Instance>,
     /// Problem that another instance and this one take the sensor's name from each other.
     in_turn: Option<String>,
@@ -155,6 +190,7 @@ impl Lease {
             earlier_runs,
             compares: true,
             held: false,
+            kept: holder.kept,
             taken_over: None,
             in_turn: None,
             last: None,
@@ -177,8 +213,8 @@ impl Lease {
     /// an error.
     ///
     /// # Errors
-    /// Another instance ships under the sensor's name.
-    pub(super) async fn claim(&mut self) -> Result<(), LeaseTaken> {
+    /// Another instance ships under the sensor's name, or the store is another directory.
+    pub(super) async fn claim(&mut self) -> Result<(), LeaseRefusal> {
         self.tried = Instant::now();
         self.last = None;
         match self.put().await {
@@ -192,7 +228,7 @@ impl Lease {
                 }
                 Ok(())
             }
-            Err(PutError::Taken(taken)) => Err(taken),
+            Err(PutError::Refused(refusal)) => Err(refusal),
             Err(PutError::Store(e)) => {
                 if !mem::replace(&mut self.warned, true) {
                     let key = key::status(&self.sensor);
@@ -205,15 +241,15 @@ impl Lease {
         }
     }
 
-    /// Writes the sensor status to the store whenever it is due. Returns when another instance
-    /// ships under the sensor's name.
-    pub(super) async fn keep(&mut self) -> LeaseTaken {
+    /// Writes the sensor status to the store whenever it is due. Returns when this instance may no
+    /// longer ship.
+    pub(super) async fn keep(&mut self) -> LeaseRefusal {
         loop {
             sleep(TICK).await;
             if self.is_due()
-                && let Err(taken) = self.claim().await
+                && let Err(refusal) = self.claim().await
             {
-                return taken;
+                return refusal;
             }
         }
     }
@@ -240,11 +276,15 @@ impl Lease {
                 Some(it) => {
                     self.leave_copied_journal(it);
                     if let Some(taken) = self.refused_by(it, seen.written_ns).await {
-                        return Err(PutError::Taken(taken));
+                        return Err(PutError::Refused(taken.into()));
                     }
                     let names_this = |it: &Instance| it.instance == self.instance;
                     in_turn = it.taken_over.as_ref().is_some_and(names_this);
                     before = Some(it.by.clone());
+                }
+                None if self.kept == KeptStatus::InDirectory && seen.is_absent => {
+                    let status = key::status(&self.sensor);
+                    return Err(PutError::Refused(LeaseRefusal::OtherDirectory { status }));
                 }
                 None => {}
             }
@@ -275,6 +315,9 @@ impl Lease {
                 tracing::error!("{problem}");
             }
             self.held = true;
+            if self.kept == KeptStatus::NoneYet {
+                self.kept = KeptStatus::InDirectory;
+            }
             return Ok(status);
         }
         let why = "other instances write the sensor status at the same time";
@@ -282,9 +325,10 @@ impl Lease {
     }
 
     async fn read_status(&self, key: &str) -> Result<StoredStatus, StoreError> {
-        let absent = |hidden| StoredStatus {
+        let absent = |hidden: Option<String>| StoredStatus {
             status: None,
             only: Some(PutIf::Absent),
+            is_absent: hidden.is_none(),
             hidden,
             written_ns: None,
         };
@@ -303,6 +347,7 @@ impl Lease {
             only: object.etag.map(PutIf::Etag),
             hidden: None,
             written_ns: object.written_ns,
+            is_absent: false,
         })
     }
 
@@ -483,14 +528,23 @@ mod tests {
             host: instance,
             instance,
             runs,
+            kept: KeptStatus::Unsure,
         };
         let store = Arc::clone(store) as Arc<dyn Store>;
         Lease::new(&holder, store, Arc::default()).expect("random bytes")
     }
 
     /// Returns the host that owns the sensor name.
-    fn holder(result: Result<(), LeaseTaken>) -> Option<String> {
-        result.err().map(|it| it.by.host)
+    fn holder(result: Result<(), LeaseRefusal>) -> Option<String> {
+        result.err().map(|it| by(it).host)
+    }
+
+    /// Returns the instance that owns the sensor name.
+    fn by(refusal: LeaseRefusal) -> Instance {
+        match refusal {
+            LeaseRefusal::Taken(taken) => taken.by,
+            other => panic!("{other}"),
+        }
     }
 
     async fn there(store: &Arc<RecordingStore>, key: &str) -> SensorStatus {
@@ -531,7 +585,7 @@ mod tests {
                     assert!(text.contains(part), "{text}");
                 }
                 let refused = there(store, "status/sensor=tap.second.json").await;
-                assert_eq!(refused.refused_by, Some(taken.by));
+                assert_eq!(refused.refused_by, Some(by(taken)));
                 assert_eq!(holder(first.claim().await), None);
 
                 grow_old(store).await;
@@ -636,7 +690,7 @@ mod tests {
                     set_age(store, age);
                     let taken = second.claim().await;
                     assert_eq!(taken.is_err(), is_taken, "{seconds}, {age}");
-                    let differ = |it: LeaseTaken| it.to_string().contains("the clocks");
+                    let differ = |it: LeaseRefusal| it.to_string().contains("the clocks");
                     assert_eq!(
                         taken.err().is_some_and(differ),
                         is_taken && age < 180,

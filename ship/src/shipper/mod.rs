@@ -37,7 +37,7 @@ pub use crate::journal::{JournalError, JournalFileError};
 pub use dry_run::{DryRun, Planned, dry_run};
 pub use error::{FolderError, PassError, ShipError, UnshippedFile};
 use error::{FolderProblem, UnshippedReason};
-pub use lease::LeaseTaken;
+pub use lease::{LeaseRefusal, LeaseTaken};
 pub use run::{Mode, check_store, run};
 pub use status::ShipStatus;
 

@@ -1,8 +1,8 @@
 //! Main loop of shipping: a single pass, or passes while a capture is running.
 
 use super::{
-    LeaseTaken, PassError, ShipError, ShipStatus, Shipper,
-    lease::{Lease, LeaseHolder},
+    LeaseRefusal, PassError, ShipError, ShipStatus, Shipper,
+    lease::{KeptStatus, Lease, LeaseHolder},
 };
 use crate::{
     ShipPlan,
@@ -13,7 +13,7 @@ use crate::{
 use std::{
     mem,
     pin::pin,
-    sync::{Arc, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::time::{sleep, timeout};
@@ -67,15 +67,21 @@ pub fn run(
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store)?;
         let follows = mode == Mode::Follow;
         let (instance, runs) = (journal.instance().to_owned(), journal.runs().to_vec());
-        let mut shipper = Shipper::new(plan.clone(), Arc::clone(&store), journal, follows);
-        let status = Arc::clone(&shipper.status);
+        let status = Arc::<Mutex<ShipStatus>>::default();
         let holder = LeaseHolder {
             sensor: &plan.sensor,
             host: &plan.host,
             instance: &instance,
             runs: &runs,
+            kept: match store::folder_of(&plan.store) {
+                None => KeptStatus::Unsure,
+                Some(_) if journal.has_status() => KeptStatus::InDirectory,
+                Some(_) => KeptStatus::NoneYet,
+            },
         };
         let mut lease = Lease::new(&holder, Arc::clone(&store), Arc::clone(&status))?;
+        let mut shipper = Shipper::new(plan.clone(), Arc::clone(&store), journal, follows);
+        shipper.status = Arc::clone(&status);
         let seen = || {
             let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
             status.retries = store.retries();
@@ -139,7 +145,7 @@ impl Shipper {
     }
 
     /// Writes the sensor status, and records in the journal under which instance.
-    async fn claim(&mut self, lease: &mut Lease) -> Result<Result<(), LeaseTaken>, PassError> {
+    async fn claim(&mut self, lease: &mut Lease) -> Result<Result<(), LeaseRefusal>, PassError> {
         let claimed = lease.claim().await;
         self.journal
             .set_instance(lease.instance(), lease.is_held())?;
@@ -180,19 +186,19 @@ impl Shipper {
         let mut is_reported = false;
         self.update_status(|_| {});
         loop {
-            let taken = match self.claim(lease).await? {
+            let refusal = match self.claim(lease).await? {
                 Ok(()) => {
                     is_reported = false;
                     tokio::select! {
                         done = self.follow() => return done,
-                        taken = lease.keep() => taken,
+                        refusal = lease.keep() => refusal,
                     }
                 }
-                Err(taken) => taken,
+                Err(refusal) => refusal,
             };
-            let problem = taken.to_string();
+            let problem = refusal.to_string();
             if !mem::replace(&mut is_reported, true) {
-                tracing::error!("{problem}; no files are sent until the sensor's name is free");
+                tracing::error!("{problem}; `wqcap ship` tries again every minute");
             }
             self.update_status(|status| {
                 status.now = None;

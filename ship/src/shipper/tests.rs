@@ -2,7 +2,7 @@
 
 use super::{
     Mode, PassError, ShipError, ShipStatus, Shipper, dry_run, fixtures,
-    lease::{Lease, LeaseHolder},
+    lease::{KeptStatus, Lease, LeaseHolder},
     run,
 };
 use crate::{
@@ -912,6 +912,7 @@ fn a_bucket_that_refuses_listing_accepts_a_status() {
             host: "here",
             instance: "first",
             runs: &[],
+            kept: KeptStatus::Unsure,
         };
         let as_store = Arc::clone(store) as Arc<dyn Store>;
         let mut lease = Lease::new(&holder, as_store, Arc::default()).expect("random bytes");
@@ -969,6 +970,34 @@ fn a_refused_instance_sends_nothing() {
     file.set_modified(earlier).expect("the time is set");
     let status = run(&again, Mode::Once, |_| true).expect("shipped");
     assert_eq!(status.ledger, ALL);
+}
+
+#[test]
+fn a_store_that_is_not_mounted_gets_no_files() {
+    let place = Place::new();
+    let plan = place.plan(true);
+    run(&plan, Mode::Once, |_| true).expect("shipped");
+    // The empty mount point of the store.
+    fs::rename(place.at("store"), place.at("mounted")).expect("renamed");
+    fs::create_dir(place.at("store")).expect("made");
+    fixtures::capture(&place.at("out"), 0, 20, 5);
+    let refused = run(&plan, Mode::Once, |_| true).expect_err("refused");
+    assert!(
+        matches!(&refused, ShipError::Taken(it) if it.to_string().contains("not mounted")),
+        "{refused}"
+    );
+    assert!(tree(&place.at("store")).is_empty());
+    let mut problems = Vec::new();
+    let waits = run(&plan, Mode::Follow, |status| {
+        problems.clone_from(&status.problems);
+        problems.is_empty()
+    });
+    assert_eq!(waits.expect("stopped").pending_files, 0, "nothing is read");
+    assert!(tree(&place.at("store")).is_empty());
+    fs::remove_dir(place.at("store")).expect("empty");
+    fs::rename(place.at("mounted"), place.at("store")).expect("renamed");
+    let status = run(&plan, Mode::Once, |_| true).expect("shipped");
+    assert_eq!(status.ledger.shipped, ALL.shipped + 5);
 }
 
 #[test]
