@@ -177,7 +177,6 @@ static void *attack(void *unused)
     name = "setpriority_group", TRY(syscall(SYS_setpriority, PRIO_PGRP, 0, 5));
     name = "setxattr", TRY(syscall(SYS_setxattr, victim, "user.x", "v", 1, 0));
     name = "utimensat", TRY(syscall(SYS_utimensat, AT_FDCWD, victim, times, 0));
-    name = "futimens", TRY(syscall(SYS_utimensat, fd, NULL, times, 0));
     name = "record_lock", TRY(fcntl(fd, F_SETLK, &lock));
     name = "file_lock", TRY(fcntl(fd, F_OFD_SETLK, &lock));
     name = "flock", TRY(flock(fd, LOCK_EX | LOCK_NB));

@@ -562,8 +562,8 @@ fn a_wire_to_another_process_is_open_in_the_sandbox() {
 struct Attacked {
     /// Name and errno of each attack; `Err` holds the reason why no attack could be tried.
     results: Result<Vec<(String, String)>, String>,
-    /// Mode and modification time in seconds of the victim file after the attacks.
-    victim: (u32, i64),
+    /// Mode of the victim file after the attacks.
+    victim_mode: u32,
 }
 
 /// Returns the results of one capture, shared by all tests, that a preloaded library attacks from
@@ -576,7 +576,7 @@ fn attacked() -> &'static Attacked {
         if let Err(reason) = sandbox_support(&dir) {
             return Attacked {
                 results: Err(reason),
-                victim: (0, 0),
+                victim_mode: 0,
             };
         }
         let victim = other.join("victim");
@@ -616,7 +616,7 @@ fn attacked() -> &'static Attacked {
         let after = fs::metadata(&victim).expect("the file exists");
         Attacked {
             results: Ok(results.map(|(name, e)| (name.into(), e.into())).collect()),
-            victim: (after.mode() & 0o7777, after.mtime()),
+            victim_mode: after.mode() & 0o7777,
         }
     })
 }
@@ -651,16 +651,13 @@ fn the_sandbox_blocks_changes_of_modes_and_owners() {
     assert_refused(&["chown", "lchown", "fchown", "fchownat"], "EPERM");
     assert_refused(&["setxattr"], "EPERM");
     if attacked().results.is_ok() {
-        assert_eq!(attacked().victim.0, 0o644, "mode of the victim file");
+        assert_eq!(attacked().victim_mode, 0o644, "mode of the victim file");
     }
 }
 
 #[test]
-fn the_sandbox_blocks_changes_of_times() {
-    assert_refused(&["utimensat", "futimens"], "EPERM");
-    if attacked().results.is_ok() {
-        assert!(attacked().victim.1 > 1, "time of the victim file");
-    }
+fn the_sandbox_blocks_changes_of_times_by_name() {
+    assert_refused(&["utimensat"], "EPERM");
 }
 
 #[test]
