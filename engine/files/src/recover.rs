@@ -9,6 +9,7 @@
 
 use crate::folder::path_text;
 use crate::{
+    extract::SLACK_NS,
     folder::{CaptureFolder, held::HeldFolder, open::try_lock, sync_folder},
     name::{FileName, PART},
     read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
@@ -21,6 +22,7 @@ use std::{
     io::{self, Read, Seek},
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
 };
 
 /// Result of the recovery of a `.part` file.
@@ -233,7 +235,7 @@ fn attempt(
         return Err(RecoveryError::Exists(path.to_owned()));
     }
     let len = opened.len();
-    let sound = measure(
+    let Measured { sound, latest_ns } = measure(
         Guarded {
             file: &file,
             may_continue,
@@ -251,9 +253,16 @@ fn attempt(
     it.kept = sound;
     if sound < len {
         file.set_len(sound).map_err(failed("cut the file"))?;
-        // The time of the last write is that of the capture, by whose clock the frames are stamped.
-        // Only the owner of the file may set it.
-        let _ = opened.modified().and_then(|it| file.set_modified(it));
+    }
+    // The time of the last write is that of the capture, by whose clock the frames are stamped, and
+    // not before a time stamp, as in a file that the capture finished.
+    let latest = UNIX_EPOCH + Duration::from_nanos(latest_ns);
+    if let Ok(written) = opened.modified() {
+        let is_ahead = latest > written + Duration::from_nanos(SLACK_NS);
+        if is_ahead || sound < len {
+            // Only the owner of the file may set it.
+            let _ = file.set_modified(if is_ahead { latest } else { written });
+        }
     }
     file.sync_all().map_err(failed("sync the file"))?;
     let renamed = held.rename_new(part_name, name);
@@ -288,7 +297,7 @@ fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
 /// Counts the complete records of a `.part` file and returns the offset of the end of the last one.
 /// A file that is damaged before its first complete record is an error, so that it is not removed.
 /// Damage that no crash explains is an error too, in a file of `len` bytes that is not compressed.
-fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, RecoveryError> {
+fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<Measured, RecoveryError> {
     let mut source = Decompressor::new(file).map_err(failed(READING))?;
     if source.is_compressed() {
         return measure_compressed(file, &mut source, it);
@@ -296,12 +305,13 @@ fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, R
     file.rewind().map_err(failed(READING))?;
     let mut reader = match PacketReader::new(file) {
         Ok(reader) => reader,
-        Err(ReadError::Empty) => return Ok(0),
+        Err(ReadError::Empty) => return Ok(Measured::default()),
         Err(e) => return Err(e.into()),
     };
+    let mut latest_ns = 0;
     let broken = loop {
         match reader.advance() {
-            Ok(true) => {}
+            Ok(true) => latest_ns = reader.packet().map_or(0, |it| it.ns).max(latest_ns),
             Ok(false) => break None,
             Err(e @ ReadError::Io { .. }) => return Err(e.into()),
             Err(e) if reader.packets() == 0 => return Err(e.into()),
@@ -322,7 +332,16 @@ fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<u64, R
         let problem = problem.clone();
         return Err(RecoveryError::Damaged { problem, rest });
     }
-    Ok(sound)
+    Ok(Measured { sound, latest_ns })
+}
+
+/// Sound part of a `.part` file.
+#[derive(Default)]
+struct Measured {
+    /// Number of bytes up to the end of the last complete record, or compressed frame.
+    sound: u64,
+    /// Latest time stamp of the complete records in nanoseconds since 1970.
+    latest_ns: u64,
 }
 
 /// Counts the complete records of a compressed `.part` file and returns the offset of the end of
@@ -331,7 +350,7 @@ fn measure_compressed(
     file: Guarded<'_>,
     frames: &mut Decompressor<Guarded<'_>>,
     it: &mut RecoveredFile,
-) -> Result<u64, RecoveryError> {
+) -> Result<Measured, RecoveryError> {
     let damage = match io::copy(frames, &mut io::sink()) {
         Err(e) if e.raw_os_error().is_some() => return Err(failed(READING)(e)),
         copied => copied.err(),
@@ -341,16 +360,23 @@ fn measure_compressed(
     let whole = Decompressor::new(file.take(end)).map_err(failed(READING))?;
     if !whole.is_compressed() {
         // The file is torn within its first compressed frame, so that its content is unknown.
-        return damage.map_or(Ok(0), |damage| Err(failed(READING)(damage)));
+        let nothing = Ok(Measured::default());
+        return damage.map_or(nothing, |damage| Err(failed(READING)(damage)));
     }
     let mut reader = PacketReader::new(whole)?;
-    while reader.advance()? {}
+    let mut latest_ns = 0;
+    while reader.advance()? {
+        latest_ns = reader.packet().map_or(0, |it| it.ns).max(latest_ns);
+    }
     if reader.sound_end() != len {
         return Err(RecoveryError::TornRecord);
     }
     it.records = reader.packets();
     it.problem = damage.map(|e| e.to_string());
-    Ok(end)
+    Ok(Measured {
+        sound: end,
+        latest_ns,
+    })
 }
 
 /// Reader of a `.part` file that fails once the recovery should stop. Sparse files may be too long
@@ -389,7 +415,6 @@ mod tests {
         read::origin::PROGRAM,
     };
     use std::fs;
-    use std::time::{Duration, UNIX_EPOCH};
 
     fn only(dir: &Path) -> RecoveredFile {
         let mut all = recover(dir).expect("reads");
@@ -510,6 +535,25 @@ mod tests {
         assert_eq!(modified.expect("a time"), written);
         assert_eq!(it.path, Some(path));
         assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Finished, 100));
+    }
+
+    #[test]
+    fn the_time_of_a_file_is_not_before_its_time_stamps() {
+        let dir = tempfile::tempdir().expect("dir");
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        fs::write(&part, written(FileFormat::Pcap, 3).0).expect("written");
+        let file = File::options().write(true).open(&part).expect("opens");
+        let before = UNIX_EPOCH - Duration::from_secs(100);
+        file.set_modified(before).expect("the time is set");
+        let path = only(dir.path()).path.expect("finished");
+        let mut reader = crate::read::open(&path).expect("opens");
+        let mut latest_ns = 0;
+        while let Some(packet) = reader.next().expect("reads") {
+            latest_ns = packet.ns.max(latest_ns);
+        }
+        let modified = fs::metadata(&path).expect("there").modified();
+        let latest = UNIX_EPOCH + Duration::from_nanos(latest_ns);
+        assert_eq!(modified.expect("a time"), latest);
     }
 
     #[test]
