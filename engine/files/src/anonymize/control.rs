@@ -169,12 +169,15 @@ impl Walk<'_> {
         self.quoted(redirected, ethertype::IPV6)
     }
 
-    /// Anonymizes the records of a multicast listener report (ICMPv6): RFC 3810 section 5.2.
+    /// Anonymizes the records of a multicast listener report (ICMPv6): RFC 3810 section 5.2. Their
+    /// number is in the header, which ends at `at`.
     fn listener_records(&mut self, mut at: usize) -> NextHeader {
+        let [high, low] = self.bytes(at - 2)?;
         self.keep_all(at)?;
         // A record has type, length of auxiliary data in words, number of sources; then the group
         // and the sources.
-        while let Some([_, auxiliary, high, low]) = self.bytes(at) {
+        for _ in 0..u16::from_be_bytes([high, low]) {
+            let [_, auxiliary, high, low] = self.bytes(at)?;
             let sources = u16::from_be_bytes([high, low]);
             self.addresses(at + 4, 1)?;
             self.addresses(at + 20, sources)?;

@@ -193,13 +193,14 @@ impl SealerThread {
                 self.sealed.report.left += 1;
                 self.add_to_list(&path, by);
             }
-            // The file was deleted by retention or renamed by a recovery meanwhile.
-            Err(_) if !path.exists() => {}
             // A crash happened between the renaming of the encrypted file and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && self.is_whole(&path) => {
                 drop(remove_below(&self.dir, &path));
                 self.publish(&sealed_name(&path), by);
             }
+            // The file was deleted by retention, renamed by a recovery, or encrypted by another capture
+            // meanwhile.
+            Err(_) if !path.exists() => {}
             Err(e) => {
                 self.sealed.report.failed += 1;
                 let failure = format!(

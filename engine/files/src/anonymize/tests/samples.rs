@@ -433,6 +433,11 @@ pub(super) fn foreign() -> Vec<(&'static str, Vec<u8>, usize)> {
         ("ospf", above(89), 34),
         ("igmp", above(2), 34),
         (
+            "listener without records",
+            neighbours(143, &[&[0; 4], &everything]),
+            62,
+        ),
+        (
             "esp",
             ethernet(0x0800, &ipv4(HOST, SERVER, 50, &[], &esp)),
             42,
