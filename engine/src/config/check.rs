@@ -2,7 +2,8 @@
 //! the limits of the device.
 
 use super::{
-    Config, DeviceConfig, Format, Mode, OnLoss, OutputConfig, Problem, RuleConfig, Size, Span,
+    Config, DeviceConfig, Format, Mode, OnLoss, OutputConfig, Problem, RssConfig, RuleConfig, Size,
+    Span,
 };
 use crate::text::counted;
 use std::{path::PathBuf, time::Duration};
@@ -323,8 +324,10 @@ fn rss(Config { rss, capture, .. }: &Config, found: &mut Vec<Problem>) {
         found.push(Problem::new("rss.key", format!("{:?}", rss.key), problem));
     }
     power_of_two("rss.table_size", rss.table_size, found);
+    // The plan checks the default, which does not apply to ordinary interfaces.
     if let Some(queues) = capture.queues
         && u32::from(queues) > rss.table_size
+        && rss.table_size != RssConfig::default().table_size
     {
         let problem = format!(
             "the indirection table has fewer entries than capture.queues = {queues}: some queues would never get a frame"

@@ -274,8 +274,12 @@ pub(super) fn table(
     if device.raw_qp_only {
         return Ok(vec![0]);
     }
-    let (size, most) = (config.rss.table_size, device.caps.max_table);
-    if size > most {
+    let (mut size, most) = (config.rss.table_size, device.caps.max_table);
+    // The kernel, or the fan-out of packet sockets, spreads the frames; the key does not apply.
+    if device.kernel.is_some() {
+        let entries = u32::try_from(queues).unwrap_or(u32::MAX);
+        size = size.max(entries.next_power_of_two());
+    } else if size > most {
         return Err(Error::config(
             "rss.table_size",
             size,

@@ -780,6 +780,19 @@ fn interface(name: &str) -> DeviceFacts {
     facts
 }
 
+/// The size of an indirection table does not limit the queues of an ordinary interface.
+#[test]
+fn an_ordinary_interface_has_up_to_256_queues() {
+    let facts = interface("eth0");
+    for queues in [1, 128, 130, 256] {
+        let table = queues::table(&Config::default(), queues, &facts).expect("fits");
+        let used: std::collections::BTreeSet<_> = table.into_iter().collect();
+        assert_eq!(used.len(), queues);
+    }
+    let refused = queues::table(&Config::default(), 130, &device());
+    assert!(refused.is_err_and(|e| e.to_string().contains("rss.table_size")));
+}
+
 /// Ports with one queue each are paired, unless something needs separate loops; a note names it.
 #[test]
 fn ports_are_paired_or_a_note_says_why_not() {

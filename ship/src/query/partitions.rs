@@ -18,6 +18,8 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 /// Time in nanoseconds by which frames' time stamps may lie before the start of their capture file,
 /// or after the start of the next file: a clock that follows another one may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
+/// Maximum time in nanoseconds by which the clock of the store is behind that of a sensor.
+const CLOCKS_NS: u64 = 300 * SLACK_NS;
 
 /// Returns the hours since 1970 in which a capture file with frames of the time range `times` may
 /// begin.
@@ -79,9 +81,10 @@ pub(super) fn reaching(
         let (it, written_ns) = &files[at];
         let next = files.get(at + 1).map(|(next, _)| next);
         let next = next.filter(|next| chain(next) == chain(it));
-        let is_ahead = written_ns.is_some_and(|ns| ns.saturating_add(SLACK_NS) < it.start_ns);
+        let is_ahead = written_ns.is_some_and(|ns| ns.saturating_add(CLOCKS_NS) < it.start_ns);
         let next = next.filter(|_| !is_ahead);
-        let ends = next.and_then(|next| Some(next.start_ns.max((*written_ns)?)));
+        let end = written_ns.map(|ns| ns.saturating_add(CLOCKS_NS));
+        let ends = next.and_then(|next| Some(next.start_ns.max(end?)));
         let ends = ends.map_or(u64::MAX, |ends| ends.saturating_add(SLACK_NS));
         it.start_ns.saturating_sub(SLACK_NS) < times.end && ends >= times.start
     };
@@ -156,11 +159,13 @@ mod tests {
 
     #[test]
     fn a_file_ends_where_the_next_of_its_queue_begins_or_when_it_was_written() {
+        /// Second from which the seconds of the test count.
+        const BASE: u64 = 1000;
         let file = |sensor: &str, queue: u16, second: u64, ending: &str| {
-            let name = format!("wqcap-q{queue:02}-{}.{ending}", second * SLACK_NS);
+            let name = format!("wqcap-q{queue:02}-{}.{ending}", (BASE + second) * SLACK_NS);
             let name = FileName::parse(Path::new(&name)).expect("a capture's");
             let key = CaptureKey::parse(&key::packets(&name, sensor)).expect("ours");
-            (key, Some(second * SLACK_NS))
+            (key, Some((BASE + second) * SLACK_NS - CLOCKS_NS))
         };
         let files = vec![
             file("a", 0, 100, "pcap"),
@@ -173,9 +178,9 @@ mod tests {
             file("a", 0, 100, "pcap"),
         ];
         let found = |from: u64, to: u64| {
-            let times = from * SLACK_NS..to * SLACK_NS;
+            let times = (BASE + from) * SLACK_NS..(BASE + to) * SLACK_NS;
             let found = reaching(files.clone(), &times).into_iter();
-            let starts = found.map(|it| it.start_ns / SLACK_NS);
+            let starts = found.map(|it| it.start_ns / SLACK_NS - BASE);
             let mut starts: Vec<_> = starts.collect();
             starts.sort_unstable();
             starts
@@ -187,17 +192,17 @@ mod tests {
         assert_eq!(found(201, 220), [100, 120, 150, 200]);
         assert_eq!(found(205, 250), [120, 150, 200, 250]);
         assert_eq!(found(400, 500), [120, 150, 250, 300]);
-        assert_eq!(found(0, u64::MAX / SLACK_NS).len(), 6);
+        assert_eq!(found(0, u64::MAX / SLACK_NS - BASE).len(), 6);
         // The first file was written while the second one was captured.
         let mut overlapping = vec![file("a", 0, 100, "pcap"), file("a", 0, 200, "pcap")];
-        let times = 300 * SLACK_NS..400 * SLACK_NS;
+        let times = (BASE + 300) * SLACK_NS..(BASE + 400) * SLACK_NS;
         assert_eq!(reaching(overlapping.clone(), &times).len(), 1);
-        overlapping[0].1 = Some(310 * SLACK_NS);
+        overlapping[0].1 = Some((BASE + 310) * SLACK_NS - CLOCKS_NS);
         assert_eq!(reaching(overlapping.clone(), &times).len(), 2);
         overlapping[0].1 = None;
         assert_eq!(reaching(overlapping.clone(), &times).len(), 2);
         // The clock of the sensor was ahead when it captured the first file.
-        overlapping[0].1 = Some(50 * SLACK_NS);
+        overlapping[0].1 = Some((BASE - 301) * SLACK_NS);
         assert_eq!(reaching(overlapping, &times).len(), 2);
     }
 }

@@ -1,7 +1,8 @@
 //! Folder as a store: NFS, a disk, or a first test without a server.
 //!
 //! An object is written under a hidden name next to its final one. The hidden name is derived from
-//! the final one, so that the file of an interrupted write is overwritten by the next attempt.
+//! the final one, so that the file of an interrupted write is removed by the next attempt. The file is
+//! always one that this store has created: another user may write in the folders, too.
 
 use super::{
     Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
@@ -17,16 +18,14 @@ use std::{
     fs::{self, File},
     io::{self, ErrorKind, Write},
     ops::Range,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
-use wqcap_files::{
-    folder::open::{create_or_empty, open_for_update, open_regular, read_regular},
-    folder::{sync_folder, written_ns},
+use wqcap_files::folder::{
+    held::HeldFolder,
+    open::{open_for_update, open_regular, read_regular},
+    sync_folder, written_ns,
 };
-
-/// Identifier of every upload to a folder store, which has at most one upload per object.
-const UPLOAD: &str = "part";
 
 /// Object store in a folder of a file system.
 #[derive(Debug)]
@@ -49,8 +48,9 @@ impl Folder {
         self.root.join(key)
     }
 
-    /// Returns a function that creates an object's hidden file and its parent folders. The store's
-    /// root is not created: it may be a mount point whose disk is missing.
+    /// Returns a function that creates an object's hidden file and its parent folders. A former file
+    /// of that name is removed, because another user may have placed it. The store's root is not
+    /// created: it may be a mount point whose disk is missing.
     fn creating(&self) -> impl Fn(&Path) -> io::Result<File> + Send + 'static {
         let root = self.root.clone();
         move |path| {
@@ -58,7 +58,13 @@ impl Folder {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
             }
-            create_or_empty(&part_of(path))
+            let part = part_of(path);
+            let folder = HeldFolder::of(part.parent().unwrap_or(Path::new(".")), &part)?;
+            let name = part.file_name().unwrap_or_default();
+            match folder.remove(name) {
+                Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+                _ => folder.create_new(name, 0o666),
+            }
         }
     }
 }
@@ -67,6 +73,20 @@ impl Folder {
 fn part_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.part"))
+}
+
+/// Returns the identifier of the upload whose content is in this hidden file.
+fn upload_of(file: &File) -> io::Result<String> {
+    let it = file.metadata()?;
+    Ok(format!("{}:{}", it.dev(), it.ino()))
+}
+
+/// Checks that a hidden file is the one of an upload. `NotFound`: another one is in its place.
+fn check_upload(file: &File, upload: &str) -> io::Result<()> {
+    match upload_of(file)? == upload {
+        true => Ok(()),
+        false => Err(ErrorKind::NotFound.into()),
+    }
 }
 
 fn finish(path: &Path, file: &File) -> io::Result<()> {
@@ -194,19 +214,21 @@ async fn on_disk<T: Send + 'static>(
 #[async_trait]
 impl Store for Folder {
     async fn begin(&self, key: &str, _digest: &Digest) -> Result<String, StoreError> {
-        on_disk(self.path(key), self.creating()).await?;
-        Ok(UPLOAD.into())
+        let create = self.creating();
+        on_disk(self.path(key), move |path| upload_of(&create(path)?)).await
     }
 
     async fn part(
         &self,
         key: &str,
-        _upload: &str,
+        upload: &str,
         place: PartPosition,
         bytes: Bytes,
     ) -> Result<String, StoreError> {
+        let upload = upload.to_owned();
         let write = move |path: &Path| {
             let file = open_for_update(&part_of(path))?;
+            check_upload(&file, &upload)?;
             file.write_all_at(&bytes, place.offset)?;
             file.sync_data()
         };
@@ -217,10 +239,15 @@ impl Store for Folder {
     async fn complete(
         &self,
         key: &str,
-        _upload: &str,
+        upload: &str,
         _parts: Vec<String>,
     ) -> Result<Option<String>, StoreError> {
-        let complete = |path: &Path| finish(path, &open_regular(&part_of(path))?);
+        let upload = upload.to_owned();
+        let complete = move |path: &Path| {
+            let file = open_regular(&part_of(path))?;
+            check_upload(&file, &upload)?;
+            finish(path, &file)
+        };
         on_disk(self.path(key), complete).await?;
         Ok(None)
     }
@@ -382,6 +409,37 @@ mod tests {
         let folder = fs::read_dir(path.parent().expect("a folder"));
         assert_eq!(folder.expect("lists").count(), 1, "nothing else");
         assert!(Folder::open(&dir.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn a_file_that_another_user_placed_gets_no_content() {
+        let dir = tempfile::tempdir().expect("dir");
+        let store = Folder::open(dir.path()).expect("there");
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let (placed, part) = (dir.path().join("placed"), dir.path().join(".x.pcap.part"));
+        fs::write(&placed, "placed").expect("written");
+        let place = || {
+            let _ = fs::remove_file(&part);
+            fs::hard_link(&placed, &part).expect("linked");
+        };
+        let digest = Digest::from_bytes(b"abc");
+        let first = PartPosition {
+            number: 0,
+            offset: 0,
+        };
+        runtime.block_on(async {
+            place();
+            store.put("x.pcap", "abc".into()).await.expect("put");
+            place();
+            let upload = store.begin("x.pcap", &digest).await.expect("begun");
+            place();
+            let refused = store.part("x.pcap", &upload, first, "abc".into()).await;
+            assert!(matches!(refused, Err(StoreError::NotFound(_))));
+            let refused = store.complete("x.pcap", &upload, Vec::new()).await;
+            assert!(matches!(refused, Err(StoreError::NotFound(_))));
+        });
+        assert_eq!(fs::read(&placed).expect("there"), b"placed");
+        assert_eq!(fs::read(dir.path().join("x.pcap")).expect("there"), b"abc");
     }
 
     #[test]

@@ -22,19 +22,19 @@ use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     os::unix::net::UnixStream,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
 };
 use wqcap_control::server::avoid_cpus;
 use wqcap_engine::config::Listen;
 
 /// Maximum number of metrics requests in progress. Further clients get status 503.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 32;
+/// Maximum number of metrics requests in progress of one address, so that a client that stalls them
+/// does not keep others from the metrics.
+const OF_ADDRESS: usize = 8;
 
 /// Address on which the metrics endpoint listens. Its host is resolved before the process enters
 /// its sandbox, which allows no lookup.
@@ -124,7 +124,7 @@ fn serve<S>(listener: &TcpListener, ear: &UnixStream, source: &Arc<S>)
 where
     S: Fn(bool) -> String + Send + Sync + 'static,
 {
-    let under_way = Arc::new(AtomicUsize::new(0));
+    let under_way = Arc::new(Mutex::new(Vec::new()));
     loop {
         let mut fds = [
             PollFd::new(listener, PollFlags::IN),
@@ -135,8 +135,8 @@ where
         if !fds[1].revents().is_empty() {
             return;
         }
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept() {
+            Ok((stream, client)) => (stream, client.ip()),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(e) => {
                 tracing::debug!("metrics: {e}");
@@ -145,18 +145,71 @@ where
                 continue;
             }
         };
-        if under_way.fetch_add(1, Ordering::AcqRel) >= AT_ONCE {
+        let Some(slot) = RequestSlot::take(&under_way, address) else {
             http::refuse(stream);
-            under_way.fetch_sub(1, Ordering::AcqRel);
             continue;
-        }
-        let (source, mine) = (Arc::clone(source), Arc::clone(&under_way));
+        };
+        let source = Arc::clone(source);
         let answer = move || {
             http::answer(stream, |older| source(older));
-            mine.fetch_sub(1, Ordering::AcqRel);
+            drop(slot);
         };
-        if thread::Builder::new().spawn(answer).is_err() {
-            under_way.fetch_sub(1, Ordering::AcqRel);
+        // Without a thread the connection is closed.
+        let _ = thread::Builder::new().spawn(answer);
+    }
+}
+
+/// Addresses of the clients whose metrics requests are in progress.
+type UnderWay = Arc<Mutex<Vec<IpAddr>>>;
+
+/// Metrics request that is in progress until it is dropped.
+struct RequestSlot {
+    under_way: UnderWay,
+    address: IpAddr,
+}
+
+impl RequestSlot {
+    /// Counts a new request. `None`: too many requests are in progress, of all clients or of the
+    /// client's address.
+    fn take(under_way: &UnderWay, address: IpAddr) -> Option<Self> {
+        let mut all = under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_address = all.iter().filter(|it| **it == address).count();
+        if all.len() >= AT_ONCE || of_address >= OF_ADDRESS {
+            return None;
         }
+        all.push(address);
+        Some(Self {
+            under_way: Arc::clone(under_way),
+            address,
+        })
+    }
+}
+
+impl Drop for RequestSlot {
+    fn drop(&mut self) {
+        let all = self.under_way.lock();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = all.iter().position(|it| *it == self.address) {
+            all.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_does_not_keep_others_from_the_metrics() {
+        let under_way = UnderWay::default();
+        let take = |last: u8| RequestSlot::take(&under_way, IpAddr::from([10, 0, 0, last]));
+        let mut slots: Vec<_> = (0..20).filter_map(|_| take(1)).collect();
+        assert_eq!(slots.len(), OF_ADDRESS);
+        slots.extend((2..100).filter_map(take));
+        assert_eq!(slots.len(), AT_ONCE);
+        slots.truncate(OF_ADDRESS);
+        assert!(take(1).is_none() && take(2).is_some());
+        drop(slots);
+        assert!(under_way.lock().expect("no panic").is_empty());
     }
 }

@@ -186,10 +186,11 @@ impl RetentionTrigger {
         if limits.is_everything() {
             return;
         }
-        if let Some(own) = &self.own {
-            own.add(path);
-        }
+        // A file of an earlier run is found by its content, and ordered by its time.
         if let FinishedBy::ThisRun { frames } = by {
+            if let Some(own) = &self.own {
+                own.add(path);
+            }
             self.times.insert(path, boot_time());
             if let (Some(counts), Some(frames)) = (&self.counts, frames) {
                 counts.insert(path, frames);

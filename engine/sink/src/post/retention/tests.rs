@@ -573,6 +573,8 @@ fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
     for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
         trigger.record_finished(&at(name), FinishedBy::ThisRun { frames: None });
     }
+    // This run has encrypted a file of an earlier run, which stays the oldest.
+    trigger.record_finished(&at("tap-9.pcapng"), FinishedBy::AnEarlierRun);
     fs::write(at("new"), "foreign").expect("written");
     fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
     let tidied = |files| {
