@@ -275,6 +275,9 @@ pub enum StampSource {
 pub struct Stamper {
     stamp: Stamp,
     last_ns: u64,
+    /// All bits set if a time of reception is never less than the one before; 0 for stamps of the
+    /// kernel.
+    ordered: u64,
 }
 
 /// Source of the reception times of one batch of frames.
@@ -286,9 +289,6 @@ enum Stamp {
         /// Upper bound of the batch's reception times in nanoseconds since 1970.
         latest: u64,
     },
-    /// Time stamps of the kernel. It stamps frames on several cores, so that later frames may have
-    /// earlier stamps.
-    Kernel(Conversion),
     /// System time of the whole batch in nanoseconds since 1970.
     System(u64),
 }
@@ -298,6 +298,7 @@ impl Stamper {
         Self {
             stamp: Stamp::System(0),
             last_ns: 0,
+            ordered: u64::MAX,
         }
     }
 
@@ -311,7 +312,14 @@ impl Stamper {
                 let latest = line.latest(coarse_ns());
                 Stamp::Device { line, latest }
             }
-            StampSource::Kernel => Stamp::Kernel(Conversion::identity(system_ns())),
+            StampSource::Kernel => {
+                // The kernel stamps frames on several cores: later frames may have earlier stamps.
+                self.ordered = 0;
+                Stamp::Device {
+                    line: Conversion::identity(system_ns()),
+                    latest: u64::MAX,
+                }
+            }
             StampSource::Batch => Stamp::System(system_ns()),
         };
     }
@@ -323,10 +331,10 @@ impl Stamper {
     pub fn ns(&mut self, filled: &Filled) -> u64 {
         let ns = match &self.stamp {
             Stamp::Device { line, latest } => line.ns(filled.stamp()).min(*latest),
-            Stamp::Kernel(line) => return line.ns(filled.stamp()),
             Stamp::System(ns) => *ns,
         };
-        self.last_ns = ns.max(self.last_ns);
+        // Without a branch: this is done for each frame.
+        self.last_ns = ns.max(self.last_ns & self.ordered);
         self.last_ns
     }
 }
