@@ -224,7 +224,7 @@ fn memory_problem(max_requests: usize, available: u64) -> Option<String> {
     let fits = (available.saturating_sub(SHARED) / OF_ANSWER).max(1);
     (needed > available).then(|| {
         format!(
-            "serve.max_requests = {max_requests}: so many answers may need {} of memory, and this process may have {}; set at most {fits}, or raise MemoryMax= of the unit",
+            "serve.max_requests = {max_requests}: this many answers at the same time may need {} of memory, and this process may have {}; set at most {fits}, or raise MemoryMax= of the unit",
             table::bytes(needed),
             table::bytes(available)
         )

@@ -81,10 +81,10 @@ pub(super) fn reaching(
         let (it, written_ns) = &files[at];
         let next = files.get(at + 1).map(|(next, _)| next);
         let next = next.filter(|next| chain(next) == chain(it));
-        let is_ahead = written_ns.is_some_and(|ns| ns.saturating_add(CLOCKS_NS) < it.start_ns);
-        let next = next.filter(|_| !is_ahead);
-        let end = written_ns.map(|ns| ns.saturating_add(CLOCKS_NS));
-        let ends = next.and_then(|next| Some(next.start_ns.max(end?)));
+        // A file that was written before it began is of a sensor whose clock was ahead.
+        let written = written_ns.map(|ns| ns.saturating_add(CLOCKS_NS));
+        let written = written.filter(|ns| *ns >= it.start_ns);
+        let ends = next.and_then(|next| Some(next.start_ns.max(written?)));
         let ends = ends.map_or(u64::MAX, |ends| ends.saturating_add(SLACK_NS));
         it.start_ns.saturating_sub(SLACK_NS) < times.end && ends >= times.start
     };

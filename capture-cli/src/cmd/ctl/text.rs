@@ -10,7 +10,7 @@ use std::fmt::Write;
 use wqcap_control::protocol::{
     CaptureState, ControlStatus, Outlook, RdmaStatus, Stats, Status, TransportStatus,
 };
-use wqcap_engine::stats::{Counter, Total};
+use wqcap_engine::stats::{Counter, QueueLedger, Total};
 
 /// Returns the text that an answer of the control service contains, or else the answer's JSON.
 pub fn text_of(it: &Value) -> String {
@@ -163,26 +163,21 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
 pub fn stats(it: &Stats) -> String {
     let heads = ["queue", "received", "captured", "left out", "lost", "bytes"];
     let mut rows = vec![cells(heads)];
-    let mut row = |name: String, it: &Total| {
+    let mut row = |name: String, it: &QueueLedger| {
         let left_out = it.filtered + it.sampled_out + it.deduplicated + it.cut_off;
-        let numbers = [it.received, it.captured, left_out, lost(it), it.bytes];
+        let numbers = [it.received, it.captured, left_out, it.lost(), it.bytes];
         rows.push([vec![name], numbers.map(thousands).to_vec()].concat());
     };
     for q in &it.ledger.queues {
-        row(q.name(&it.ledger.ports), &Total::from(*q));
+        row(q.name(&it.ledger.ports), q);
     }
-    row("total".into(), &it.ledger.total);
+    row("total".into(), &it.ledger.total.into());
     let mut text = aligned(&rows) + &watched(None, it);
     if let Some(statistics) = &it.statistics {
         text.push('\n');
         text.push_str(&traffic::text(statistics));
     }
     text
-}
-
-/// Returns the number of lost frames in a ledger, summed over all causes.
-fn lost(it: &Total) -> u64 {
-    it.dropped_pipeline + it.dropped_storage + it.errors
 }
 
 /// Formats a line of `wqcap ctl watch`: the rates since the previous line, and the totals since the
@@ -202,7 +197,7 @@ pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
         scaled(rate(octets, time) * 8.0),
         thousands(is.received),
         thousands(is.captured),
-        thousands(lost(is))
+        thousands(QueueLedger::from(*is).lost())
     );
     for (name, counter) in &now.nic {
         match counter {

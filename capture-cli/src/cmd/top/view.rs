@@ -233,7 +233,7 @@ impl View {
                 bits: grown(|it| it.bytes) * 8.0,
                 captured: it.captured,
                 left_out: it.filtered + it.sampled_out + it.deduplicated + it.cut_off,
-                lost: it.dropped_pipeline + it.dropped_storage + it.errors,
+                lost: it.lost(),
             }
         };
         now.ledger.queues.iter().map(of).collect()

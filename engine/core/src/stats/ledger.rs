@@ -32,6 +32,13 @@ macro_rules! lines {
             }
         }
 
+        /// Converts the sums to a ledger of queue 0.
+        impl From<Total> for QueueLedger {
+            fn from(it: Total) -> Self {
+                Self { queue: 0, port: 0, $($line: it.$line,)+ }
+            }
+        }
+
         impl QueueLedger {
             /// Adds the ledgers of two runs of one queue, line by line.
             #[must_use]
@@ -130,6 +137,12 @@ impl QueueLedger {
             .iter()
             .find(|(it, _)| *it == name)
             .map_or(0, |(_, value)| value(self))
+    }
+
+    /// Returns the number of frames lost by the capture: the sum of the ledger lines [`LOSSES`].
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        LOSSES.iter().map(|name| self.line(name)).sum()
     }
 
     /// Returns the sum of the ledgers of all queues, as queue 0.
