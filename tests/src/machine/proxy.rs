@@ -77,6 +77,9 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
     /// Number of requests that will get no answer.
     held: AtomicUsize,
+    /// Held while a conditional request is at the server: moto compares and stores in two steps,
+    /// S3 in one.
+    conditional: Mutex<()>,
     waiting: Mutex<Waiting>,
     /// Signalled by [`Proxy::let_go`].
     released: Condvar,
@@ -114,6 +117,7 @@ impl Proxy {
             decide: Mutex::new(Box::new(|_| Fate::Pass)),
             requests: Mutex::default(),
             held: AtomicUsize::new(0),
+            conditional: Mutex::default(),
             waiting: Mutex::default(),
             released: Condvar::new(),
             closed: AtomicBool::new(false),
@@ -264,6 +268,7 @@ impl Shared {
                 self.ask(&kept, &body)?
             }
             Fate::Pass | Fate::Wait | Fate::Swallow | Fate::Damage | Fate::Cut => {
+                let _one_at_a_time = request.conditional.then(|| locked(&self.conditional));
                 self.ask(&head, &body)?
             }
             Fate::Reset | Fate::Hold => Vec::new(),
