@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariant: a scrape reads published snapshots and never waits for the capture. Whatever clients
-//! do, the endpoint uses at most a few threads, with a few kilobytes each.
+//! do, the endpoint uses at most [`AT_ONCE`] threads, with a few kilobytes each.
 
 #[cfg(feature = "ship")]
 mod delivery;
