@@ -133,10 +133,9 @@ impl Capture {
 
     pub(super) fn port_went_down(&mut self, port: usize) {
         self.sources.ports_mut()[port].is_down = true;
-        if self.on_port_down == OnPortDown::Stop {
-            if self.sources.ports().iter().all(PortSource::is_over) {
-                self.end.get_or_insert(End::PortDown);
-            }
+        let ends_when_down = self.on_port_down == OnPortDown::Stop;
+        if ends_when_down && self.sources.ports().iter().all(PortSource::is_over) {
+            self.end.get_or_insert(End::PortDown);
             return;
         }
         self.shared.outages.begin(Cause::PortDown, system_ns());

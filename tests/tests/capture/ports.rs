@@ -357,11 +357,24 @@ fn real_conversations_over_two_ports_are_recorded_as_over_one() {
 
 #[test]
 fn a_port_that_is_down_or_removed_does_not_stop_the_other() {
-    let pair = need!(tap());
+    for on_port_down in ["wait", "stop"] {
+        loses_a_port(need!(tap()), on_port_down);
+    }
+}
+
+/// Captures two ports with the `on_port_down` setting. One of them is down for a while, and is
+/// removed later.
+fn loses_a_port(pair: Pair, on_port_down: &str) {
     let dir = Dir::new();
+    let on_port_down = format!("capture.on_port_down={on_port_down}");
     let input = dir.join("input.pcap");
     files::write(&input, 0, &conversations()[..20]);
-    let mut capture = Capture::start(&pair, &dir, &BOTH, &["-w", "tap.pcapng"]);
+    let mut capture = Capture::start(
+        &pair,
+        &dir,
+        &BOTH,
+        &["-w", "tap.pcapng", "--set", &on_port_down],
+    );
     capture.send(&input, &CABLES);
     capture.until_received(20);
     let [one, other] = CABLES;
