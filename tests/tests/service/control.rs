@@ -428,6 +428,14 @@ fn a_reload_applies_changeable_keys_and_refuses_others() {
         "udp",
         "the filter is unchanged"
     );
+    assert!(capture.change(&["stop"]));
+    dir.write("reload.toml", "[capture]\nfilter = \"tcp\"\n");
+    let refused = capture.ctl(&["reload"]).expect(1);
+    refused.says(&["nothing is captured"]);
+    // The capture does not use this section.
+    let with_serve = "[capture]\nfilter = \"udp\"\n[serve]\nmax_requests = 4\n";
+    dir.write("reload.toml", with_serve);
+    assert!(!capture.change(&["reload"]));
     capture.shutdown();
 }
 

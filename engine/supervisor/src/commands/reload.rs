@@ -3,12 +3,11 @@
 use super::key_reload::{KeyReload, ReloadChanges, ReloadTable};
 use crate::{
     Supervisor,
-    answers::{failed, replaced, same},
+    answers::{failed, replaced},
     backend::set_filter,
     commands,
     host::Host,
 };
-use serde_json::json;
 use wqcap_control::{
     protocol::{Changed, Refusal},
     server::ChangeReply,
@@ -124,11 +123,11 @@ impl Supervisor {
         // Another configuration may have been applied since this one was read.
         let changes = CAPTURE_KEYS.compare(&self.config, &new)?;
         let Some((capture, plan)) = capture else {
-            return if json!(new) == json!(self.config) {
-                Ok(same("nothing differs"))
-            } else {
-                Err(self.backend.refusal())
-            };
+            if !changes.applied.is_empty() {
+                return Err(self.backend.refusal());
+            }
+            self.config = new;
+            return Ok(changes.outcome(""));
         };
         self.apply(new, filter, changes, capture, plan)
     }
@@ -212,6 +211,7 @@ impl Supervisor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use wqcap_engine::config::{
         AnonymizeConfig, ControlConfig, CutoffConfig, FlowsConfig, MetricsConfig, PortConfig,
         RuleConfig, ServeConfig, ShipConfig,
