@@ -238,6 +238,29 @@ fn a_torn_input_loses_its_last_record_and_the_exit_status_is_1() {
     assert_eq!(files::read(&out).len(), 19);
 }
 
+/// A stream is read once: the damage of its first record is found before the merge begins.
+#[test]
+fn a_stream_that_is_damaged_before_its_first_record_is_a_loss() {
+    let dir = Dir::new();
+    let file = dir.join("a.pcap");
+    files::write(&file, 1, &frames::udp_flows(10, 100));
+    let mut bytes = fs::read(&file).expect("the file is readable");
+    // The length of the first record.
+    bytes[32..40].fill(0xff);
+    fs::write(&file, &bytes).expect("the file is written");
+    for (command, out) in [("merge", "out.pcapng"), ("flows", "out")] {
+        let line = format!("cat \"$2\" | \"$1\" {command} -o \"$3\" -");
+        let done = Program::new("bash")
+            .args(["-c", &line, "bash"])
+            .arg(&binaries::wqcap())
+            .arg(&file)
+            .arg(&dir.join(out))
+            .run()
+            .expect(1);
+        done.says(&["-: ", "at byte 24"]);
+    }
+}
+
 #[test]
 fn inputs_that_cannot_be_merged_exit_with_status_2_and_leave_the_output_unchanged() {
     let dir = Dir::new();

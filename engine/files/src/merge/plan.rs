@@ -105,9 +105,9 @@ pub(super) struct FilePlan {
     pub(super) first_ns: u64,
     /// Queue whose frames the input file holds, if it is a single queue.
     queue: Option<QueueName>,
-    /// Open reader at the first record of an input that cannot be read twice, such as a pipe;
-    /// `None` for other inputs.
-    pub(super) open: Option<FileReader>,
+    /// Open reader of an input that cannot be read twice, such as a pipe, and the result of reading
+    /// its first record; `None` for other inputs.
+    pub(super) open: Option<(FileReader, Result<(), ReadError>)>,
 }
 
 /// Queue number of an input file, with the names of its machine and of its port, if it states them.
@@ -397,7 +397,7 @@ impl MergePlan {
             Err(e) => return self.unreadable(&ranges, e),
         };
         // Damage is reported when the file is merged, so that the records before it are kept.
-        let begun = reader.advance();
+        let begun = reader.advance().map(drop);
         let first_ns = reader.packet().map(|packet| packet.ns);
         if reader.interfaces().is_empty() {
             let problem = match begun {
@@ -422,7 +422,7 @@ impl MergePlan {
                 false => self.exclude(&ranges, &problem),
             };
         }
-        if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
+        if let Err(e @ ReadError::TooManyInterfaces { .. }) = &begun {
             return self.exclude(&ranges, &e.to_string());
         }
         if reader.format() == FileFormat::Pcapng {
@@ -469,7 +469,7 @@ impl MergePlan {
             first_ns: first_ns.unwrap_or(0),
             // Pipes have no names, and their writers run at the same time.
             queue: queue_of(path, reader.interfaces()).filter(|_| regular),
-            open: (!regular).then_some(reader),
+            open: (!regular).then_some((reader, begun)),
             ranges,
         }))
     }

@@ -161,9 +161,9 @@ impl MergeStream {
             return;
         };
         self.next_ns = first_of(&self.files);
-        let (opened, at_first) = match file.open {
-            Some(reader) => (Ok(reader), true),
-            None => (file.ranges.open().map(FileReader::with_secrets), false),
+        let (opened, first) = match file.open {
+            Some((reader, first)) => (Ok(reader), Some(first)),
+            None => (file.ranges.open().map(FileReader::with_secrets), None),
         };
         match opened {
             Ok(reader) => {
@@ -175,10 +175,9 @@ impl MergeStream {
                     ports: Vec::new(),
                     left_out: 0,
                 });
-                if at_first {
-                    self.record_arrived(ledger, Ok(()));
-                } else {
-                    self.advance(ledger);
+                match first {
+                    Some(first) => self.record_arrived(ledger, first),
+                    None => self.advance(ledger),
                 }
             }
             Err(e) => {
