@@ -52,10 +52,11 @@ impl Failure {
     }
 
     /// Creates a failure for the error `cause`, which occurred before the command began its work.
-    /// The kind is [`FailureKind::Failed`] if memory, threads or file descriptors were short,
-    /// because the command may succeed later, else [`FailureKind::Refused`].
+    /// The kind is [`FailureKind::Failed`] if the command may succeed later, because memory, threads,
+    /// file descriptors or disk space were short, a file system was read-only, or a network address
+    /// was in use or absent; else [`FailureKind::Refused`].
     pub fn of_setup(message: impl Display, cause: &(dyn Error + 'static)) -> Self {
-        let kind = match is_shortage(cause) {
+        let kind = match may_pass(cause) {
             true => FailureKind::Failed,
             false => FailureKind::Refused,
         };
@@ -78,14 +79,25 @@ impl Failure {
     }
 }
 
-/// Returns `true` if an error, or one of its causes, is that the operating system had no memory,
-/// thread or file descriptor left.
-fn is_shortage(error: &(dyn Error + 'static)) -> bool {
-    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+/// Returns `true` if an error, or one of its causes, may pass without a change of the configuration:
+/// the operating system had no memory, thread, file descriptor or disk space left, a file system was
+/// read-only, or a network address was in use or absent.
+fn may_pass(error: &(dyn Error + 'static)) -> bool {
+    let passing = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::AGAIN,
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::ROFS,
+        Errno::ADDRINUSE,
+        Errno::ADDRNOTAVAIL,
+    ];
     let mut causes = iter::successors(Some(error), |it| (**it).source());
     causes.any(|it| {
         let of_system = it.downcast_ref::<io::Error>();
-        of_system.is_some_and(|e| Errno::from_io_error(e).is_some_and(|it| short.contains(&it)))
+        of_system.is_some_and(|e| Errno::from_io_error(e).is_some_and(|it| passing.contains(&it)))
     })
 }
 
@@ -153,6 +165,7 @@ mod tests {
         };
         assert_eq!(of(Errno::AGAIN), FailureKind::Failed);
         assert_eq!(of(Errno::MFILE), FailureKind::Failed);
+        assert_eq!(of(Errno::NOSPC), FailureKind::Failed);
         assert_eq!(of(Errno::ACCESS), FailureKind::Refused);
     }
 }

@@ -71,7 +71,7 @@ impl From<ServerError> for Failure {
     fn from(e: ServerError) -> Self {
         match e {
             ServerError::Threads(_) => Self::failed(e.to_string()),
-            e => Self::refused(e.to_string()),
+            e => Self::of_setup(&e, &e),
         }
     }
 }
@@ -167,12 +167,14 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
         let Some(dir) = dir.filter(|it| !it.is_dir()) else {
             continue;
         };
-        return Err(Failure::refused(format!(
+        // The capture may create it later, or its file system may be mounted later.
+        return Err(Failure::failed(format!(
             "{key} = {dir:?}: there is no such directory; start the capture first, or use its config (-c CONFIG)"
         )));
     }
+    // A name server may answer later.
     let listen = serve.listen.resolve().map_err(|e| {
-        Failure::refused(format!(
+        Failure::failed(format!(
             "serve.listen = \"{}\": cannot listen on this address: {e}",
             serve.listen
         ))

@@ -81,7 +81,7 @@ const KEYS: ReloadTable = ReloadTable {
 
 impl From<ShipError> for Failure {
     fn from(e: ShipError) -> Self {
-        match e.is_after_start() {
+        match e.may_pass() {
             true => Self::failed(e),
             false => Self::refused(e),
         }
@@ -107,8 +107,10 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     let metrics = config.ship.as_ref().and_then(|it| it.metrics.as_ref());
     let endpoint = metrics.map(|it| Endpoint::resolve("ship.metrics", it));
     let endpoint = endpoint.transpose()?;
-    fs::create_dir_all(&plan.journal)
-        .map_err(|e| Failure::refused(format!("ship.journal = {:?}: {e}", plan.journal)))?;
+    fs::create_dir_all(&plan.journal).map_err(|e| {
+        let message = format_args!("ship.journal = {:?}: {e}", plan.journal);
+        Failure::of_setup(message, &e)
+    })?;
     let mut service = Service::new();
     Sandbox::enter_to_ship(&config, &plan, file.filter(|it| it.as_os_str() != "-"))?;
     // Shipping must not wait for a log collector.

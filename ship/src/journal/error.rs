@@ -79,6 +79,15 @@ pub enum JournalFileError {
 }
 
 impl JournalError {
+    /// Returns `true` if the disk of the delivery journal is full; it may have space again later.
+    pub(crate) fn is_full(&self) -> bool {
+        let Self::Io { source, .. } = self else {
+            return false;
+        };
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        full.contains(&source.kind())
+    }
+
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io {
             path: path.into(),

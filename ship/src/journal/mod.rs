@@ -126,22 +126,20 @@ impl Journal {
         for e in it.unsound.values() {
             tracing::warn!("{e}");
         }
-        // This record was added to the sums, and its file was not removed before a crash.
-        if let Some(id) = it.sums.folded.take()
-            && it.records.remove(&id).is_some()
-        {
-            it.remove_files(&id)?;
-        }
+        it.remove_counted()?;
         it.remove_leftovers()?;
-        if it.sums.instance.is_empty() {
-            it.sums.instance = random_name()?;
-        }
-        it.sums.runs.push(random_name()?);
-        // One of the first ones may have written the status in the store.
-        if it.sums.runs.len() > MOST_RUNS {
-            it.sums.runs.remove(KEPT_RUNS);
-        }
-        it.write_sums()?;
+        let [instance, run] = [random_name()?, random_name()?];
+        it.change_sums(|sums| {
+            sums.folded = None;
+            if sums.instance.is_empty() {
+                sums.instance = instance;
+            }
+            sums.runs.push(run);
+            // One of the first ones may have written the status in the store.
+            if sums.runs.len() > MOST_RUNS {
+                sums.runs.remove(KEPT_RUNS);
+            }
+        })?;
         Ok(it)
     }
 
@@ -213,10 +211,11 @@ impl Journal {
         if self.sums.instance == instance && earlier == 0 && self.sums.has_status == has_status {
             return Ok(());
         }
-        self.sums.instance = instance.to_owned();
-        self.sums.has_status = has_status;
-        self.sums.runs.drain(..earlier);
-        self.write_sums()
+        self.change_sums(|sums| {
+            sums.instance = instance.to_owned();
+            sums.has_status = has_status;
+            sums.runs.drain(..earlier);
+        })
     }
 
     /// Returns the journal's delivery records of all files.
@@ -246,7 +245,8 @@ impl Journal {
     /// Returns the delivery ledger: the number of captured frames in each delivery state.
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
-        for record in self.records.values() {
+        let records = self.records.iter();
+        for (_, record) in records.filter(|(id, _)| self.sums.folded.as_ref() != Some(id)) {
             ledger.add_frames(FrameState::from_record(record), record.frames);
         }
         ledger
@@ -276,15 +276,16 @@ impl Journal {
         files: &[Option<ExpiredFile>],
         read: ListPosition,
     ) -> Result<(), JournalError> {
-        for file in files {
-            self.sums.expired_files += 1;
-            match file.as_ref().and_then(|it| it.frames) {
-                Some(frames) => self.sums.frames.add_frames(FrameState::Expired, frames),
-                None => self.sums.expired_uncounted_files += 1,
+        self.change_sums(|sums| {
+            for file in files {
+                sums.expired_files += 1;
+                match file.as_ref().and_then(|it| it.frames) {
+                    Some(frames) => sums.frames.add_frames(FrameState::Expired, frames),
+                    None => sums.expired_uncounted_files += 1,
+                }
             }
-        }
-        self.sums.expired_read = read;
-        self.write_sums()
+            sums.expired_read = read;
+        })
     }
 
     /// Writes a file's delivery record to the journal, and replaces an earlier one of that file.
@@ -292,8 +293,7 @@ impl Journal {
         let id = record.id();
         // A new file may have the name of a deleted one.
         if self.sums.folded.as_ref() == Some(&id) {
-            self.sums.folded = None;
-            self.write_sums()?;
+            self.change_sums(|sums| sums.folded = None)?;
         }
         let path = self.record_path(&id);
         write_json(&path, &record)?;
@@ -352,26 +352,41 @@ impl Journal {
     /// Removes a deleted file's delivery record from the journal, and adds its frames to the
     /// journal's sums.
     pub(crate) fn end_record(&mut self, id: &FileId) -> Result<(), JournalError> {
+        self.remove_counted()?;
         let Some(record) = self.records.get(id) else {
             return Ok(());
         };
+        let (state, kind, frames) = (record.state.clone(), record.kind, record.frames);
         let fate = match FrameState::from_record(record) {
             FrameState::Pending => FrameState::Expired,
             fate => fate,
         };
-        if record.state != DeliveryState::Shipped {
-            match record.kind {
-                ContentKind::Packets => self.sums.expired_files += 1,
-                ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
-                    self.sums.expired_flow_files += 1
+        self.change_sums(|sums| {
+            if state != DeliveryState::Shipped {
+                match kind {
+                    ContentKind::Packets => sums.expired_files += 1,
+                    ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
+                        sums.expired_flow_files += 1
+                    }
                 }
             }
+            sums.frames.add_frames(fate, frames);
+            sums.folded = Some(id.clone());
+        })?;
+        self.remove_counted()
+    }
+
+    /// Removes the delivery record that was last added to the journal's sums, if a crash or an error
+    /// left it.
+    fn remove_counted(&mut self) -> Result<(), JournalError> {
+        let Some(id) = self.sums.folded.clone() else {
+            return Ok(());
+        };
+        if self.records.contains_key(&id) {
+            self.remove_files(&id)?;
+            self.records.remove(&id);
         }
-        self.sums.frames.add_frames(fate, record.frames);
-        self.sums.folded = Some(id.clone());
-        self.write_sums()?;
-        self.records.remove(id);
-        self.remove_files(id)
+        Ok(())
     }
 
     /// Returns the recorded identity of the source directory that the configuration key `key`
@@ -395,8 +410,14 @@ impl Journal {
         self.dir.join(dirs::NAME)
     }
 
-    fn write_sums(&self) -> Result<(), JournalError> {
-        write_json(&self.dir.join(SUMS), &self.sums)
+    /// Changes the sums in the journal's file, and then those of this process. After an error both
+    /// are unchanged.
+    fn change_sums(&mut self, change: impl FnOnce(&mut JournalSums)) -> Result<(), JournalError> {
+        let mut sums = self.sums.clone();
+        change(&mut sums);
+        write_json(&self.dir.join(SUMS), &sums)?;
+        self.sums = sums;
+        Ok(())
     }
 
     fn remove_files(&self, id: &FileId) -> Result<(), JournalError> {
@@ -724,8 +745,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let mut journal = open(dir.path());
         assert_eq!(journal.problems(), [""; 0]);
-        journal.sums.frames.captured = 1;
-        journal.write_sums().expect("written");
+        let changed = journal.change_sums(|sums| sums.frames.captured = 1);
+        changed.expect("written");
         drop(journal);
         let problems = open(dir.path()).problems();
         assert!(problems.len() == 1 && problems[0].contains("does not add up"));

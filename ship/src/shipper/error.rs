@@ -37,11 +37,17 @@ pub enum ShipError {
 }
 
 impl ShipError {
-    /// Returns `true` if the configuration does not cause the error: shipping had started before it
-    /// failed, or no thread could be started.
+    /// Returns `true` if a later start with the same configuration may succeed: shipping had started
+    /// before it failed, no thread could be started, the journal is in use or its disk fails, or the
+    /// directory of the store is not there.
     #[must_use]
-    pub fn is_after_start(&self) -> bool {
-        matches!(self, Self::Pass(_) | Self::Taken(_) | Self::Threads(_))
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Pass(_) | Self::Taken(_) | Self::Threads(_) => true,
+            Self::Journal(e) => matches!(e, JournalError::Io { .. } | JournalError::Busy { .. }),
+            Self::Store(e) => e.is_of_folder(),
+            Self::Folder(_) => false,
+        }
     }
 }
 

@@ -181,22 +181,23 @@ impl Shipper {
     }
 
     /// Runs passes of shipping while no other instance ships under the sensor's name. While one
-    /// does, waits and tries again.
+    /// does, or the disk of the journal is full, waits and tries again.
     async fn follow_with_lease(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
         let mut is_reported = false;
         self.update_status(|_| {});
         loop {
-            let refusal = match self.claim(lease).await? {
-                Ok(()) => {
+            let problem = match self.claim(lease).await {
+                Ok(Ok(())) => {
                     is_reported = false;
                     tokio::select! {
                         done = self.follow() => return done,
-                        refusal = lease.keep() => refusal,
+                        refusal = lease.keep() => refusal.to_string(),
                     }
                 }
-                Err(refusal) => refusal,
+                Ok(Err(refusal)) => refusal.to_string(),
+                Err(PassError::Journal(e)) if e.is_full() => e.to_string(),
+                Err(e) => return Err(e.into()),
             };
-            let problem = refusal.to_string();
             if !mem::replace(&mut is_reported, true) {
                 tracing::error!("{problem}; `wqcap ship` tries again every minute");
             }
@@ -209,7 +210,8 @@ impl Shipper {
         }
     }
 
-    /// Runs passes of shipping in a loop until the delivery journal cannot be written.
+    /// Runs passes of shipping in a loop until the delivery journal cannot be written. It waits while
+    /// the disk of the journal is full.
     async fn follow(&mut self) -> Result<(), ShipError> {
         // Wait after the next failure.
         let mut wait = EVERY;
@@ -219,13 +221,15 @@ impl Shipper {
                 Ok(()) => {
                     if last.take().is_some() {
                         tracing::warn!(
-                            "the store and the directories work again, and shipping continues"
+                            "the store, the directories and the journal work again, and shipping continues"
                         );
                     }
                     wait = EVERY;
                     EVERY
                 }
-                Err(e @ PassError::Journal(_)) => return Err(e.into()),
+                Err(PassError::Journal(e)) if !e.is_full() => {
+                    return Err(PassError::Journal(e).into());
+                }
                 Err(e) => {
                     let pause = match &e {
                         PassError::Store(StoreError::Refused(_)) => LONGEST,

@@ -271,6 +271,14 @@ pub struct StoreOpenError {
     problem: StoreOpenProblem,
 }
 
+impl StoreOpenError {
+    /// Returns `true` if the store is a directory that cannot be read now, such as one that is not
+    /// mounted yet.
+    pub(crate) fn is_of_folder(&self) -> bool {
+        matches!(self.problem, StoreOpenProblem::Folder(_))
+    }
+}
+
 /// Reason why an object store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreOpenProblem {

@@ -1,9 +1,11 @@
 //! Tests of `wqcap ship` with stores that do not answer, are full, or are absent for a while.
 
-use super::{Metrics, Sensor, assert_ledger, assert_shipped, assert_whole, objects_of, ship_to};
+use super::{
+    Metrics, Sensor, assert_ledger, assert_shipped, assert_whole, objects_of, ship_to, store,
+};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, io};
 use wqcap_tests::{
     Dir,
     machine::{
@@ -136,7 +138,7 @@ fn an_absent_store_is_reported_once_and_gets_each_file_once() {
     let count = |message: &str| done.stderr.matches(message).count();
     let counts = [
         "retries until this succeeds",
-        "the store and the directories work again, and shipping continues",
+        "the store, the directories and the journal work again, and shipping continues",
     ]
     .map(count);
     assert_eq!(counts, [1, 1], "{done}");
@@ -147,4 +149,39 @@ fn an_absent_store_is_reported_once_and_gets_each_file_once() {
     let sent: Vec<_> = sent.map(|it| it.target).collect();
     let distinct: BTreeSet<_> = sent.iter().collect();
     assert!(sent.len() >= 5 && distinct.len() == sent.len(), "{sent:?}");
+}
+
+#[test]
+fn a_full_disk_of_the_journal_delays_shipping_and_ends_no_service() {
+    let dir = Dir::new();
+    let disk = need!(Memory::new(&dir, 1));
+    let sensor = Sensor::new(&dir, "fulljournal");
+    let (folder, url) = store(&dir);
+    let journal = format!("ship.journal={}", disk.path().join("ship").display());
+    let more = ["--json", "--set", &journal];
+    let mut shipping = sensor.ship(&url, &more).start();
+    let sums = disk.path().join("ship/ledger.json");
+    shipping.until("the journal records the status in the store", |_| {
+        fs::read_to_string(&sums).is_ok_and(|it| it.contains("\"has_status\":true"))
+    });
+    let filler = disk.path().join("filler");
+    let full = fs::write(&filler, vec![0; 2 << 20]).expect_err("the disk is full");
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    let captured = sensor.capture(12_000, 1, &[]);
+    shipping.until("the full disk is reported", |it| {
+        it.stderr().contains("No space left on device")
+    });
+    // A service manager starts such a process again.
+    let other = format!("ship.journal={}", disk.path().join("other").display());
+    let done = sensor.ship(&url, &["--set", &other]).run().expect(1);
+    done.says(&["ship.journal", "No space left on device"]);
+    fs::remove_file(&filler).expect("removed");
+    shipping.until("shipping continues", |it| {
+        it.stderr().contains("and shipping continues")
+    });
+    shipping.signal(Signal::TERM);
+    let done = shipping.wait().expect(0);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured, "shipped");
+    assert_whole(&tree(&folder), &sensor);
 }

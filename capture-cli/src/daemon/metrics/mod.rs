@@ -56,16 +56,18 @@ impl Endpoint {
             listen: listen.clone(),
             addresses: Vec::new(),
         };
-        it.addresses = it.listen.resolve().map_err(|e| it.refused(&e))?;
+        // A name server may answer later.
+        it.addresses = it
+            .listen
+            .resolve()
+            .map_err(|e| Failure::failed(it.problem(&e)))?;
         Ok(it)
     }
 
-    /// Returns the failure for a metrics address that cannot be resolved or listened on.
-    fn refused(&self, e: &io::Error) -> Failure {
-        Failure::refused(format!(
-            "{} = \"{}\": cannot listen on this address: {e}",
-            self.key, self.listen
-        ))
+    /// Returns the message for a metrics address that cannot be resolved or listened on.
+    fn problem(&self, e: &io::Error) -> String {
+        let Self { key, listen, .. } = self;
+        format!("{key} = \"{listen}\": cannot listen on this address: {e}")
     }
 }
 
@@ -88,7 +90,7 @@ impl Metrics {
         source: impl Fn(bool) -> String + Send + Sync + 'static,
         busy: &[usize],
     ) -> Result<Self, Failure> {
-        let refused = |e: io::Error| endpoint.refused(&e);
+        let refused = |e: io::Error| Failure::of_setup(endpoint.problem(&e), &e);
         let listener = TcpListener::bind(&endpoint.addresses[..]).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
