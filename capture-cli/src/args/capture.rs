@@ -94,8 +94,8 @@ The config, or lossy in the wire, overrides these defaults.
 SIGINT, SIGTERM, SIGQUIT and SIGHUP drain the queues and close the files. With --config, SIGHUP reads \
 the config again instead, unless the terminal that started the run is closed. \
 A SIGINT, SIGTERM or SIGQUIT more than a second later ends the run at once: frames that are not being \
-written yet are lost and counted. A run that does not end within 25 s after it wrote its last MiB is ended \
-with status 1. \
+written yet are lost and counted. A run that writes less than 1 MiB in a period of 25 s, while it ends, is \
+ended with status 1. \
 SIGUSR1 prints the counters. SIGUSR2 makes all frames received so far readable in the files, as with \
 tcpdump. docs/service.md lists all signals.
 

@@ -137,7 +137,11 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let reported = Arc::<OnceLock<Arc<CaptureBackend>>>::default();
     let report = Arc::clone(&reported);
     requests
-        .escalate(EndLimits::RUN, move || print_counters(report.get()))
+        .escalate(
+            EndLimits::RUN,
+            move || print_counters(report.get()),
+            service.extender(),
+        )
         .map_err(signals::uncaught)?;
     let levels = plan.output.name.folder_depth();
     let dir = plan.output.dir.as_deref();

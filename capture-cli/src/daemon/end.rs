@@ -29,6 +29,9 @@ const NOT_IN_TIME: i32 = 1;
 /// Time limit for writing the last lines of a command that the guard thread ends.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// Time that a service manager gets in addition to each further period of a command that writes.
+const MARGIN: Duration = Duration::from_secs(5);
+
 /// Number of written bytes above which a command counts as making progress; log lines are fewer.
 const PROGRESS: u64 = 1 << 20;
 
@@ -76,16 +79,23 @@ pub struct EndGuard {
 
 impl EndGuard {
     /// Starts the guard thread of a command. Before the thread ends the process, it calls `report`.
+    /// When the thread grants a further period to a command that writes, it calls `extend` with the
+    /// time within which it does so again or ends the process.
     pub fn start(
         limits: EndLimits,
         name: fn(i32) -> String,
         report: impl Fn() + Send + 'static,
+        extend: impl Fn(Duration) + Send + 'static,
     ) -> io::Result<Self> {
         let last = LastLines::start(report)?;
         let (marks, received) = mpsc::channel();
         let written = limits.while_writing.then(WrittenBytes::open).flatten();
         let builder = thread::Builder::new().name("wqcap-end".into());
-        builder.spawn(move || guard(&received, limits, written.as_ref(), name, &last))?;
+        builder.spawn(move || {
+            if let Some(end) = guard(&received, limits, written.as_ref(), extend) {
+                end_process(end, name, &last);
+            }
+        })?;
         Ok(Self { marks })
     }
 
@@ -97,34 +107,38 @@ impl EndGuard {
     }
 }
 
-/// Loop of the guard thread: waits for signals that request the end, and ends the process if it
-/// does not end in time.
+/// Loop of the guard thread: waits for signals that request the end. Returns the reason why the
+/// process must be ended; `None`: the command has ended.
 fn guard(
     marks: &Receiver<i32>,
     limits: EndLimits,
     written: Option<&WrittenBytes>,
-    name: fn(i32) -> String,
-    last: &LastLines,
-) {
-    let Ok(first) = marks.recv() else { return };
+    extend: impl Fn(Duration),
+) -> Option<ForcedEnd> {
+    let first = marks.recv().ok()?;
     let written = || written.map_or(0, WrittenBytes::count);
     let mut before = written();
-    let end = loop {
+    loop {
         match marks.recv_timeout(limits.orderly) {
             Ok(second) => {
                 thread::sleep(limits.at_once);
-                break ForcedEnd::AtOnce(second);
+                return Some(ForcedEnd::AtOnce(second));
             }
             Err(RecvTimeoutError::Timeout) => {
                 let now = written();
                 if now < before.saturating_add(PROGRESS) {
-                    break ForcedEnd::NotInTime(first, limits.orderly);
+                    return Some(ForcedEnd::NotInTime(first, limits.orderly));
                 }
                 before = now;
+                extend(limits.orderly + MARGIN);
             }
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Disconnected) => return None,
         }
-    };
+    }
+}
+
+/// Writes the last lines of the command, and ends the process.
+fn end_process(end: ForcedEnd, name: fn(i32) -> String, last: &LastLines) {
     last.write(end.line(name));
     if let ForcedEnd::AtOnce(signal) = end {
         // A shell sees the signal. The default action of SIGQUIT would write all buffers to a core
@@ -237,5 +251,32 @@ mod tests {
         let before = written.count();
         std::fs::write("/dev/null", vec![0; PROGRESS as usize]).expect("written");
         assert!(written.count() >= before + PROGRESS);
+    }
+
+    #[test]
+    fn a_command_that_writes_gets_further_periods() {
+        let limits = EndLimits {
+            orderly: Duration::from_secs(1),
+            ..EndLimits::RUN
+        };
+        let (marks, received) = mpsc::channel();
+        let (extended, extensions) = mpsc::channel();
+        let written = WrittenBytes::open().expect("the kernel counts");
+        let guarding = thread::spawn(move || {
+            guard(&received, limits, Some(&written), |time| {
+                let _ = extended.send(time);
+            })
+        });
+        marks.send(SIGTERM).expect("the guard waits");
+        let extension = loop {
+            std::fs::write("/dev/null", vec![0; PROGRESS as usize]).expect("written");
+            if let Ok(it) = extensions.try_recv() {
+                break it;
+            }
+        };
+        assert_eq!(extension, limits.orderly + MARGIN);
+        let end = guarding.join().expect("no panic");
+        assert!(matches!(end, Some(ForcedEnd::NotInTime(SIGTERM, _))));
+        drop(marks);
     }
 }

@@ -65,13 +65,21 @@ impl Service {
         self.pulse = Pulse::default();
     }
 
-    /// Sends sd_notify states to the service manager. A failure is only logged, because it must not
-    /// disturb the capture.
     fn notify(&self, states: &[NotifyState<'_>]) {
-        let Some(manager) = &self.manager else { return };
-        let message: String = states.iter().map(|it| format!("{it}\n")).collect();
-        if let Err(e) = manager.send(message.as_bytes()) {
-            tracing::debug!("cannot send a message to the service manager: {e}");
+        if let Some(manager) = &self.manager {
+            send(manager, states);
+        }
+    }
+
+    /// Returns a function that asks the service manager to wait for the end of the process for a
+    /// further time, from now on.
+    pub fn extender(&self) -> impl Fn(Duration) + Send + 'static {
+        let manager = self.manager.as_ref().and_then(|it| it.try_clone().ok());
+        move |time| {
+            let us = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+            if let Some(manager) = &manager {
+                send(manager, &[NotifyState::ExtendTimeoutUsec(us)]);
+            }
         }
     }
 
@@ -138,6 +146,15 @@ impl Service {
             NotifyState::Stopping,
             NotifyState::Status("draining queues and closing files"),
         ]);
+    }
+}
+
+/// Sends sd_notify states to the service manager. A failure is only logged, because it must not
+/// disturb the capture.
+fn send(manager: &UnixDatagram, states: &[NotifyState<'_>]) {
+    let message: String = states.iter().map(|it| format!("{it}\n")).collect();
+    if let Err(e) = manager.send(message.as_bytes()) {
+        tracing::debug!("cannot send a message to the service manager: {e}");
     }
 }
 

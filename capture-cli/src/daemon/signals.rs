@@ -132,7 +132,7 @@ fn catch_unaudited(reloads: bool, limits: EndLimits) -> io::Result<Signals> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, reloads)?;
     requests.reaction.audited = false;
-    requests.escalate(limits, || {})?;
+    requests.escalate(limits, || {}, |_| {})?;
     Ok(signals)
 }
 
@@ -191,16 +191,18 @@ struct Reaction {
 impl SignalRequests {
     /// Starts to act on signals, including those received before. A SIGINT or SIGTERM that does not
     /// repeat the first one requests the end at once. The guard thread ends the process within
-    /// `limits`. SIGUSR1 and the guard thread call `report`. Each requested change is written to
-    /// the audit trail before it is made.
+    /// `limits`, and calls `extend` as [`EndGuard::start`] describes. SIGUSR1 and the guard thread call
+    /// `report`. Each requested change is written to the audit trail before it is made.
     pub fn escalate(
         self,
         limits: EndLimits,
         report: impl Fn() + Send + Sync + 'static,
+        extend: impl Fn(Duration) + Send + 'static,
     ) -> io::Result<()> {
         let report = Arc::new(report);
         let last = Arc::clone(&report);
-        let guard = EndGuard::start(limits, |it| name(it).into_owned(), move || last())?;
+        let name = |it| name(it).into_owned();
+        let guard = EndGuard::start(limits, name, move || last(), extend)?;
         let Self {
             mut signals,
             reaction,

@@ -99,6 +99,11 @@ impl Wire {
         }))
     }
 
+    /// Returns `true` if the wire plays an input that can be read only once, such as a pipe.
+    pub fn is_stream(&self) -> bool {
+        matches!(&self.0, WireBackend::Pcap(wire) if wire.is_stream())
+    }
+
     /// Delivers up to `budget` frames of the wire that are due at `now_ns` (the NIC's clock) to
     /// `receiver`, in order. Returns the number of frames taken. `now_ns` must not go backwards.
     #[inline]

@@ -57,15 +57,21 @@ fn compressed_captures_directories_and_standard_input_can_be_replayed() {
         assert_eq!(again.finish(0).numbers(), plain.numbers(), "{compress}");
     }
     let (_, file) = plain.files().remove(0);
-    let script = format!(
-        "'{}' run --model pcap:- --set capture.idle=sleep --set output.format=none --json <'{}'",
-        wqcap_tests::binaries::wqcap().display(),
-        file.display()
-    );
-    let done = Program::new("sh").args(["-c", &script]).run().expect(0);
-    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("the summary is JSON");
     let want = files::read(&file).len() as u64;
-    assert_eq!(json["ledger"]["total"]["captured"].as_u64(), Some(want));
+    for input in ["<\"$2\"", "< <(cat \"$2\")"] {
+        let script = format!(
+            "\"$1\" run --model pcap:- --set capture.idle=sleep --set output.format=none --json {input}"
+        );
+        let done = Program::new("bash")
+            .args(["-c", &script, "bash"])
+            .arg(&wqcap_tests::binaries::wqcap())
+            .arg(&file)
+            .run()
+            .expect(0);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let captured = json["ledger"]["total"]["captured"].as_u64();
+        assert_eq!(captured, Some(want), "{input}: {done}");
+    }
 }
 
 #[test]

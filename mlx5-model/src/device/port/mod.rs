@@ -157,13 +157,16 @@ impl NicPort {
 
     /// Plugs the port's wire in, when the first program opens the device. Without a wire the link
     /// is down. A wire that was kept while the device's driver restarted continues from its
-    /// position.
+    /// position, and so does a wire whose input can be read only once.
     pub fn plug(&mut self, now_ns: u64) {
         self.faults = PortFaults::default();
         // A netdev that is down takes the link down at once.
         self.netdev_changes = self.counters.netdev_changes() & !1;
-        if self.wire.is_some() {
-            self.drop_missed_frames(now_ns);
+        if let Some(wire) = &self.wire {
+            // A stream waits while it is not read.
+            if !wire.is_stream() {
+                self.drop_missed_frames(now_ns);
+            }
             self.set_up(self.settings.link_up);
             return;
         }
@@ -184,9 +187,10 @@ impl NicPort {
         self.first_rule_ns = None;
     }
 
-    /// Unplugs the port's wire, when the last program has closed the device.
+    /// Unplugs the port's wire, when the last program has closed the device. A wire whose input can be
+    /// read only once is kept: a program may open a device, look at it, and open it again.
     pub fn unplug(&mut self) {
-        if self.keeps_wire {
+        if self.keeps_wire || self.wire.as_ref().is_some_and(Wire::is_stream) {
             return;
         }
         self.wire = None;

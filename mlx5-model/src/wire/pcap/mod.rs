@@ -78,6 +78,11 @@ impl PcapWire {
         })
     }
 
+    /// Returns `true` if the input of the `pcap` wire can be read only once, such as a pipe.
+    pub(super) fn is_stream(&self) -> bool {
+        self.source.is_stream()
+    }
+
     pub(super) fn state(&self) -> WireState {
         if self.rounds == Some(0) {
             WireState::Ended

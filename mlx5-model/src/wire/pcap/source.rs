@@ -47,6 +47,8 @@ impl Limits {
 /// Input of a `pcap` wire; the frames that are played next are in a separate [`FrameChunk`].
 pub(super) struct Source {
     limits: Limits,
+    /// `true` if the input can be read only once, such as a pipe.
+    is_stream: bool,
     rest: Rest,
     is_first_round: bool,
     skipped: u64,
@@ -78,7 +80,11 @@ impl Source {
         } else {
             Self::open_file(path, file, limits, spec.rounds)
         };
-        result.map_err(
+        let with_kind = |(mut source, frames): (Self, FrameChunk)| {
+            source.is_stream = !path.is_dir() && !path.is_file();
+            (source, frames)
+        };
+        result.map(with_kind).map_err(
             |InputError {
                  shown,
                  source,
@@ -101,6 +107,7 @@ impl Source {
     fn resident(limits: Limits, noted: FileNotes) -> Self {
         Self {
             limits,
+            is_stream: false,
             rest: Rest::Nothing,
             is_first_round: true,
             skipped: noted.skipped,
@@ -217,6 +224,11 @@ impl Source {
         }
         self.is_first_round = false;
         self.refill(frames)
+    }
+
+    /// Returns `true` if the input of the `pcap` wire can be read only once, such as a pipe.
+    pub(super) fn is_stream(&self) -> bool {
+        self.is_stream
     }
 
     pub(super) fn skipped(&self) -> u64 {
