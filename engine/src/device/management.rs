@@ -3,9 +3,19 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     path::Path,
 };
+
+/// Addresses outside any local network: one in each half of the IPv4 addresses, because two routes
+/// to these halves are a common default route, and two of IPv6. All but the first are reserved for
+/// documentation (RFC 5737, RFC 3849, RFC 9637).
+const GLOBAL: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)),
+    IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1)),
+];
 
 /// Returns the reason why a capture of `netdev` in mode `steal`, which takes frames from the
 /// kernel, would cut off a login session, or `None` if there is none.
@@ -46,19 +56,23 @@ fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
 #[expect(clippy::disallowed_methods, reason = "files of /proc")]
 fn reason(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    if default_route_v4(&read("/proc/net/route"), netdev)
-        || default_route_v6(&read("/proc/net/ipv6_route"), netdev)
-    {
-        return Some(format!(
-            "the default route of this machine leads through {netdev}"
-        ));
-    }
     let addresses: Vec<IpAddr> = if_addrs::get_if_addrs()
         .unwrap_or_default()
         .iter()
         .filter(|i| i.name == netdev)
         .map(if_addrs::Interface::ip)
         .collect();
+    if default_route_v4(&read("/proc/net/route"), netdev)
+        || default_route_v6(&read("/proc/net/ipv6_route"), netdev)
+        || GLOBAL
+            .iter()
+            .filter_map(source_of)
+            .any(|it| addresses.contains(&it))
+    {
+        return Some(format!(
+            "the default route of this machine leads through {netdev}"
+        ));
+    }
     let session = std::env::var("SSH_CONNECTION")
         .ok()
         .and_then(|c| c.split(' ').nth(2)?.parse::<IpAddr>().ok());
@@ -71,6 +85,20 @@ fn reason(netdev: &str) -> Option<String> {
     Some(format!(
         "a login session uses the address {reached} of {netdev}"
     ))
+}
+
+/// Returns the local address from which the kernel sends to `destination`, by all of its routing
+/// rules and tables; `None`: there is no route. No packet is sent: connect(2) of a UDP socket only
+/// looks the route up.
+fn source_of(destination: &IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match destination {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // The port of the discard service.
+    socket.connect((*destination, 9)).ok()?;
+    socket.local_addr().ok().map(|it| it.ip())
 }
 
 /// Returns `true` if the routing table `table`, in the form of `/proc/net/route`, has a default

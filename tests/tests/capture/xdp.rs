@@ -313,13 +313,39 @@ fn what_af_xdp_cannot_do_is_refused_with_a_remedy() {
             assert!(!done.stderr.contains("capture.buffer"), "{done}");
         }
     }
-    let route = ["route", "add", "default", "via", "10.77.0.1"];
-    let _ = pair.far.program("ip", &route).run().expect(0);
+    let ip = |args: &str| {
+        let args: Vec<_> = args.split(' ').collect();
+        let _ = pair.far.program("ip", &args).run().expect(0);
+    };
     let run = wqcap(["check", "-i", IFACE]).args(NO_FILES).args(XDP);
-    pair.far.enter(run.clone()).run().expect(2).says(&[
-        "the default route of this machine leads through veth0",
-        "use another interface, backend \"af_packet\", or set capture.steal_management = true",
-    ]);
+    // The default route may be two halves, or in another table.
+    for (routes, clear) in [
+        (
+            &[
+                "route add 0.0.0.0/1 via 10.77.0.1",
+                "route add 128.0.0.0/1 via 10.77.0.1",
+            ][..],
+            "route flush root 0.0.0.0/0 proto boot",
+        ),
+        (
+            &[
+                "route add default via 10.77.0.1 table 100",
+                "rule add from all lookup 100",
+            ],
+            "rule del lookup 100",
+        ),
+        (&["route add default via 10.77.0.1"], ""),
+    ] {
+        let _ = pair.far.enter(run.clone()).run().expect(0);
+        routes.iter().for_each(|it| ip(it));
+        pair.far.enter(run.clone()).run().expect(2).says(&[
+            "the default route of this machine leads through veth0",
+            "use another interface, backend \"af_packet\", or set capture.steal_management = true",
+        ]);
+        if !clear.is_empty() {
+            ip(clear);
+        }
+    }
     let run = run.args(["--set", "capture.steal_management=true"]);
     let _ = pair.far.enter(run).run().expect(0);
 }
