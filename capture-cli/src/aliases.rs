@@ -453,7 +453,8 @@ fn key(
     devices: &[DeviceFacts],
     device_required: bool,
 ) -> Result<&'static str, Failure> {
-    let is_netdev = Path::new("/sys/class/net").join(name).exists();
+    let is_netdev = Path::new("/sys/class/net").join(name).exists()
+        || device::interface::exists_in_kernel(name);
     let is_known = |it: &DeviceFacts| {
         let mut ports = it.ports.iter();
         ports.any(|port| port.netdev.as_deref() == Some(name))

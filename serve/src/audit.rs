@@ -178,7 +178,18 @@ impl Audited {
     pub fn done(mut self, counters: &Counters) {
         self.is_written = true;
         counters.answered.fetch_add(1, Ordering::Relaxed);
-        log_frequent(&self.peer(), &self.what, "answered", None);
+        // A caller may open many connections.
+        let bound = format!("{} at {}", self.caller.shown(), self.caller.address.ip());
+        let peer = self.peer().limited_as(bound);
+        log_frequent(&peer, &self.what, "answered", None);
+    }
+
+    /// Writes the audit line of a request that pinned or marked files.
+    pub fn changed(mut self, counters: &Counters) {
+        self.is_written = true;
+        counters.answered.fetch_add(1, Ordering::Relaxed);
+        let new = format!("done in {} ms", self.begun.elapsed().as_millis());
+        log_answer(&self.peer(), &self.what, "changed", &new, None);
     }
 }
 

@@ -133,9 +133,12 @@ impl Capture {
 
     pub(super) fn port_went_down(&mut self, port: usize) {
         self.sources.ports_mut()[port].is_down = true;
-        let ends_when_down = self.on_port_down == OnPortDown::Stop;
-        if ends_when_down && self.sources.ports().iter().all(PortSource::is_over) {
-            self.end.get_or_insert(End::PortDown);
+        if self.on_port_down == OnPortDown::Stop {
+            // The end of a finite wire is no outage.
+            match self.sources.ports().iter().all(PortSource::is_over) {
+                true => _ = self.end.get_or_insert(End::PortDown),
+                false => self.note_port(port, "went down"),
+            }
             return;
         }
         self.shared.outages.begin(Cause::PortDown, system_ns());

@@ -5,6 +5,7 @@
 
 use super::{DeviceCaps, DeviceFacts, PortFacts, port_topology::PortTopology, read, read_number};
 use crate::verbs::RingAccess;
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use serde::Serialize;
 use std::{fs, path::Path};
 
@@ -108,18 +109,41 @@ pub fn has_carrier(name: &str) -> bool {
     read(format!("/sys/class/net/{name}/carrier")).is_some_and(|it| it == "1")
 }
 
-/// Lists the facts of the network interfaces of this network namespace, in the order of their
-/// names.
-#[must_use]
+/// Returns the names of the network interfaces of this network namespace, in order.
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
-pub fn interfaces() -> Vec<DeviceFacts> {
+fn all_names() -> Vec<String> {
     let table = fs::read("/proc/net/dev").unwrap_or_default();
     // A name that is not UTF-8 is left out: no key can name it.
     let table = String::from_utf8_lossy(&table);
     let names = table.lines().filter_map(|line| line.split_once(':'));
-    let mut names: Vec<_> = names.map(|(name, _)| name.trim()).collect();
+    let mut names: Vec<_> = names.map(|(name, _)| name.trim().to_owned()).collect();
     names.sort_unstable();
-    names.into_iter().filter_map(interface).collect()
+    names
+}
+
+/// Lists the facts of the network interfaces of this network namespace, in the order of their
+/// names.
+#[must_use]
+pub fn interfaces() -> Vec<DeviceFacts> {
+    all_names().iter().filter_map(|it| interface(it)).collect()
+}
+
+/// Returns `true` if sysfs shows the interfaces of another network namespace than that of this
+/// process, as after `nsenter --net`: it has another index for the interface `name`, or lacks an
+/// interface. State, counters and queues would be those of another interface.
+pub(super) fn has_foreign_sysfs(name: &str) -> bool {
+    let sys = Path::new("/sys/class/net");
+    let index = || {
+        let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+        netdevice::name_to_index(&socket, name).ok()
+    };
+    let differs = || {
+        let shown = read_number::<u32>(sys.join(name).join("ifindex"));
+        index().is_some_and(|it| shown != Some(it))
+            || all_names().iter().any(|it| !sys.join(it).exists())
+    };
+    // An interface may be created or removed between the two readings.
+    differs() && differs()
 }
 
 #[cfg(test)]
@@ -135,5 +159,6 @@ mod tests {
         assert_eq!(lo.ports[0].netdev.as_deref(), Some("lo"));
         assert!(interfaces().iter().any(|it| it.name == "lo"));
         assert!(interface("nosuch0").is_none());
+        assert!(!has_foreign_sysfs("lo") && !has_foreign_sysfs("nosuch0"));
     }
 }

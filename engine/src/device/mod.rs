@@ -172,7 +172,8 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
 /// and the ordinary network interface that the configuration names, if no RDMA device has it.
 ///
 /// # Errors
-/// The verbs library cannot list devices, and no ordinary interface is named.
+/// The verbs library cannot list devices, and no ordinary interface is named; or /sys shows the
+/// interfaces of another network namespace.
 pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
     let of_ports = config.of_ports();
     let rdma = match of_ports.iter().all(|it| it.device.backend.is_of_kernel()) {
@@ -188,6 +189,15 @@ pub fn candidates(config: &Config) -> Result<Vec<DeviceFacts>, Error> {
         let has_device = !port.backend.is_of_kernel()
             && rdma.as_ref().is_ok_and(|all| all.iter().any(is_captured));
         if !has_device && (port.backend == Backend::Auto || port.backend.is_of_kernel()) {
+            if let Some(name) = port
+                .netdev
+                .as_ref()
+                .filter(|it| kernel::has_foreign_sysfs(it))
+            {
+                let problem = "/sys shows the interfaces of another network namespace, as after `nsenter --net`; enter the namespace with \
+                               `ip netns exec NAME`, which mounts its own /sys";
+                return Err(Error::config("device.netdev", format!("{name:?}"), problem));
+            }
             interfaces.extend(port.netdev.as_deref().and_then(kernel::interface));
         }
     }

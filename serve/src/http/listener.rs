@@ -45,6 +45,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use wqcap_control::audit::write_left_out;
 use wqcap_files::folder::open::{MOST_TEXT, read_named};
 
 /// Maximum number of open connections to the service.
@@ -231,7 +232,12 @@ impl Server {
             loop {
                 tokio::select! {
                     () = &mut accept => {}
-                    () = sleep(TICK) => if !may_continue() { break },
+                    () = sleep(TICK) => {
+                        write_left_out();
+                        if !may_continue() {
+                            break;
+                        }
+                    }
                 }
             }
             let _ = stop.send(true);

@@ -345,6 +345,7 @@ async fn with_audit(State(service): Shared, mut request: Request, next: Next) ->
     let what = described(&parts, &String::from_utf8_lossy(&body));
     let (caller, outcome) = identified(&service, &parts);
     let audited = Audited::new(caller.clone(), what);
+    let changes = !matches!(parts.method, Method::GET | Method::HEAD);
     request = Request::from_parts(parts, body.into());
     request.extensions_mut().insert(caller);
     let answer = match outcome {
@@ -353,6 +354,7 @@ async fn with_audit(State(service): Shared, mut request: Request, next: Next) ->
     };
     match answer.extensions().get::<FailureText>() {
         Some(FailureText(why)) => audited.refuse(&service.counters, answer.status(), why),
+        None if changes => audited.changed(&service.counters),
         None => audited.done(&service.counters),
     }
     answer
