@@ -31,7 +31,7 @@ const LEDGER_LINES = {
   cut_off: 'Frames omitted because they came after the cutoff of their flow.',
   dropped_pipeline: 'Lost: the channel of a parser had no room.',
   dropped_storage: 'Lost: no write buffer was free, or the write failed.',
-  late: 'Lost: arrived too late for a file in time order.',
+  late: 'Always 0; versions before 0.2 lost frames that arrived too late for a file in time order.',
   errors: 'Lost: the receive completed with an error.',
   bytes: 'Bytes of captured frames, as on the wire.',
 };

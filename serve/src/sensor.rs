@@ -23,7 +23,7 @@ use wqcap_control::{
     client::{Client, ClientError, UnixTransport},
     protocol::{AnswerBody, Command, LedgerSnapshot, Stats, Status},
 };
-use wqcap_core::stats::QueueLedger;
+use wqcap_core::stats::{LOSSES, QueueLedger};
 use wqcap_files::pin::{Pin, PinFolder};
 
 /// Age after which the state of the capture is read again from its control service.
@@ -346,12 +346,9 @@ impl CaptureAnswer {
     }
 }
 
-/// Returns the number of lost frames: the sum of the ledger's lines whose names begin with
-/// `dropped`.
+/// Returns the number of lost frames in a ledger: the sum of its [`LOSSES`].
 fn lost(ledger: &BTreeMap<String, u64>) -> u64 {
-    let lines = ledger.iter();
-    let lost = lines.filter(|(line, _)| line.starts_with("dropped"));
-    lost.map(|(_, n)| n).sum()
+    LOSSES.iter().filter_map(|it| ledger.get(*it)).sum()
 }
 
 /// Returns the rows of the receive queues in a ledger of frames.
