@@ -64,7 +64,7 @@ fn compressed_captures_directories_and_standard_input_can_be_replayed() {
         );
         let done = Program::new("bash")
             .args(["-c", &script, "bash"])
-            .arg(&wqcap_tests::binaries::wqcap())
+            .arg(wqcap_tests::binaries::wqcap())
             .arg(&file)
             .run()
             .expect(0);

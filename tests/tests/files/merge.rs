@@ -252,9 +252,9 @@ fn a_stream_that_is_damaged_before_its_first_record_is_a_loss() {
         let line = format!("cat \"$2\" | \"$1\" {command} -o \"$3\" -");
         let done = Program::new("bash")
             .args(["-c", &line, "bash"])
-            .arg(&binaries::wqcap())
+            .arg(binaries::wqcap())
             .arg(&file)
-            .arg(&dir.join(out))
+            .arg(dir.join(out))
             .run()
             .expect(1);
         done.says(&["-: ", "at byte 24"]);
