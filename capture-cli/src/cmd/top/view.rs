@@ -3,7 +3,10 @@
 
 use crate::{
     cmd::ctl::state,
-    term::table::{bytes, rate, scaled, thousands, valid_seconds},
+    term::{
+        table::{bytes, rate, scaled, thousands, valid_seconds},
+        text::Text,
+    },
 };
 use ratatui::{
     Frame,
@@ -107,7 +110,7 @@ impl View {
         let mut head = vec![
             Line::from(format!(
                 "{} port {}  {} {hours}:{minutes:02}:{seconds:02}",
-                capture.device,
+                Text(&capture.device),
                 capture.port,
                 state(capture.state)
             ))
@@ -140,7 +143,7 @@ impl View {
         let causes = ours.chain(nic).filter(|(_, n)| *n > 0);
         let mut lines = vec![String::from("lost")];
         for (name, n) in causes {
-            let cause = format!("  {name} {}", thousands(n));
+            let cause = format!("  {} {}", Text(name), thousands(n));
             match lines.last_mut() {
                 Some(line) if line == "lost" || line.len() + cause.len() <= width => {
                     *line += &cause
@@ -228,7 +231,7 @@ impl View {
                 |of: fn(&QueueLedger) -> u64| rate(of(it).saturating_sub(was.map_or(0, of)), time);
             QueueRates {
                 queue: it.queue,
-                name: it.name(&now.ledger.ports),
+                name: Text(it.name(&now.ledger.ports)).to_string(),
                 frames: grown(|it| it.received),
                 bits: grown(|it| it.bytes) * 8.0,
                 captured: it.captured,
@@ -439,6 +442,18 @@ mod tests {
                 assert!(text.contains(part), "{part:?} is not at {width}:\n{text}");
             }
         }
+    }
+
+    #[test]
+    fn names_do_not_control_the_terminal() {
+        let mut view = view();
+        view.status.capture.device = "a\u{202e}b".into();
+        view.now.ledger.ports = vec!["c\u{202e}d".into(), "e".into()];
+        let text = screen(&view, 120, 24).join("\n");
+        for part in ["a\\u{202e}b port 1", "c\\u{202e}d"] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        assert!(!text.contains('\u{202e}'), "{text}");
     }
 
     #[test]
