@@ -239,8 +239,10 @@ pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d P
 /// names.
 pub(super) fn distinct(ports: &[PortPlan], found: &mut PlanErrors) {
     for (i, port) in ports.iter().enumerate() {
+        let name = &port.device.name;
+        // The device of a port may be unknown.
         let same = |it: &&PortPlan| {
-            it.device.name == port.device.name && it.number == port.number
+            !name.is_empty() && it.device.name == *name && it.number == port.number
                 || it.netdev.is_some() && it.netdev == port.netdev
         };
         if let Some(other) = ports[..i].iter().find(same) {

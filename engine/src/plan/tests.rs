@@ -725,6 +725,9 @@ fn an_interface_of_another_machine_is_checked_as_an_interface() {
         let refused = check("[capture]\nmode = \"sniffer\"\n").expect_err("a refusal");
         assert!(refused.to_string().contains("does not apply"), "{refused}");
     }
+    let two = "[[port]]\ninterface = \"none0\"\n[[port]]\ninterface = \"none1\"\n";
+    let checked = Plan::check_without_device(&config(two), &FilterCompiler::default());
+    checked.expect("the interfaces differ");
 }
 
 /// Returns the facts of a device such as bnxt_re: no WQs, no tables, and QPs with their own receive
