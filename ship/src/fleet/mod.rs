@@ -22,7 +22,7 @@ use crate::{
 use jiff::Timestamp;
 use serde::Serialize;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -218,7 +218,7 @@ async fn survey_store(
     stale: Duration,
 ) -> Result<Fleet, StoreError> {
     let mut unusable = UnusableKeys::default();
-    let read = statuses(store, &mut unusable).await?;
+    let (read, more) = statuses(store, &mut unusable).await?;
     let seen = newest(store.as_ref(), &mut unusable).await?;
     let mut fleet = judge(read, seen, now, stale);
     let others = unusable.count - unusable.named.len() as u64;
@@ -230,24 +230,46 @@ async fn survey_store(
         let problem = problem.into();
         SurveyFinding::Unreadable { object, problem }
     }));
+    if more > 0 {
+        fleet.findings.push(SurveyFinding::Unreadable {
+            object: format!("{more} more objects below {}/", key::STATUS),
+            problem: format!("{STATUSES} objects are read at most, of all sensors in turn"),
+        });
+    }
     Ok(fleet)
 }
 
-/// Reads all objects in the folder of sensor statuses from the store.
+/// Returns at most `most` names of status objects, and the number of the others. The sensors, by their
+/// names up to the first dot, take turns, the shortest object name first, so that a sensor with very
+/// many objects does not keep out the others.
+fn in_turn(mut names: Vec<String>, most: usize) -> (Vec<String>, usize) {
+    names.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    let mut turns = HashMap::<String, usize>::new();
+    let mut numbered: Vec<_> = names
+        .into_iter()
+        .map(|it| {
+            let sensor = it.split('.').next().unwrap_or_default().to_owned();
+            let turn = turns.entry(sensor).or_default();
+            *turn += 1;
+            (*turn, it)
+        })
+        .collect();
+    numbered.sort();
+    let more = numbered.len().saturating_sub(most);
+    numbered.truncate(most);
+    (numbered.into_iter().map(|(_, it)| it).collect(), more)
+}
+
+/// Reads the objects in the folder of sensor statuses from the store, up to [`STATUSES`]. Returns them
+/// by key, and the number of the others.
 async fn statuses(
     store: &Arc<dyn ReadStore>,
     unusable: &mut UnusableKeys,
-) -> Result<BTreeMap<String, StatusResult>, StoreError> {
+) -> Result<(BTreeMap<String, StatusResult>, usize), StoreError> {
     let listed = store.list(key::STATUS).await?;
     unusable.append(listed.unusable);
-    if listed.objects.len() > STATUSES {
-        return Err(StoreError::Failed(format!(
-            "the store has below {}/ {} objects; the limit is {STATUSES} objects",
-            key::STATUS,
-            listed.objects.len()
-        )));
-    }
-    let mut names = listed.objects.into_iter();
+    let (names, more) = in_turn(listed.objects.into_iter().collect(), STATUSES);
+    let mut names = names.into_iter();
     let mut reading: JoinSet<Option<(String, StatusResult)>> = JoinSet::new();
     let mut all = BTreeMap::new();
     loop {
@@ -262,7 +284,7 @@ async fn statuses(
             Some(Err(e)) => return Err(StoreError::Failed(e.to_string())),
         }
     }
-    Ok(all)
+    Ok((all, more))
 }
 
 /// Reads an object in the folder of sensor statuses. `None`: it was deleted after it was listed.
@@ -459,6 +481,25 @@ mod tests {
     use object_store::memory::InMemory;
 
     const STALE: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn a_sensor_with_very_many_status_objects_does_not_keep_out_others() {
+        let names = [
+            "a.json",
+            "b.1.json",
+            "b.10.json",
+            "b.2.json",
+            "b.json",
+            "c.json",
+            "c.1.json",
+        ];
+        let names = names.map(|it| format!("sensor={it}")).to_vec();
+        let (chosen, more) = in_turn(names.clone(), 4);
+        let wanted = ["a.json", "b.json", "c.json", "b.1.json"];
+        assert_eq!(chosen, wanted.map(|it| format!("sensor={it}")));
+        assert_eq!(more, 3);
+        assert_eq!(in_turn(names, 9).1, 0);
+    }
 
     /// Surveys a store that has these objects, and returns the fleet.
     fn fleet(objects: &[(String, Vec<u8>)]) -> Fleet {

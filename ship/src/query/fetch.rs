@@ -8,7 +8,7 @@
 //! Invariants: requests in progress and unread parts take at most [`MEMORY`], or twice
 //! [`LEAST_PIECE`] per stream if that is more. Unread beginnings of objects take at most another
 //! [`BEGINNINGS`]. After a refusal or a final failure the store gets no further requests for the
-//! object; after [`MOST_FAILED`] objects in a row none at all.
+//! object; after temporary errors for [`MOST_FAILED`] objects in a row none at all.
 
 use super::{
     pieces::{Piece, PieceCursor, Pieces, sum},
@@ -303,11 +303,11 @@ impl Fetcher {
         Err(FetchError::Store(self.fail(object, e)))
     }
 
-    /// Records the failure of a request for an object, and returns it. A store that fails for
-    /// [`MOST_FAILED`] objects in a row is taken to fail for all of them.
+    /// Records the failure of a request for an object, and returns it. A store that reports
+    /// temporary errors for [`MOST_FAILED`] objects in a row is taken to fail for all of them.
     fn fail(&self, object: &Object, e: StoreError) -> StoreError {
         let first = object.state().failure.replace(e.clone()).is_none();
-        let before = match first {
+        let before = match first && e.is_temporary() {
             true => self.failed_in_row.fetch_add(1, Ordering::Relaxed),
             false => 0,
         };

@@ -28,8 +28,9 @@ use wqcap_files::{
 /// Maximum number of requests of a query that the store handles concurrently.
 pub(super) const REQUESTS: usize = 32;
 
-/// Number of objects in a row for which requests fail, after which the whole store counts as failed:
-/// each failure may take minutes of retries.
+/// Number of objects in a row for which the store does not answer or reports a temporary error, after
+/// which the whole store counts as failed: each failure may take minutes of retries. A refusal is
+/// quick, and often concerns some objects only, such as archived ones.
 pub(super) const MOST_FAILED: u64 = 8;
 
 /// Time in nanoseconds after which an object has its table, which is written after it.
@@ -219,6 +220,10 @@ async fn tables(
     let unread =
         |key: &CaptureKey, e: &StoreError| OmittedTable::Unusable(format!("{}: {e}", key.blocks()));
     let mut begun = stream::iter(keys).map(begin).buffered(REQUESTS);
+    let is_broken = |failed: &[(CaptureKey, StoreError)]| {
+        let unanswered = failed.iter().filter(|(_, e)| e.is_temporary());
+        unanswered.count() as u64 >= MOST_FAILED
+    };
     let (mut is_store_sound, mut failed) = (false, Vec::new());
     while let Some((key, begun)) = begun.next().await {
         let unusable = |e: PartTableError| {
@@ -231,7 +236,7 @@ async fn tables(
             Err(StoreError::Unusable(e)) => Err(OmittedTable::Unusable(e)),
             Err(e) => {
                 failed.push((key, e));
-                if failed.len() as u64 >= MOST_FAILED {
+                if is_broken(&failed) {
                     break;
                 }
                 continue;
@@ -246,7 +251,7 @@ async fn tables(
         take(key, table)?;
     }
     if let Some((_, e)) = failed.first()
-        && (!is_store_sound || failed.len() as u64 >= MOST_FAILED)
+        && (!is_store_sound || is_broken(&failed))
     {
         return Err(e.clone().into());
     }

@@ -102,7 +102,10 @@ impl ReadStore for Noting {
 
     async fn length(&self, key: &str) -> Result<u64, StoreError> {
         self.note("length", key);
-        self.inner.length(key).await
+        match &self.says {
+            Some(e) => Err(e.clone()),
+            None => self.inner.length(key).await,
+        }
     }
 }
 
@@ -626,7 +629,7 @@ fn listed_ranges_are_fetched() {
 }
 
 #[test]
-fn a_refusal_ends_all_requests() {
+fn temporary_errors_end_all_requests_and_refusals_do_not() {
     let place = TestBench::new();
     let file = fixtures::capture(&place.sensor("a"), 0, 10, 100);
     let bytes = fs::metadata(file).expect("there").len();
@@ -642,20 +645,26 @@ fn a_refusal_ends_all_requests() {
             frames: 0,
         })
         .collect();
-    let refusal = StoreError::Refused("403: no such key".into());
-    let store = Noting::new(&place.at("store"), Some(refusal.clone()));
-    let runtime = runtime();
-    let asked = Arc::clone(&store) as Arc<dyn ReadStore>;
-    let stop = Arc::new(AtomicBool::new(false));
-    let fetcher = Fetcher::new(asked, runtime.handle().clone(), &objects, Arc::clone(&stop));
-    let files = fetcher.files(&objects);
-    let said = |file: &FileRanges| file.peek().err().expect("refused").to_string();
-    assert!(files.iter().all(|it| said(it).contains("403: no such key")));
-    assert_eq!(fetcher.failure(), Some(&refusal));
-    // Those that make the store count as failed, and those that were in progress then.
-    let requests = store.count("read");
-    assert!((8..=40).contains(&requests), "{requests}");
-    stop.store(true, Ordering::Relaxed);
+    // The first requests are those that make the store count as failed, and those that were in progress
+    // then. A refusal may concern an archived object alone.
+    for (error, ends, requests) in [
+        (StoreError::Failed("503".into()), true, 8..=40),
+        (StoreError::Refused("403".into()), false, 1000..=1000),
+    ] {
+        let store = Noting::new(&place.at("store"), Some(error.clone()));
+        let runtime = runtime();
+        let asked = Arc::clone(&store) as Arc<dyn ReadStore>;
+        let stop = Arc::new(AtomicBool::new(false));
+        let fetcher = Fetcher::new(asked, runtime.handle().clone(), &objects, Arc::clone(&stop));
+        let files = fetcher.files(&objects);
+        let said = |file: &FileRanges| file.peek().err().expect("an error").to_string();
+        let text = error.to_string();
+        assert!(files.iter().all(|it| said(it).contains(&text)));
+        assert_eq!(fetcher.failure(), ends.then_some(&error));
+        let count = store.count("read");
+        assert!(requests.contains(&count), "{count}");
+        stop.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -54,6 +54,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns `true` if the operation may succeed later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
     /// Returns the error for a stored object that is longer than objects of its kind may be.
     pub(crate) fn too_long(key: &str, has: u64, limit: u64) -> Self {
         Self::Unusable(format!(
