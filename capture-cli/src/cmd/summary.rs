@@ -21,6 +21,7 @@ use wqcap_engine::{
     capture::{End, Report},
     config::Backend,
     file_list::FileList,
+    files::name::FileName,
     notes::RunNotes,
     pipeline::reduce::FcsReport,
     plan::{Plan, PortPlan, Stamps},
@@ -455,6 +456,12 @@ impl SummaryFile {
     /// Checks that the summary file at `path` can be written.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         let refused = |e: io::Error| Failure::refused(format!("--summary {}: {e}", path.display()));
+        if FileName::has_capture_ending(path) {
+            return Err(Failure::refused(format!(
+                "--summary {}: this is the name of a capture file, which the summary would replace; name a JSON file",
+                path.display()
+            )));
+        }
         let there = match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => {
                 return Err(refused(io::ErrorKind::IsADirectory.into()));

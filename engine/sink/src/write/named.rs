@@ -6,7 +6,7 @@
 
 use crate::write::{
     disk_policy::DiskError,
-    naming::{NAMES, NameCandidates, Naming},
+    naming::{NameCandidates, Naming},
 };
 use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
 use std::{
@@ -200,7 +200,7 @@ pub(super) enum CreateFailure {
     Create { part: PathBuf, source: io::Error },
     /// Other files have all names that the file may get.
     #[error(
-        "output.name: cannot name the file that begins at {ns} ns: {} already has {NAMES} files of its name; \
+        "output.name: cannot name the file that begins at {ns} ns: {} already has files of all its possible names; \
          use a template with finer time fields",
         dir.display()
     )]

@@ -8,8 +8,12 @@ use std::{
 };
 use wqcap_files::name::NameTemplate;
 
-/// Maximum number of names tried for a capture file.
-pub(super) const NAMES: u64 = 1000;
+/// Number of successive names that are tried for a capture file. If all are taken, as after a restart
+/// under a template with coarse time fields, the steps between further names double.
+const SUCCESSIVE: u32 = 1000;
+/// Number of further names that are tried for a capture file: the last one is a thousand million names
+/// away.
+const FURTHER: u32 = 30;
 /// Maximum number of attempts to create a capture file in a subdirectory that disappears before the
 /// file is created: retention deletes empty subdirectories.
 const FOLDER_TRIES: usize = 10;
@@ -99,10 +103,12 @@ pub(super) struct NameCandidates {
     ns: u64,
     /// Intended name of the capture file, which is tried first.
     first: String,
-    /// Number of the next naming attempt.
+    /// Number of the naming attempt whose name the iterator returns next.
     attempt: u64,
-    /// Number of the naming attempt at which the iterator ends.
-    end: u64,
+    /// Number of the naming attempt whose name the iterator returned last.
+    given: u64,
+    /// Number of names that the iterator has returned.
+    tried: u32,
 }
 
 impl NameCandidates {
@@ -117,7 +123,8 @@ impl NameCandidates {
             ns,
             first,
             attempt,
-            end: attempt + NAMES,
+            given: attempt,
+            tried: 0,
         }
     }
 
@@ -125,7 +132,7 @@ impl NameCandidates {
     pub(super) fn record_taken(&self) {
         let latest = &self.naming.latest;
         let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
-        latest.insert(self.queue, (self.first.clone(), self.attempt - 1));
+        latest.insert(self.queue, (self.first.clone(), self.given));
     }
 }
 
@@ -139,11 +146,14 @@ impl Iterator for NameCandidates {
             ending,
             ..
         } = &*self.naming;
-        if self.attempt == self.end {
+        let further = self.tried.saturating_sub(SUCCESSIVE);
+        if further == FURTHER {
             return None;
         }
-        let name = template.name(self.queue, self.ns, ending, self.attempt);
-        self.attempt += 1;
+        self.given = self.attempt;
+        self.tried += 1;
+        self.attempt += 1 << further;
+        let name = template.name(self.queue, self.ns, ending, self.given);
         Some(dir.join(name))
     }
 }
@@ -151,7 +161,7 @@ impl Iterator for NameCandidates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
+    use std::{collections::HashSet, fs::File};
 
     #[test]
     fn a_name_that_is_free_again_is_not_given_to_a_later_file() {
@@ -168,6 +178,23 @@ mod tests {
         assert_eq!(next(3, 0), "/x/00_004.pcap");
         assert_eq!(next(3_600_000_000_000, 0), "/x/01.pcap");
         assert_eq!(next(3_600_000_000_001, 0), "/x/01_001.pcap");
+    }
+
+    #[test]
+    fn behind_many_files_of_one_name_the_next_free_name_is_found() {
+        let naming = Naming::new("/x".into(), "%H".parse().expect("reads"), "pcap".into());
+        let names = NameCandidates::new(&Arc::new(naming), None, 1);
+        let taken = 50_000;
+        let taken: HashSet<_> = names
+            .clone()
+            .take(1)
+            .chain((1..taken).map(|it| {
+                let name = names.naming.template.name(None, 1, "pcap", it);
+                Path::new("/x").join(name)
+            }))
+            .collect();
+        let tried: Vec<_> = names.take_while(|it| taken.contains(it)).collect();
+        assert!(tried.len() < 1020, "{}", tried.len());
     }
 
     #[test]
