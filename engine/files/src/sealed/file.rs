@@ -48,7 +48,8 @@ pub fn sealed_name(path: &Path) -> PathBuf {
 /// unchanged.
 ///
 /// # Errors
-/// System error; `AlreadyExists`: there is a file of the new name. The plain file is unchanged.
+/// System error; `AlreadyExists`: there is a file of the new name; another program has replaced the
+/// sealed file. The plain file is unchanged.
 pub fn seal(
     dir: &Path,
     path: &Path,
@@ -75,10 +76,18 @@ pub fn seal(
     }
     temporary.as_file().set_modified(metadata.modified()?)?;
     temporary.as_file().sync_all()?;
+    let sealed = temporary.as_file().metadata()?;
     let to = sealed_name(path);
     folder.rename_new(&name(temporary.path()), &name(&to))?;
     // The temporary name is gone: nothing remains to be deleted.
     let _ = temporary.into_temp_path().keep();
+    // Another user of the folder may have put a file in the place of the temporary one.
+    let there = folder.stat(&name(&to))?;
+    if (there.st_dev, there.st_ino) != (sealed.dev(), sealed.ino()) {
+        return Err(io::Error::other(
+            "another program has replaced the encrypted file",
+        ));
+    }
     sync_folder(parent);
     match folder.remove(&name(path)) {
         // Deleted by retention in the meantime.
@@ -185,6 +194,26 @@ mod tests {
             .expect("not stopped");
         let mode = fs::metadata(&sealed.path).expect("there").mode();
         assert_eq!((mode & 0o777, sealed.bytes), (0o640, 7));
+    }
+
+    #[test]
+    fn a_replaced_sealed_file_does_not_delete_the_plain_file() {
+        let dir = tempfile::tempdir().expect("dir");
+        let plain = dir.path().join("a.pcap");
+        fs::write(&plain, "content").expect("written");
+        let replace = || {
+            for path in FolderTree::list(dir.path(), 0).expect("lists").paths {
+                if path != plain {
+                    fs::remove_file(&path).expect("removed");
+                    fs::write(&path, "junk").expect("written");
+                }
+            }
+            true
+        };
+        let key = SecretKey::new(&[7; 32]);
+        let error = seal(dir.path(), &plain, &key, replace).expect_err("replaced");
+        assert!(error.to_string().contains("replaced"), "{error}");
+        assert_eq!(fs::read(&plain).expect("there"), b"content");
     }
 
     #[test]
