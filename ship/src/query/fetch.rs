@@ -5,8 +5,9 @@
 //! merge reads an object      -> also request its next pieces, and the next beginnings in time
 //! ```
 //!
-//! Invariants: requests in progress and unread parts take at most [`MEMORY`], or twice
-//! [`LEAST_PIECE`] per stream if that is more. Unread beginnings of objects take at most another
+//! Invariants: requests in progress and unread parts take at most [`MEMORY`], and another half MiB
+//! for each object that is read. At most [`MOST_OPEN`] objects of a sensor are read at the same
+//! time, whatever their tables state. Unread beginnings of objects take at most another
 //! [`BEGINNINGS`]. After a refusal or a final failure the store gets no further requests for the
 //! object; after temporary errors for [`MOST_FAILED`] objects in a row none at all.
 
@@ -17,14 +18,14 @@ use super::{
 use crate::store::{ReadStore, StoreError};
 use bytes::{Buf, Bytes};
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     io::{self, Read},
     ops::Range,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
     },
     time::Duration,
@@ -40,6 +41,9 @@ const BEGINNINGS: u64 = 64 << 20;
 /// Maximum length in bytes of a fetched piece of an object: stores recommend 8 to 16 MiB.
 const MOST_PIECE: u64 = 8 << 20;
 const LEAST_PIECE: u64 = 256 << 10;
+/// Maximum number of objects of a sensor that are read at the same time, because they overlap in
+/// time. Each needs about half a MiB for its pieces and 256 KiB for its reader.
+const MOST_OPEN: usize = 256;
 /// Number of leading bytes of an uncompressed object that contain its first packet record.
 const LEAD: u64 = 16 << 10;
 /// Number of leading bytes of a compressed object that contain its first packet record, with its
@@ -77,6 +81,10 @@ enum FetchError {
     Store(StoreError),
     #[error("{0}")]
     Unusable(String),
+    #[error(
+        "more than {MOST_OPEN} objects of this sensor overlap in time, which is the limit: the object is left out"
+    )]
+    Overlapping,
     #[error("the query was stopped")]
     Stopped,
 }
@@ -91,10 +99,15 @@ struct Portions {
 }
 
 impl Portions {
-    /// Computes the length and the number of pieces for `streams` capture streams that are read
-    /// concurrently.
-    fn for_streams(streams: usize) -> Self {
-        let streams = streams.max(1) as u64;
+    /// Computes the length and the number of pieces for the objects of these sensors and queues,
+    /// which are read concurrently.
+    fn for_streams<'k>(streams: impl Iterator<Item = (&'k str, Option<u16>)>) -> Self {
+        let mut queues: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (sensor, queue) in streams {
+            queues.entry(sensor).or_default().insert(queue);
+        }
+        let of_sensors = queues.values().map(|it| it.len().min(MOST_OPEN));
+        let streams = of_sensors.sum::<usize>().max(1) as u64;
         let piece = (MEMORY / (4 * streams)).clamp(LEAST_PIECE, MOST_PIECE);
         let depth = (MEMORY / (piece * streams)).clamp(2, 16);
         Self {
@@ -108,6 +121,8 @@ impl Portions {
 /// Object of the store that the query fetches in pieces.
 struct Object {
     key: String,
+    /// Index of the object's sensor in the fetcher's list `open`.
+    sensor: usize,
     bytes: u64,
     pieces: Pieces,
     /// Rank of the stored object by the time stamp of its first frame, among all objects of the
@@ -139,7 +154,7 @@ pub(super) struct Fetcher {
     runtime: Handle,
     stop: Arc<AtomicBool>,
     permits: Semaphore,
-    depth: usize,
+    portions: Portions,
     /// Objects that the query fetches, in the order of the merge's inputs.
     objects: Vec<Object>,
     /// Positions in `objects`, in the order of the time stamps of the objects' first frames.
@@ -148,6 +163,11 @@ pub(super) struct Fetcher {
     of_bytes: u64,
     /// Number of bytes of objects' beginnings that are requested or kept.
     kept: AtomicU64,
+    /// Number of bytes of pieces that readers of whole objects have requested and not read yet,
+    /// without the objects' beginnings.
+    reserved: AtomicU64,
+    /// Number of objects that are being read, by sensor.
+    open: Vec<AtomicUsize>,
     requests: AtomicU64,
     fetched: AtomicU64,
     read: AtomicU64,
@@ -172,9 +192,10 @@ impl Fetcher {
         objects: &[ObjectParts],
         stop: Arc<AtomicBool>,
     ) -> Arc<Self> {
-        let streams = objects.iter().map(|it| (&it.key.sensor, it.key.queue));
-        let streams: BTreeSet<_> = streams.collect();
-        let portions = Portions::for_streams(streams.len());
+        let streams = objects.iter().map(|it| (&*it.key.sensor, it.key.queue));
+        let portions = Portions::for_streams(streams);
+        let sensors: BTreeSet<_> = objects.iter().map(|it| &it.key.sensor).collect();
+        let sensors: Vec<_> = sensors.into_iter().collect();
         let mut by_time: Vec<_> = (0..objects.len()).collect();
         by_time.sort_by_key(|at| objects[*at].first_ns);
         let mut turns = vec![0; objects.len()];
@@ -186,6 +207,7 @@ impl Fetcher {
             let lead = if is_plain { LEAD } else { COMPRESSED_LEAD };
             Object {
                 key: it.key.packets(),
+                sensor: sensors.partition_point(|sensor| **sensor < it.key.sensor),
                 bytes: it.bytes,
                 pieces: Pieces::new(&it.ranges, lead, portions.piece),
                 turn,
@@ -198,11 +220,13 @@ impl Fetcher {
             runtime,
             stop,
             permits: Semaphore::new(REQUESTS),
-            depth: portions.depth,
+            portions,
             of_bytes: sum(objects.iter().map(|it| it.pieces.bytes())),
             objects,
             by_time,
             kept: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            open: sensors.iter().map(|_| AtomicUsize::new(0)).collect(),
             requests: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
             read: AtomicU64::new(0),
@@ -348,6 +372,17 @@ impl Fetcher {
         }
     }
 
+    /// Returns the maximum length of the next piece that the reader of a whole object may request
+    /// while `coming` requested pieces are not read yet. `None`: it may request none now.
+    fn next_length(&self, coming: usize) -> Option<u64> {
+        let Portions { piece, depth } = self.portions;
+        let left = MEMORY.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        match coming {
+            0 => Some(piece.min(left).max(LEAST_PIECE)),
+            _ => (coming < depth && left >= piece).then_some(piece),
+        }
+    }
+
     fn take_leads(&self, at: usize) -> Vec<Arc<PendingPiece>> {
         let object = &self.objects[at];
         let leads = std::mem::take(&mut object.state().leads);
@@ -363,6 +398,54 @@ fn changed(object: &Object, has: u64) -> FetchError {
     FetchError::Changed {
         has,
         had: object.bytes,
+    }
+}
+
+/// Place of an object among those of its sensor that are being read.
+struct OpenObject {
+    fetcher: Arc<Fetcher>,
+    sensor: usize,
+}
+
+impl OpenObject {
+    fn new(fetcher: &Arc<Fetcher>, object: usize) -> Result<Self, FetchError> {
+        let sensor = fetcher.objects[object].sensor;
+        let it = Self {
+            fetcher: Arc::clone(fetcher),
+            sensor,
+        };
+        match fetcher.open[sensor].fetch_add(1, Ordering::Relaxed) {
+            ..MOST_OPEN => Ok(it),
+            _ => Err(FetchError::Overlapping),
+        }
+    }
+}
+
+impl Drop for OpenObject {
+    fn drop(&mut self) {
+        self.fetcher.open[self.sensor].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Share of [`MEMORY`] for a piece that was requested and is not read yet.
+struct Reservation {
+    fetcher: Arc<Fetcher>,
+    bytes: u64,
+}
+
+impl Reservation {
+    fn new(fetcher: &Arc<Fetcher>, bytes: u64) -> Self {
+        fetcher.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let fetcher = Arc::clone(fetcher);
+        Self { fetcher, bytes }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.fetcher
+            .reserved
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -416,22 +499,24 @@ impl RemoteContent for ObjectContent {
     fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>> {
         let fetcher = Arc::clone(&self.fetcher);
         fetcher.read_ahead(self.object, beginning);
-        let leads = if beginning {
-            fetcher.objects[self.object].state().leads.clone()
+        let (leads, open) = if beginning {
+            (fetcher.objects[self.object].state().leads.clone(), None)
         } else {
             let leads = fetcher.take_leads(self.object);
             fetcher.objects[self.object].state().opened = true;
-            leads
+            let open = OpenObject::new(&fetcher, self.object).map_err(io::Error::other)?;
+            (leads, Some(open))
         };
+        let leads = leads.into_iter().map(|it| (it, None));
         Ok(Box::new(ObjectReader {
-            depth: if beginning { 1 } else { fetcher.depth },
             next: PieceCursor::default(),
-            has_leads: !leads.is_empty(),
-            coming: leads.into(),
+            has_leads: leads.len() > 0,
+            coming: leads.collect(),
             held: Bytes::new(),
+            reserved: None,
             parts: Vec::new().into_iter(),
             now: Bytes::new(),
-            beginning,
+            open,
             object: self.object,
             fetcher,
         }))
@@ -442,17 +527,20 @@ impl RemoteContent for ObjectContent {
 struct ObjectReader {
     fetcher: Arc<Fetcher>,
     object: usize,
-    /// Set when only the first packet record of the stored object is read.
-    beginning: bool,
-    depth: usize,
+    /// Place of the stored object among those that are read. `None`: only its first packet record
+    /// is read.
+    open: Option<OpenObject>,
     /// Position of the next piece to request, after the leading ones.
     next: PieceCursor,
     /// Set when the leading pieces have been requested.
     has_leads: bool,
-    /// Requested pieces of the stored object that the reader has not used yet.
-    coming: VecDeque<Arc<PendingPiece>>,
+    /// Requested pieces of the stored object that the reader has not used yet, with their shares of
+    /// the memory; the object's beginning has none.
+    coming: VecDeque<(Arc<PendingPiece>, Option<Reservation>)>,
     /// Fetched bytes of the piece of the object that is being read.
     held: Bytes,
+    /// Share of the memory for `held`.
+    reserved: Option<Reservation>,
     /// Wanted ranges of the stored object's current piece that have not been read.
     parts: vec::IntoIter<Range<usize>>,
     /// Unread bytes of the current wanted range of a stored object.
@@ -460,6 +548,15 @@ struct ObjectReader {
 }
 
 impl ObjectReader {
+    /// Returns the maximum length of the next piece to request. `None`: none is requested now.
+    fn next_length(&self) -> Option<u64> {
+        let coming = self.coming.len();
+        match &self.open {
+            None => (coming == 0).then_some(LEAST_PIECE),
+            Some(_) => self.fetcher.next_length(coming),
+        }
+    }
+
     /// Moves the reader to the stored object's next piece. Returns `false` if all pieces have been
     /// read.
     fn next_piece(&mut self) -> io::Result<bool> {
@@ -467,19 +564,23 @@ impl ObjectReader {
         let pieces = &fetcher.objects[self.object].pieces;
         // The memory of the current piece is freed before the next one is received.
         (self.held, self.now) = (Bytes::new(), Bytes::new());
+        self.reserved = None;
         if !std::mem::replace(&mut self.has_leads, true) {
             let leads = pieces.leads.iter().cloned();
             self.coming
-                .extend(leads.map(|it| fetcher.request(self.object, it)));
+                .extend(leads.map(|it| (fetcher.request(self.object, it), None)));
         }
-        while self.coming.len() < self.depth
-            && let Some(piece) = pieces.next(&mut self.next)
+        while let Some(most) = self.next_length()
+            && let Some(piece) = pieces.next(&mut self.next, most)
         {
-            self.coming.push_back(fetcher.request(self.object, piece));
+            let reserved = Reservation::new(&fetcher, piece.bytes());
+            let pending = fetcher.request(self.object, piece);
+            self.coming.push_back((pending, Some(reserved)));
         }
-        let Some(pending) = self.coming.pop_front() else {
+        let Some((pending, reserved)) = self.coming.pop_front() else {
             return Ok(false);
         };
+        self.reserved = reserved;
         self.held = pending.wait(&fetcher.stop).map_err(io::Error::other)?;
         self.parts = parts(&pending.piece).into_iter();
         Ok(true)
@@ -511,9 +612,9 @@ impl Read for ObjectReader {
 
 impl Drop for ObjectReader {
     fn drop(&mut self) {
-        match self.beginning {
-            true => self.fetcher.release_leads(self.object),
-            false => {
+        match &self.open {
+            None => self.fetcher.release_leads(self.object),
+            Some(_) => {
                 self.fetcher.read.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -525,16 +626,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded_for_any_number_of_streams() {
-        for streams in [0, 1, 2, 16, 100, 320, 1000] {
-            let it = Portions::for_streams(streams);
-            let bytes = it.piece * it.depth as u64 * streams as u64;
-            let most = MEMORY.max(2 * LEAST_PIECE * streams as u64);
-            assert!(bytes <= most, "{streams}: {it:?}");
-            assert!(
-                it.depth >= 2 && it.piece >= LEAST_PIECE,
-                "{streams}: {it:?}"
-            );
+    fn pieces_are_shorter_for_more_streams_up_to_the_limit_of_a_sensor() {
+        let of = |queues: u16| Portions::for_streams((0..queues).map(|it| ("x", Some(it))));
+        let mut before = of(0);
+        for queues in [1, 2, 16, 100, 256] {
+            let it = of(queues);
+            let bytes = it.piece * it.depth as u64 * u64::from(queues);
+            assert!(bytes <= MEMORY, "{queues}: {it:?}");
+            assert!(it.depth >= 2 && it.piece >= LEAST_PIECE, "{it:?}");
+            assert!(it.piece <= before.piece, "{queues}: {it:?}");
+            before = it;
         }
+        assert_eq!(of(60_000), before);
     }
 }

@@ -28,8 +28,6 @@ pub(super) struct Pieces {
     pub(super) leads: Vec<Piece>,
     /// Joined ranges after the leading requests, of any length.
     rest: Vec<Piece>,
-    /// Maximum length of a request in bytes.
-    most: u64,
 }
 
 /// Position in the requests after the leading ones of a stored object.
@@ -82,20 +80,20 @@ fn within(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 
 impl Pieces {
     /// Makes the requests for ascending ranges of an object that do not overlap. About the first
-    /// `lead` wanted bytes get separate requests. No request is longer than `most` bytes.
+    /// `lead` wanted bytes get separate requests of at most `most` bytes.
     pub(super) fn new(ranges: &[Range<u64>], lead: u64, most: u64) -> Self {
         let (first, rest) = split(ranges, lead);
         let (first, mut cursor) = (joined(&first), PieceCursor::default());
         Self {
             leads: std::iter::from_fn(|| cursor.next(&first, most)).collect(),
             rest: joined(&rest),
-            most,
         }
     }
 
-    /// Returns the next request after the leading ones; `None`: there are no more.
-    pub(super) fn next(&self, cursor: &mut PieceCursor) -> Option<Piece> {
-        cursor.next(&self.rest, self.most)
+    /// Returns the next request of at most `most` bytes after the leading ones; `None`: there are no
+    /// more.
+    pub(super) fn next(&self, cursor: &mut PieceCursor, most: u64) -> Option<Piece> {
+        cursor.next(&self.rest, most)
     }
 
     /// Returns the number of bytes that all requests for the stored object fetch, with the gaps
@@ -165,10 +163,10 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
-    /// Returns all requests of an object.
-    fn all(pieces: &Pieces) -> Vec<Piece> {
+    /// Returns all requests of an object, each of at most `most` bytes.
+    fn all(pieces: &Pieces, most: u64) -> Vec<Piece> {
         let (mut all, mut cursor) = (pieces.leads.clone(), PieceCursor::default());
-        all.extend(std::iter::from_fn(|| pieces.next(&mut cursor)));
+        all.extend(std::iter::from_fn(|| pieces.next(&mut cursor, most)));
         all
     }
 
@@ -178,8 +176,8 @@ mod tests {
         for ranges in [vec![0..500, 500..long], vec![0..long, long..2 * long]] {
             let it = Pieces::new(&ranges, 16 * KIB, 256 * KIB);
             let mut cursor = PieceCursor::default();
-            let first = it.next(&mut cursor).expect("a request");
-            let second = it.next(&mut cursor).expect("another request");
+            let first = it.next(&mut cursor, 256 * KIB).expect("a request");
+            let second = it.next(&mut cursor, 256 * KIB).expect("another request");
             assert_eq!((first.bytes(), second.bytes()), (256 * KIB, 256 * KIB));
             assert_eq!(first.span.end, second.span.start);
             assert_eq!(it.wanted_bytes(), ranges.last().map_or(0, |it| it.end));
@@ -213,7 +211,7 @@ mod tests {
     fn the_first_bytes_are_separate_and_each_wanted_byte_is_fetched_once() {
         let ranges = [0..500, 2 * MIB..3 * MIB, 20 * MIB..29 * MIB];
         let it = Pieces::new(&ranges, 16 * KIB, 4 * MIB);
-        let spans: Vec<_> = all(&it).into_iter().map(|it| it.span).collect();
+        let spans: Vec<_> = all(&it, 4 * MIB).into_iter().map(|it| it.span).collect();
         let lead = 2 * MIB + 16 * KIB - 500;
         assert_eq!(it.leads.len(), 2);
         assert_eq!(
@@ -234,10 +232,10 @@ mod tests {
         assert_eq!(it.lead_bytes(), 16 * KIB);
         // A short object is fetched by the leading requests.
         let little = Pieces::new(&[0..500, MIB..MIB + 30 * KIB], 16 * KIB, 4 * MIB);
-        assert_eq!((all(&little).len(), little.leads.len()), (2, 2));
+        assert_eq!((all(&little, 4 * MIB).len(), little.leads.len()), (2, 2));
         // Gaps at the ends of a piece are not fetched.
         let cut = Pieces::new(&[0..MIB, MIB + KIB..2 * MIB + 5], KIB, MIB);
-        let cut = all(&cut);
+        let cut = all(&cut, MIB);
         let wanted: Vec<_> = cut.iter().flat_map(|it| it.wanted.clone()).collect();
         let total: u64 = wanted.iter().map(|it| it.end - it.start).sum();
         assert_eq!(total, 2 * MIB + 5 - KIB);

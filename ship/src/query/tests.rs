@@ -380,6 +380,29 @@ fn extracted_frames_equal_a_merge_by_time() {
 }
 
 #[test]
+fn the_objects_of_a_sensor_that_are_read_at_the_same_time_are_limited() {
+    let place = TestBench::new();
+    for queue in 0..260 {
+        fixtures::capture(&place.sensor("many"), queue, 10, 3);
+    }
+    fixtures::capture(&place.sensor("one"), 0, 10, 3);
+    for sensor in ["many", "one"] {
+        place.ship(sensor, ShipSelection::All);
+    }
+    let done = place.extract(of_times(&[], DAY), 0..u64::MAX);
+    let written = done.expect("extracted").written;
+    assert_eq!(written.frames, 256 * 3 + 3);
+    assert_eq!(written.losses.len(), 4);
+    for loss in &written.losses {
+        assert!(loss.contains("sensor=many/"), "{loss}");
+        assert!(
+            loss.contains("more than 256 objects of this sensor overlap"),
+            "{loss}"
+        );
+    }
+}
+
+#[test]
 fn missing_and_changed_objects_are_named_and_the_others_extracted() {
     let place = TestBench::new();
     for second in [10, 20, 30, 40] {
