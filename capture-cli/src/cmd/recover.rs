@@ -15,7 +15,8 @@ use crate::{
 use serde::Serialize;
 use std::{
     fmt::Write,
-    path::Path,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -94,6 +95,27 @@ fn encrypt(dir: &Path, file: &mut RecoveredFile, key: &SecretKey, may_continue: 
     }
 }
 
+/// Recovers these `.part` files below the folder `dir`. A panic is a failure of the files, and the
+/// next ones are recovered.
+fn finish(dir: &Path, parts: &[PathBuf], may_continue: &dyn Fn() -> bool) -> Vec<RecoveredFile> {
+    let attempt = || recover::finish(dir, parts, may_continue);
+    catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|_| {
+        let failed = |part: &PathBuf| RecoveredFile {
+            part: part.clone(),
+            path: None,
+            outcome: RecoveryOutcome::Failed,
+            records: 0,
+            kept: 0,
+            cut: 0,
+            problem: Some(
+                "the recovery ended in a panic, which is a fault in wqcap: please report it; the .part file keeps its name"
+                    .into(),
+            ),
+        };
+        parts.iter().map(failed).collect()
+    })
+}
+
 /// Recovery of the capture files of an earlier run, in progress during this run.
 #[derive(Default)]
 pub struct Leftovers {
@@ -130,7 +152,7 @@ impl Leftovers {
         let dir = dir.to_owned();
         let work = move || {
             for part in parts.chunks(1).take_while(|_| may_continue()) {
-                for mut it in recover::finish(&dir, part, &may_continue) {
+                for mut it in finish(&dir, part, &may_continue) {
                     if let Some(key) = &key {
                         encrypt(&dir, &mut it, key, &may_continue);
                     }

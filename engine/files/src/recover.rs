@@ -270,22 +270,55 @@ fn attempt(
     Ok(RecoveryOutcome::Finished)
 }
 
-/// Maximum length in bytes of the rest that a crash may leave behind the last complete record of a
-/// `.part` file: a torn record, and a hole for each page that was not written. It has more than the
-/// longest record.
-const TRACE: u64 = 2 << 20;
+/// What a crash may leave behind the sound part of a `.part` file: a torn record or compressed frame,
+/// and a hole for each page that was not written.
+struct CrashTrace {
+    /// Maximum length of the rest in bytes if it has no hole.
+    most: u64,
+    /// Number of bytes within which the first record or compressed frame of the rest ends; at most
+    /// `most`.
+    first: usize,
+}
+
+/// Trace of a crash in a file that is not compressed. It is longer than the longest record.
+const OF_RECORDS: CrashTrace = CrashTrace {
+    most: 2 << 20,
+    first: 512 << 10,
+};
+/// Trace of a crash in a compressed file. It is longer than the longest compressed frame of a
+/// capture, which has the records of a write block of 4 MiB.
+const OF_FRAMES: CrashTrace = CrashTrace {
+    most: 8 << 20,
+    first: 5 << 20,
+};
 
 /// Length in bytes of the beginning of a record, with its length.
 const HEADER: usize = 16;
 
-/// Returns `true` if a page of zeros is in the first record from offset `sound` of a `.part` file on,
+impl CrashTrace {
+    /// Returns an error if no crash explains the damage `problem` at offset `sound` of a `.part` file
+    /// of `len` bytes.
+    fn explain(
+        &self,
+        file: &File,
+        [sound, len]: [u64; 2],
+        problem: &str,
+    ) -> Result<(), RecoveryError> {
+        let rest = len.saturating_sub(sound);
+        if rest <= self.most || has_hole(file, sound, self.first).map_err(failed(READING))? {
+            return Ok(());
+        }
+        let problem = problem.to_owned();
+        Err(RecoveryError::Damaged { problem, rest })
+    }
+}
+
+/// Returns `true` if a page of zeros is in the `first` bytes from offset `sound` of a `.part` file on,
 /// which the file system did not write before a crash.
-fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
+fn has_hole(file: &File, sound: u64, first: usize) -> io::Result<bool> {
     /// Length in bytes of the blocks in which file systems allocate.
     const PAGE: usize = 4096;
-    /// Number of bytes that are read, within which the first record ends.
-    const RECORD: usize = 512 << 10;
-    let mut bytes = vec![0; RECORD];
+    let mut bytes = vec![0; first];
     file.read_exact_at(&mut bytes, sound)?;
     // The rest of the page in which the record begins.
     let rest = (sound.next_multiple_of(PAGE as u64) - sound) as usize;
@@ -296,11 +329,11 @@ fn has_hole(file: &File, sound: u64) -> io::Result<bool> {
 
 /// Counts the complete records of a `.part` file and returns the offset of the end of the last one.
 /// A file that is damaged before its first complete record is an error, so that it is not removed.
-/// Damage that no crash explains is an error too, in a file of `len` bytes that is not compressed.
+/// Damage that no crash explains is an error too. The file has `len` bytes.
 fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<Measured, RecoveryError> {
     let mut source = Decompressor::new(file).map_err(failed(READING))?;
     if source.is_compressed() {
-        return measure_compressed(file, &mut source, it);
+        return measure_compressed(file, len, &mut source, it);
     }
     file.rewind().map_err(failed(READING))?;
     let mut reader = match PacketReader::new(file) {
@@ -324,13 +357,8 @@ fn measure(file: Guarded<'_>, len: u64, it: &mut RecoveredFile) -> Result<Measur
         _ => broken,
     };
     let sound = reader.sound_end();
-    let rest = len.saturating_sub(sound);
-    if let Some(problem) = &it.problem
-        && rest > TRACE
-        && !has_hole(file.file, sound).map_err(failed(READING))?
-    {
-        let problem = problem.clone();
-        return Err(RecoveryError::Damaged { problem, rest });
+    if let Some(problem) = &it.problem {
+        OF_RECORDS.explain(file.file, [sound, len], problem)?;
     }
     Ok(Measured { sound, latest_ns })
 }
@@ -348,6 +376,7 @@ struct Measured {
 /// the last complete compressed frame. Compressed frames hold complete records.
 fn measure_compressed(
     file: Guarded<'_>,
+    file_len: u64,
     frames: &mut Decompressor<Guarded<'_>>,
     it: &mut RecoveredFile,
 ) -> Result<Measured, RecoveryError> {
@@ -373,6 +402,9 @@ fn measure_compressed(
     }
     it.records = reader.packets();
     it.problem = damage.map(|e| e.to_string());
+    if let Some(problem) = &it.problem {
+        OF_FRAMES.explain(file.file, [end, file_len], problem)?;
+    }
     Ok(Measured {
         sound: end,
         latest_ns,
@@ -485,7 +517,7 @@ mod tests {
         let (mut bytes, starts) = written(FileFormat::Pcapng, 3);
         let records = bytes[starts[0]..].to_vec();
         let end = bytes.len();
-        while bytes.len() < end + 2 * TRACE as usize {
+        while bytes.len() < end + 2 * OF_RECORDS.most as usize {
             bytes.extend(&records);
         }
         let at = dir.path().join("wqcap-q00-5.pcapng.part");
@@ -510,6 +542,45 @@ mod tests {
         fs::remove_file(it.path.expect("finished")).expect("removed");
         let (it, _) = with(bytes.len() - records.len() + 4, 0xff, 2);
         assert_eq!(it.outcome, RecoveryOutcome::Finished, "{it:?}");
+    }
+
+    #[test]
+    fn a_damaged_compressed_frame_in_the_middle_cuts_nothing_off() {
+        let dir = scratch();
+        let (file, starts) = written(FileFormat::Pcapng, 3);
+        let lz4 = |bytes: &[u8]| {
+            let mut to = lz4_flex::frame::FrameEncoder::new(Vec::new());
+            io::Write::write_all(&mut to, bytes).expect("packs");
+            to.finish().expect("packs")
+        };
+        let records = lz4(&file[starts[0]..]);
+        let mut bytes = lz4(&file);
+        let first = bytes.len();
+        while bytes.len() < first + OF_FRAMES.most as usize + 2 * records.len() {
+            bytes.extend(&records);
+        }
+        let at = dir.path().join("wqcap-q00-5.pcapng.lz4.part");
+        let with = |from: usize, value: u8, count: usize| {
+            let mut damaged = bytes.clone();
+            damaged[from..from + count].fill(value);
+            fs::write(&at, &damaged).expect("written");
+            (only(dir.path()), damaged)
+        };
+        let (it, damaged) = with(first + 10, 0xff, 2);
+        assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Failed, 0), "{it:?}");
+        let problem = it.problem.expect("a problem");
+        assert!(problem.contains("bytes follow"), "{problem}");
+        assert_eq!(fs::read(&at).expect("kept"), damaged);
+        // A page that was not written, and damage near the end.
+        for (from, value, count) in [
+            (first.next_multiple_of(4096), 0, 4096),
+            (bytes.len() - records.len() + 10, 0xff, 2),
+        ] {
+            let (it, _) = with(from, value, count);
+            assert_eq!(it.outcome, RecoveryOutcome::Finished, "{it:?}");
+            assert!(it.cut > 0);
+            fs::remove_file(it.path.expect("finished")).expect("removed");
+        }
     }
 
     #[test]

@@ -254,6 +254,8 @@ impl Walk<'_> {
         self.checksum(at, 6, Some(protocol::UDP), true);
         match udp.next() {
             Next::Payload => self.payload(at + Udp::LEN),
+            // A port may have other traffic, whose bytes must not be kept as labels.
+            Next::Mpls if !self.is_label_stack(at + Udp::LEN) => None,
             next => Some((at + Udp::LEN, next)),
         }
     }

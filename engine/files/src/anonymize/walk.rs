@@ -24,6 +24,9 @@ pub(super) type NextHeader = Option<(usize, Next)>;
 /// are overwritten.
 const PDU_SESSION_CONTAINER: u8 = 0x85;
 
+/// Maximum number of entries of an MPLS label stack that only a port announces.
+const MOST_LABELS: usize = 8;
+
 /// Properties of the current IP packet that its payload's headers need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IpPacket {
@@ -270,6 +273,16 @@ impl<'f> Walk<'f> {
             Next::Ethertype(_) if self.is_surely_ip(behind) => Some((behind, next)),
             _ => None,
         }
+    }
+
+    /// Returns `true` if at most [`MOST_LABELS`] MPLS label stack entries with an IP header behind
+    /// them begin with certainty at offset `at`.
+    pub(super) fn is_label_stack(&self, at: usize) -> bool {
+        let entries = (0..MOST_LABELS).map(|i| at + i * Mpls::LEN);
+        let bottom = entries
+            .map_while(|at| Some((at, Mpls::new(self.bytes_from(at)).ok()?.is_bottom())))
+            .find(|(_, is_bottom)| *is_bottom);
+        bottom.is_some_and(|(at, _)| self.is_surely_ip(at + Mpls::LEN))
     }
 
     /// Returns `true` if an IP header begins with certainty at offset `at`, after an MPLS label. A

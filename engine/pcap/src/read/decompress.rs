@@ -20,6 +20,7 @@ use lz4_flex::frame::FrameDecoder;
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read},
+    mem,
 };
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
@@ -59,20 +60,34 @@ pub struct Decompressor<R: Read> {
     produced: u64,
     /// End of the last complete compressed frame, as offsets in the file and in the content.
     sound: (u64, u64),
+    /// Flags and block size of the last LZ4 frame's header.
+    lz4_form: Option<[u8; 2]>,
     /// Memory of the decoder.
     memory: FileMemory,
 }
 
+/// Source of a decompressor's bytes; `None` in a decoder that another one has replaced.
+struct Source<R>(Option<R>);
+
+impl<R: Read> Read for Source<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.0.as_mut().map_or(Ok(0), |it| it.read(out))
+    }
+}
+
+/// Window over the compressed bytes of a file.
+type Input<R> = Window<Source<R>>;
+
 /// Decoder of a compression format with its input.
 enum Codec<R: Read> {
     /// No decoder: the file is not compressed.
-    Plain(Window<R>),
+    Plain(Input<R>),
     /// LZ4 decoder with its input.
-    Lz4(Box<FrameDecoder<Window<R>>>),
+    Lz4(Box<FrameDecoder<Input<R>>>),
     /// gzip decoder with its input.
-    Gzip(Box<(GzipMember, Window<R>)>),
+    Gzip(Box<(GzipMember, Input<R>)>),
     /// zstd decoder with its input.
-    Zstd(Box<(DCtx<'static>, Window<R>)>),
+    Zstd(Box<(DCtx<'static>, Input<R>)>),
 }
 
 impl<R: Read> Decompressor<R> {
@@ -82,7 +97,7 @@ impl<R: Read> Decompressor<R> {
     /// # Errors
     /// The source fails, memory is exhausted, or no compressed frame follows a skippable one.
     pub fn new(source: R) -> io::Result<Self> {
-        let mut input = Window::new(source, SKIPPABLE_HEADER);
+        let mut input = Window::new(Source(Some(source)), SKIPPABLE_HEADER);
         let mut start = magic(&mut input)?;
         while start.is_some_and(is_skippable) && skip_frame(&mut input)? {
             start = magic(&mut input)?;
@@ -118,6 +133,7 @@ impl<R: Read> Decompressor<R> {
             in_frame: false,
             produced: 0,
             sound: (skipped, 0),
+            lz4_form: None,
             memory: FileMemory::default(),
         })
     }
@@ -154,7 +170,7 @@ impl<R: Read> Decompressor<R> {
     }
 
     /// Returns the window over the compressed bytes of the file.
-    fn input(&mut self) -> &mut Window<R> {
+    fn input(&mut self) -> &mut Input<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,
             Codec::Lz4(decoder) => decoder.get_mut(),
@@ -222,6 +238,7 @@ impl<R: Read> Decompressor<R> {
                             .grow(MemoryUse::Decompression, bytes)
                             .map_err(|e| self.damaged(e, ErrorKind::OutOfMemory))?;
                     }
+                    self.renew_lz4();
                     return Ok(true);
                 }
                 Some(found) if is_skippable(found) => {
@@ -232,6 +249,21 @@ impl<R: Read> Decompressor<R> {
                 }
                 _ => return Err(self.foreign()),
             }
+        }
+    }
+
+    /// Replaces the LZ4 decoder before a frame whose flags or block size differ from those of the
+    /// frame before: the decoder expects buffers of the size that its first frame needed.
+    fn renew_lz4(&mut self) {
+        let Codec::Lz4(decoder) = &mut self.codec else {
+            return;
+        };
+        let form = decoder.get_ref().held().get(4..LZ4_DESCRIPTOR);
+        let form = form.and_then(|it| it.try_into().ok());
+        let last = mem::replace(&mut self.lz4_form, form);
+        if last.is_some() && last != form {
+            let input = mem::replace(decoder.get_mut(), Window::new(Source(None), 0));
+            **decoder = FrameDecoder::new(input);
         }
     }
 
@@ -372,6 +404,28 @@ mod tests {
         );
         encoder.write_all(raw).expect("packs");
         encoder.finish().expect("packs")
+    }
+
+    #[test]
+    fn lz4_frames_with_blocks_of_other_kinds_and_sizes_follow_each_other() {
+        use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
+        let raw: Vec<u8> = (0..300_000u32).map(|i| (i % 251 * i % 251) as u8).collect();
+        let (mut file, mut content) = (Vec::new(), Vec::new());
+        let modes = [BlockMode::Linked, BlockMode::Independent];
+        let sizes = [BlockSize::Max64KB, BlockSize::Max4MB, BlockSize::Max256KB];
+        let forms = modes
+            .iter()
+            .flat_map(|mode| sizes.map(|size| (*mode, size)));
+        let forms: Vec<_> = forms.collect();
+        for (mode, size) in forms.iter().chain(forms.iter().rev()) {
+            let info = FrameInfo::new().block_mode(*mode).block_size(*size);
+            let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
+            encoder.write_all(&raw).expect("packs");
+            file.extend(encoder.finish().expect("packs"));
+            content.extend(&raw);
+        }
+        let (got, sound, e) = unpack(&file);
+        assert!(e.is_none() && got == content, "{sound:?} {e:?}");
     }
 
     fn zstd(raw: &[u8]) -> Vec<u8> {

@@ -147,7 +147,16 @@ fn an_address_has_one_replacement_in_all_headers() {
     };
     let plain = ends(&anonymized(&ethernet(0x0800, &talk()), Slice::Whole));
     for name in [
-        "vlan", "vxlan", "gtp", "gre", "ip in ip", "4 in 6", "mpls", "pppoe", "snap",
+        "vlan",
+        "vxlan",
+        "gtp",
+        "gre",
+        "ip in ip",
+        "4 in 6",
+        "mpls",
+        "mpls in udp",
+        "pppoe",
+        "snap",
     ] {
         let (_, frame) = samples()
             .into_iter()

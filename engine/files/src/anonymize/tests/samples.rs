@@ -366,6 +366,10 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
             ethernet(0x8847, &[&[0, 1, 1, 64][..], &talk()].concat()),
         ),
         (
+            "mpls in udp",
+            tunnel(6635, &[0, 1, 0, 64, 0, 1, 1, 64], &talk()),
+        ),
+        (
             "pppoe",
             ethernet(
                 0x8864,
@@ -429,6 +433,11 @@ pub(super) fn foreign() -> Vec<(&'static str, Vec<u8>, usize)> {
             "another",
             ethernet(0x8847, &[&[0, 1, 1, 64][..], &other_wire].concat()),
             18,
+        ),
+        (
+            "text to the port of mpls",
+            tunnel(6635, b"Thd parsword of adlin `t ", &everything),
+            42,
         ),
         ("ospf", above(89), 34),
         ("igmp", above(2), 34),
