@@ -10,14 +10,14 @@ use crate::{
     key,
     key::CaptureKey,
     limits::{KEYS, PLANNED_RANGES, SMALL, TABLE},
-    store::{ReadStore, StoreError, UnusableKeys},
+    store::{KeyList, ReadStore, StoreError, UnusableKeys},
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ops::{Range, RangeInclusive},
 };
 use wqcap_files::{
@@ -27,6 +27,9 @@ use wqcap_files::{
 
 /// Maximum number of requests of a query that the store handles concurrently.
 pub(super) const REQUESTS: usize = 32;
+
+/// Maximum number of lists of keys that a query receives concurrently: each has up to [`KEYS`] keys.
+const LISTS: usize = 8;
 
 /// Number of objects in a row for which the store does not answer or reports a temporary error, after
 /// which the whole store counts as failed: each failure may take minutes of retries. A refusal is
@@ -296,6 +299,8 @@ struct ListedFiles {
     /// Keys of the files, with the times at which the store wrote them, in nanoseconds since 1970.
     files: Vec<(CaptureKey, Option<u64>)>,
     unusable: UnusableKeys,
+    /// Folders and sensors that are left out because of a limit, a line each.
+    losses: Vec<String>,
 }
 
 /// Lists the files of `sensors` that the partition folders of `hours` have in the store's folder
@@ -311,25 +316,104 @@ async fn list_files(
     let mut found = ListedFiles {
         days: listed.folders.len(),
         partitions: folders.len() as u64,
-        files: Vec::new(),
         unusable: listed.unusable,
+        ..ListedFiles::default()
     };
+    let mut files = FilesOfSensors::default();
     let mut lists = stream::iter(folders)
-        .map(|folder| async move { store.keys(&folder).await })
-        .buffered(REQUESTS);
+        .map(|folder| list_partition(store, folder, sensors))
+        .buffered(LISTS);
     while let Some(list) = lists.next().await {
-        let list = list?;
+        let (list, losses) = list?;
         found.unusable.append(list.unusable);
-        found.files.extend(list.keys.iter().filter_map(|it| {
-            let key = CaptureKey::parse(&it.key)?;
-            let wanted = sensors.is_empty() || sensors.contains(&key.sensor);
-            wanted.then_some((key, it.written_ns))
-        }));
-        if found.files.len() > KEYS {
-            return Err(PlanError::Limit(KEYS, "files"));
+        found.losses.extend(losses);
+        for it in list.keys {
+            if let Some(key) = CaptureKey::parse(&it.key)
+                && (sensors.is_empty() || sensors.contains(&key.sensor))
+            {
+                files.add(key, it.written_ns);
+            }
         }
     }
+    for sensor in &files.excluded {
+        found.losses.push(format!(
+            "{root}/: the store has more than {KEYS} files of the query's hours, which is the limit, and those of the sensor {sensor:?} are left out, which has the most; name a shorter time range or a --sensor"
+        ));
+    }
+    found.files = files.of.into_values().flatten().collect();
     Ok(found)
+}
+
+/// Lists the keys of capture files or tables below a partition folder. If a list has more keys than
+/// its limit, the folders in it are listed one by one, so that the keys of one sensor do not hide
+/// those of the others. Also returns a line for each folder that is left out.
+async fn list_partition(
+    store: &dyn ReadStore,
+    partition: String,
+    sensors: &[String],
+) -> Result<(KeyList, Vec<String>), StoreError> {
+    let is_capture = |key: &str| CaptureKey::parse(key).is_some();
+    let (mut all, mut losses) = (KeyList::default(), Vec::new());
+    let mut folders = vec![partition];
+    while let Some(folder) = folders.pop() {
+        let of_sensor = folder
+            .rsplit_once('/')
+            .and_then(|(_, name)| name.strip_prefix("sensor="));
+        if of_sensor.is_some_and(|it| !sensors.is_empty() && !sensors.iter().any(|one| one == it)) {
+            continue;
+        }
+        let listed = match store.keys(&folder, is_capture).await {
+            Err(StoreError::Unusable(_)) if of_sensor.is_none() => store.list(&folder).await,
+            Ok(list) => {
+                all.keys.extend(list.keys);
+                all.unusable.append(list.unusable);
+                continue;
+            }
+            Err(e) => Err(e),
+        };
+        match listed {
+            Ok(listed) => {
+                all.unusable.append(listed.unusable);
+                let names = listed.folders.iter();
+                folders.extend(names.map(|name| format!("{folder}/{name}")));
+            }
+            Err(StoreError::Unusable(e)) => {
+                losses.push(format!("{folder}/: {e}, and the folder is left out"));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((all, losses))
+}
+
+/// Files of the sensors of a query, in all at most [`KEYS`]: those of the sensor with the most files
+/// are left out before there are more.
+#[derive(Default)]
+struct FilesOfSensors {
+    of: BTreeMap<String, Vec<(CaptureKey, Option<u64>)>>,
+    count: usize,
+    /// Names of the sensors whose files are left out.
+    excluded: BTreeSet<String>,
+}
+
+impl FilesOfSensors {
+    fn add(&mut self, key: CaptureKey, written_ns: Option<u64>) {
+        if self.excluded.contains(&key.sensor) {
+            return;
+        }
+        if self.count == KEYS {
+            let most = self.of.iter().max_by_key(|(_, files)| files.len());
+            let Some(most) = most.map(|(sensor, _)| sensor.clone()) else {
+                return;
+            };
+            self.count -= self.of.remove(&most).map_or(0, |files| files.len());
+            self.excluded.insert(most);
+            return self.add(key, written_ns);
+        }
+        self.count += 1;
+        let files = self.of.entry(key.sensor.clone()).or_default();
+        files.push((key, written_ns));
+    }
 }
 
 async fn of_times(
@@ -361,6 +445,8 @@ async fn of_times(
     let mut unusable = tables_listed.unusable;
     unusable.append(objects.unusable);
     plan.losses.extend(unusable.lines());
+    plan.losses.extend(objects.losses);
+    plan.losses.extend(tables_listed.losses);
     plan.tables.total = tables_listed.files.len() as u64;
     let with_table: HashSet<_> = tables_listed.files.iter().map(|(key, _)| key).collect();
     let without_table = objects.files.into_iter();

@@ -11,7 +11,7 @@ use crate::{
     blocks::{self, ObjectInfo},
     key::{self, CaptureKey},
     shipper::{self, Mode, fixtures},
-    store::{Folder, KeyList, Listing, ReadStore, StoreError},
+    store::{Folder, KeyFilter, KeyList, Listing, ReadStore, StoreError},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,6 +53,8 @@ struct Noting {
     says: Option<StoreError>,
     /// Folder that the store refuses to list.
     hides: Option<&'static str>,
+    /// Maximum number of keys of a list.
+    most_keys: Option<usize>,
 }
 
 impl Noting {
@@ -62,6 +64,7 @@ impl Noting {
             calls: Mutex::default(),
             says,
             hides: None,
+            most_keys: None,
         })
     }
 
@@ -87,9 +90,15 @@ impl ReadStore for Noting {
         self.inner.list(folder).await
     }
 
-    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError> {
+    async fn keys(&self, folder: &str, keep: KeyFilter) -> Result<KeyList, StoreError> {
         self.note("keys", folder);
-        self.inner.keys(folder).await
+        if let Some(most) = self.most_keys {
+            let listed = self.inner.keys(folder, |_| true).await?;
+            if listed.keys.len() > most {
+                return Err(StoreError::Unusable("too many keys".into()));
+            }
+        }
+        self.inner.keys(folder, keep).await
     }
 
     async fn read(&self, key: &str, part: Range<u64>) -> Result<(Bytes, u64), StoreError> {
@@ -399,6 +408,34 @@ fn the_objects_of_a_sensor_that_are_read_at_the_same_time_are_limited() {
             loss.contains("more than 256 objects of this sensor overlap"),
             "{loss}"
         );
+    }
+}
+
+#[test]
+fn a_sensor_with_too_many_keys_does_not_hide_the_others() {
+    let place = TestBench::new();
+    for sensor in ["many", "one"] {
+        fixtures::capture(&place.sensor(sensor), 0, 10, 3);
+        place.ship(sensor, ShipSelection::All);
+    }
+    let folder = place.object("many", "");
+    for n in 0..10 {
+        fs::write(folder.join(format!("{n}.tmp")), "").expect("written");
+    }
+    let store = Arc::into_inner(Noting::new(&place.at("store"), None)).expect("one");
+    let store = Noting {
+        most_keys: Some(5),
+        ..store
+    };
+    for (sensors, losses) in [(&[][..], 1), (&["one"], 0)] {
+        let found = planned(&store, &of_times(sensors, DAY), &(0..u64::MAX)).expect("planned");
+        let of: Vec<_> = found.objects.iter().map(|it| &*it.key.sensor).collect();
+        assert_eq!(found.losses.len(), losses, "{:?}", found.losses);
+        assert!(of.contains(&"one"), "{of:?}");
+        for loss in &found.losses {
+            let named = loss.contains("hour=00/sensor=many/: too many keys");
+            assert!(named, "{loss}");
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 //! always one that this store has created: another user may write in the folders, too.
 
 use super::{
-    Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
-    Store, StoreError, StoredKey, UnusableKeys,
+    Digest, KeyFilter, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore,
+    SmallObject, Store, StoreError, StoredKey, UnusableKeys,
 };
 use crate::{
     limits::{KEY, KEYS, SMALL},
@@ -106,22 +106,25 @@ enum Entry {
 /// Lister of the folders of a store, which counts the entries that it has listed.
 struct Lister<'s> {
     root: &'s Path,
+    /// Selection of the files that are listed, by their keys.
+    keep: KeyFilter,
     listed: usize,
     unusable: UnusableKeys,
 }
 
 impl<'s> Lister<'s> {
-    fn new(root: &'s Path) -> io::Result<Self> {
+    fn new(root: &'s Path, keep: KeyFilter) -> io::Result<Self> {
         // The root of the store must exist.
         fs::metadata(root)?;
         Ok(Self {
             root,
+            keep,
             listed: 0,
             unusable: UnusableKeys::default(),
         })
     }
 
-    /// Lists the entries of a folder of the store, except hidden ones. A missing folder has no
+    /// Lists the entries of a folder of the store, except hidden ones and files that are not kept. A missing folder has no
     /// entries. A file where a folder is expected, and a folder that cannot be read, count as
     /// unusable keys.
     fn entries(&mut self, folder: &Path) -> io::Result<Vec<Entry>> {
@@ -145,21 +148,23 @@ impl<'s> Lister<'s> {
             }
             self.listed += 1;
             if self.listed > KEYS {
-                return Err(io::Error::other(format!(
-                    "the list has more than {KEYS} keys, which is the limit"
-                )));
+                return Err(io::Error::new(
+                    ErrorKind::FileTooLarge,
+                    format!("the list has more than {KEYS} keys, which is the limit"),
+                ));
             }
             let path = entry.path();
             match key_in(self.root, &path) {
                 None => self.leave_out(&path),
                 Some(_) if entry.file_type()?.is_dir() => all.push(Entry::Folder(path)),
-                Some(_) => all.push(Entry::File(path)),
+                Some(key) if (self.keep)(&key) => all.push(Entry::File(path)),
+                Some(_) => {}
             }
         }
         Ok(all)
     }
 
-    /// Lists the paths of all files below a folder of the store.
+    /// Lists the paths of the kept files below a folder of the store.
     fn files(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         let mut folders = vec![folder.to_owned()];
@@ -303,7 +308,7 @@ impl ReadStore for Folder {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let root = self.root.clone();
         let list = move |path: &Path| {
-            let mut lister = Lister::new(&root)?;
+            let mut lister = Lister::new(&root, |_| true)?;
             let mut listing = Listing::default();
             let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
             for entry in lister.entries(path)? {
@@ -318,10 +323,10 @@ impl ReadStore for Folder {
         on_disk(self.path(folder), list).await
     }
 
-    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError> {
+    async fn keys(&self, folder: &str, keep: KeyFilter) -> Result<KeyList, StoreError> {
         let root = self.root.clone();
         let list = move |path: &Path| {
-            let mut lister = Lister::new(&root)?;
+            let mut lister = Lister::new(&root, keep)?;
             let files = lister.files(path)?;
             let keys = files.iter().filter_map(|it| {
                 Some(StoredKey {
@@ -471,10 +476,10 @@ mod tests {
             };
             assert_eq!(store.list("blocks/dt=1").await, Ok(listed));
             assert_eq!(
-                keys(store.keys("blocks/dt=1").await),
+                keys(store.keys("blocks/dt=1", |_| true).await),
                 ["blocks/dt=1/b", "blocks/dt=1/hour=02/a"]
             );
-            assert_eq!(keys(store.keys("absent").await), [""; 0]);
+            assert_eq!(keys(store.keys("absent", |_| true).await), [""; 0]);
             assert_eq!(store.list("absent").await, Ok(Listing::default()));
             let key = "blocks/dt=1/b";
             let part = store.read(key, 2..4).await;

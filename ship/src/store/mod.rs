@@ -130,10 +130,13 @@ pub(crate) struct StoredKey {
     pub written_ns: Option<u64>,
 }
 
-/// Keys of all objects below a folder of object keys.
+/// Function that returns `true` for the keys that a list keeps.
+pub(crate) type KeyFilter = fn(&str) -> bool;
+
+/// Keys of selected objects below a folder of object keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyList {
-    /// Keys of the objects below the folder.
+    /// Keys of the selected objects below the folder.
     pub keys: Vec<StoredKey>,
     /// Keys below the folder that cannot be used.
     pub unusable: UnusableKeys,
@@ -237,8 +240,9 @@ pub(crate) trait ReadStore: Debug + Send + Sync {
     /// missing folder is empty.
     async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
 
-    /// Lists the keys of all objects below a folder of object keys. A missing folder is empty.
-    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError>;
+    /// Lists the keys of all objects below a folder of object keys for which `keep` returns `true`.
+    /// A missing folder is empty. A folder with more keys than a list may have is `Unusable`.
+    async fn keys(&self, folder: &str, keep: KeyFilter) -> Result<KeyList, StoreError>;
 
     /// Reads a range of a stored object. Returns the bytes, which are fewer if the object ends
     /// within the range, and the length of the whole object.

@@ -1,10 +1,10 @@
 //! Bucket as a store, through the crate `object_store`, which signs, checks and retries requests.
 
 use super::{
-    Digest, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SmallObject,
-    Store, StoreError, StoreOpenProblem, StoredKey, UnusableKeys,
+    Digest, KeyFilter, KeyList, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore,
+    SmallObject, Store, StoreError, StoreOpenProblem, StoredKey, UnusableKeys,
     client::{Connector, ResponseError},
-    lists::listing,
+    lists::{ListError, listing},
     retries::{Retries, call},
 };
 use crate::{
@@ -13,7 +13,10 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures_util::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture};
+use futures_util::{
+    FutureExt, StreamExt, TryStreamExt,
+    future::{self, BoxFuture},
+};
 use object_store::{
     Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, GetResult, ObjectMeta,
     ObjectStore, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
@@ -314,6 +317,13 @@ impl Remote {
             {
                 StoreError::Refused(text)
             }
+            _ if matches!(
+                ResponseError::cause_of(&e),
+                Some(ResponseError::List(ListError::Keys | ListError::Pages))
+            ) =>
+            {
+                StoreError::Unusable(text)
+            }
             Error::PermissionDenied { .. }
             | Error::Unauthenticated { .. }
             | Error::AlreadyExists { .. }
@@ -523,20 +533,18 @@ impl ReadStore for Remote {
         })
     }
 
-    async fn keys(&self, folder: &str) -> Result<KeyList, StoreError> {
+    async fn keys(&self, folder: &str, keep: KeyFilter) -> Result<KeyList, StoreError> {
         let path = self.path(folder)?;
         let list = || {
             let keys = self.client.list(Some(&path));
-            let keys = keys.map_ok(|it| {
-                Some(StoredKey {
-                    key: self.key_of(&it.location)?,
-                    written_ns: written_ns(&it),
-                })
+            let keys = keys.try_filter_map(|it| {
+                let key = self.key_of(&it.location).filter(|key| keep(key));
+                let written_ns = written_ns(&it);
+                future::ok(key.map(|key| StoredKey { key, written_ns }))
             });
             keys.try_collect::<Vec<_>>().boxed()
         };
-        let (listed, unusable) = self.list_retrying(list).await?;
-        let keys = listed.into_iter().flatten().collect();
+        let (keys, unusable) = self.list_retrying(list).await?;
         Ok(KeyList { keys, unusable })
     }
 
