@@ -175,7 +175,10 @@ fn read(
         // A file without frames; the caller replaces it by 204 where that is the form.
         let head = pcap::encode_header(pcap::NO_LIMIT, ETHERNET, None);
         let _ = writer.write(&head);
-        return Ok(AnswerFacts::default());
+        return Ok(AnswerFacts {
+            losses: files.map(|it| it.losses.clone()).unwrap_or_default(),
+            ..AnswerFacts::default()
+        });
     }
     match extract_into(query, Box::new(writer), |_, _| is_wanted()) {
         Ok(Extracted { written: it, .. }) => Ok(AnswerFacts {

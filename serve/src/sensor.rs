@@ -28,6 +28,10 @@ use wqcap_files::pin::{Pin, PinFolder};
 
 /// Age after which the state of the capture is read again from its control service.
 const FRESH: Duration = Duration::from_secs(1);
+/// Time for which frames wait for the disk, above which answers that need them are incomplete.
+const UNWRITTEN: Duration = Duration::from_secs(2);
+/// Time for which the capture gathers frames before it sends them to the disk.
+const HELD: Duration = Duration::from_secs(2);
 /// Time limit for an answer of the capture's control service.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Share of the last 10 s in percent that all programs waited for a disk. At this share or above,
@@ -142,6 +146,8 @@ pub struct CaptureAnswer {
     pub lost_per_s: Option<f64>,
     /// Bits received per second; absent if the capture does not count them.
     pub bits_per_s: Option<f64>,
+    /// Milliseconds for which the oldest frames that are not on the disk have been waiting for it.
+    pub waiting_ms: u64,
     /// Receive queues.
     pub queues: Vec<QueueRow>,
 }
@@ -205,9 +211,24 @@ impl SensorAccess {
             }
             it
         });
-        last.at = Some(now);
+        last.at = Some(Instant::now());
         last.result = Some(result.clone());
         (result, last.disk_hours)
+    }
+
+    /// Returns the reason why frames before the time `end_ns` may be in no file yet, in nanoseconds
+    /// since 1970: the capture waits for its disk. `None`: there is none, or the state of the capture
+    /// is unknown.
+    pub fn unwritten(&self, end_ns: u64) -> Option<String> {
+        let waiting = Duration::from_millis(self.capture().0.ok()?.waiting_ms);
+        let held = u64::try_from((waiting + HELD).as_nanos()).ok()?;
+        let since = times::now().saturating_sub(held);
+        (waiting >= UNWRITTEN && end_ns > since).then(|| {
+            let seconds = waiting.as_secs();
+            format!(
+                "frames of the last {seconds} s are not in a file yet: the capture waits for its disk, which is full or slow"
+            )
+        })
     }
 
     fn client(&self) -> Result<Client, String> {
@@ -327,6 +348,7 @@ impl CaptureAnswer {
             elapsed_s: capture.elapsed_s,
             filter: capture.filter.clone(),
             ledger: serde_json::from_value(total).unwrap_or_default(),
+            waiting_ms: stats.disk.map_or(0, |it| it.waiting_ms),
             queues: queues(&stats.ledger),
             ..Self::default()
         };

@@ -92,6 +92,7 @@ impl StoreView {
         SearchedFiles {
             finished: self.finished.iter().filter(may_hold).map(of).collect(),
             open: self.open.iter().map(of).collect(),
+            losses: Vec::new(),
         }
     }
 }

@@ -33,7 +33,7 @@ use std::{
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 use wqcap_files::{
-    extract::{ExtractQuery, FrameQuery},
+    extract::{ExtractQuery, FrameQuery, SearchedFiles},
     index::FlowTerms,
     merge::OutputLimits,
 };
@@ -706,7 +706,12 @@ async fn stream(
     let prepare = move || {
         let (frames, form) = build(&service)?;
         sensor::check_disk()?;
-        let files = service.view()?.files_of(&frames.times);
+        // The capture is asked before the files are listed: what it writes after that is found.
+        let losses = service.sensor.unwritten(frames.times.end);
+        let files = SearchedFiles {
+            losses: losses.into_iter().collect(),
+            ..service.view()?.files_of(&frames.times)
+        };
         let query = ExtractQuery {
             dir: service.plan.dir.clone(),
             index_dir: service.plan.index_dir.clone(),

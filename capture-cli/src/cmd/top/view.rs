@@ -348,6 +348,7 @@ mod tests {
             disk: Some(WriteBuffers {
                 buffer: 64 << 20,
                 used: 3 << 20,
+                waiting_ms: 0,
             }),
             statistics: Some(TrafficSnapshot {
                 frames: 100,

@@ -30,6 +30,10 @@ pub struct WriteBuffers {
     /// Bytes of the write buffers in use: being filled, compressed or written. When all are in use,
     /// frames are dropped or loops wait.
     pub used: u64,
+    /// Milliseconds for which the oldest frames that are not on the disk have been waiting for it; 0:
+    /// none wait.
+    #[serde(default)]
+    pub waiting_ms: u64,
 }
 
 /// Ledger of a capture, by queue and in total.

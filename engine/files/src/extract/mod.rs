@@ -66,6 +66,8 @@ pub struct SearchedFiles {
     pub finished: Vec<(PathBuf, u64)>,
     /// Paths, without `.part`, and present lengths in bytes of files that a capture still writes.
     pub open: Vec<(PathBuf, u64)>,
+    /// Descriptions of frames that the query's times have and no file has yet, a line each.
+    pub losses: Vec<String>,
 }
 
 /// Selection of frames in capture files, and form of the output.
@@ -334,7 +336,10 @@ fn extract_to(
     let read = selection.files.len() as u64;
     let (files, index) = (selection.files, selection.index);
     let mut plan = MergePlan::from_ranges(files, selection.notes, &query.frames.out, false)?;
-    plan.limit(query.frames.limits, selection.losses);
+    let searched = query.files.iter();
+    let mut losses: Vec<_> = searched.flat_map(|it| it.losses.iter().cloned()).collect();
+    losses.extend(selection.losses);
+    plan.limit(query.frames.limits, losses);
     let written = write_frames(plan, &query.frames, writer, watch)?;
     Ok(Extracted {
         written,
@@ -577,6 +582,7 @@ mod tests {
             query.files = Some(SearchedFiles {
                 finished: files.collect(),
                 open: Vec::new(),
+                losses: Vec::new(),
             });
             extract(&query, |_, _| true).map(|it| it.written)
         };
@@ -589,6 +595,7 @@ mod tests {
         query.files = Some(SearchedFiles {
             finished: vec![(path(1), bytes.len() as u64)],
             open: vec![(path(2), 100)],
+            losses: Vec::new(),
         });
         let done = extract(&query, |_, _| true).expect("done").written;
         assert_eq!((done.frames, done.losses.len()), (3, 1));
@@ -604,6 +611,7 @@ mod tests {
             query.files = Some(SearchedFiles {
                 finished: vec![(path(1), bytes.len() as u64)],
                 open: vec![(path(2), blocks.1.len() as u64)],
+                losses: Vec::new(),
             });
             let done = extract(&query, |_, _| true).expect("done").written;
             assert_eq!((done.frames, done.losses.len()), (3, 1));

@@ -9,6 +9,7 @@
 //! Blocks that are compressed or ordered before they are written hold whole records
 //! ([`Cut::Records`]).
 
+mod sent;
 mod sink_file;
 mod write_block;
 
@@ -16,6 +17,7 @@ pub(super) use write_block::{ALIGN, Block, FileLedger, FrameTally};
 
 use crate::{Encoder, Record, SinkRequests, Totals, WriteLimit, requests::RequestCursor};
 use crossbeam_channel::{Receiver, Sender};
+pub(crate) use sent::SentBlocks;
 use sink_file::{FileLimits, SinkFile};
 use std::sync::{
     Arc,
@@ -53,6 +55,9 @@ pub(super) struct Exchange {
     pub(super) blocks: usize,
     pub(super) empty: Receiver<Block>,
     pub(super) full: Sender<Full>,
+    /// Times at which the queue's write blocks were sent to the writer; `None`: they are sent to the
+    /// ordering thread.
+    pub(super) sent: Option<Arc<SentBlocks>>,
     /// Set by the writer when it cannot continue the queue's capture file: the queue's next block
     /// begins a new file.
     pub(super) broken: Arc<AtomicBool>,
@@ -134,6 +139,9 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     fn submit(&mut self, block: Block) {
+        if let Some(sent) = &self.exchange.sent {
+            sent.add();
+        }
         // The channel has room for all blocks, and the writer outlives the sinks.
         let _ = self.exchange.full.send(Full {
             queue: self.shape.queue,

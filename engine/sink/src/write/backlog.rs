@@ -1,13 +1,16 @@
-//! Meter of the write buffers in use.
+//! Meter of the write buffers in use, and of the time for which they wait for the disk.
 
-use crate::block::Block;
+use crate::block::{Block, SentBlocks};
 use crossbeam_channel::Receiver;
+use std::{sync::Arc, time::Duration};
 
 /// Use of the write blocks of all queues, readable from any thread.
 #[derive(Clone)]
 pub struct Backlog {
     /// Channels of empty write blocks, by queue.
     pub(super) idle: Vec<Receiver<Block>>,
+    /// Write blocks that are not on the disk yet, by queue.
+    pub(super) sent: Vec<Arc<SentBlocks>>,
     /// Number of write blocks per queue.
     pub(super) per_queue: usize,
     /// Size of a write block in bytes.
@@ -28,6 +31,14 @@ impl Backlog {
         let idle: usize = self.idle.iter().map(Receiver::len).sum();
         self.size().saturating_sub((idle * self.block) as u64)
     }
+
+    /// Returns the time for which the oldest write block has been waiting for the disk, or been
+    /// written; 0: all are on the disk.
+    #[must_use]
+    pub fn waiting(&self) -> Duration {
+        let oldest = self.sent.iter().filter_map(|it| it.oldest()).min();
+        oldest.map_or(Duration::ZERO, |it| it.elapsed())
+    }
 }
 
 #[cfg(test)]
@@ -44,9 +55,34 @@ mod tests {
         }
         let backlog = Backlog {
             idle: vec![idle],
+            sent: Vec::new(),
             per_queue: 4,
             block: 4096,
         };
         assert_eq!((backlog.size(), backlog.used()), (4 * 4096, 4096));
+        assert_eq!(backlog.waiting(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_oldest_block_of_all_queues_is_measured() {
+        let sent = [0; 2].map(|_| Arc::new(SentBlocks::default()));
+        let backlog = Backlog {
+            idle: Vec::new(),
+            sent: sent.to_vec(),
+            per_queue: 0,
+            block: 4096,
+        };
+        let [first, second] = sent;
+        first.add();
+        let pause = Duration::from_millis(20);
+        std::thread::sleep(pause);
+        second.add();
+        first.add();
+        assert!(backlog.waiting() >= pause);
+        first.remove_oldest();
+        second.remove_oldest();
+        assert!(backlog.waiting() > Duration::ZERO);
+        first.remove_oldest();
+        assert_eq!(backlog.waiting(), Duration::ZERO);
     }
 }

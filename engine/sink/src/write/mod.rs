@@ -25,7 +25,7 @@ pub use unclosed::MOST_UNCLOSED;
 use crate::{
     BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputLimits, OutputPlan,
     PortsSink, RetentionGauge, Rotation, SinkRequests, WriteLimit,
-    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SinkSettings},
+    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SentBlocks, SinkSettings},
     compress::{Compressors, PackerChannels},
     least_block,
     post::PostClose,
@@ -357,6 +357,7 @@ impl Writer {
         let mut empties = Vec::with_capacity(owners.len());
         let mut states = Vec::with_capacity(owners.len());
         let mut idle = Vec::with_capacity(owners.len());
+        let mut sent = Vec::with_capacity(owners.len());
         // With compression, the pool holds the packers' blocks instead.
         let mut pool = Pool::default();
         let mut untouched = Vec::with_capacity(owners.len());
@@ -365,7 +366,19 @@ impl Writer {
             untouched.push(blocks);
             let broken = Arc::clone(&exchange.broken);
             idle.push(exchange.empty.clone());
-            states.push(WriterQueue::new(queue, empty.clone(), broken, ledger));
+            let blocks = Arc::<SentBlocks>::default();
+            sent.push(Arc::clone(&blocks));
+            let exchange = Exchange {
+                sent: Some(Arc::clone(&blocks)),
+                ..exchange
+            };
+            states.push(WriterQueue::new(
+                queue,
+                empty.clone(),
+                broken,
+                ledger,
+                blocks,
+            ));
             empties.push(empty);
             let shape = SinkSettings {
                 queue: index,
@@ -391,6 +404,7 @@ impl Writer {
             empties,
             backlog: Backlog {
                 idle,
+                sent,
                 per_queue: sizes.per_queue,
                 block: sizes.block,
             },
@@ -687,6 +701,7 @@ fn exchange(
         blocks: sizes.per_queue,
         empty,
         full: full.clone(),
+        sent: None,
         broken: Arc::default(),
     };
     Ok((exchange, empty_in, untouched))

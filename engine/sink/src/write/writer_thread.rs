@@ -5,7 +5,7 @@
 
 use crate::{
     SinkRequests,
-    block::{ALIGN, Block, FileLedger, Full},
+    block::{ALIGN, Block, FileLedger, Full, SentBlocks},
     post::retention::RetentionTrigger,
     write::{
         closer::CloserTask,
@@ -118,6 +118,8 @@ pub(super) struct WriterQueue {
     settled: u64,
     /// Numbers of later blocks of the queue that are written or given up.
     settled_early: BTreeSet<u64>,
+    /// Times at which the queue's blocks that are not settled were sent.
+    sent: Arc<SentBlocks>,
 }
 
 impl WriterQueue {
@@ -126,9 +128,11 @@ impl WriterQueue {
         empty: Sender<Block>,
         broken: Arc<AtomicBool>,
         ledger: FileLedger,
+        sent: Arc<SentBlocks>,
     ) -> Self {
         Self {
             queue,
+            sent,
             empty,
             broken,
             ledger,
@@ -156,6 +160,7 @@ impl WriterQueue {
         self.settled_early.insert(block.number);
         while self.settled_early.remove(&self.settled) {
             self.settled += 1;
+            self.sent.remove_oldest();
         }
         // The sink may have ended already, and then needs no blocks.
         let _ = self.empty.send(block);

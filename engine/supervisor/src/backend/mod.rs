@@ -388,19 +388,22 @@ impl CaptureBackend {
             port,
             interface,
             snapshot,
-            backlog: self.backlog(),
+            backlog: self.backlog().map(|it| (it.used, it.buffer)),
             pinned: self.retention().map(|it| it.pinned()),
             traffic: self.traffic(),
             ring,
         }
     }
 
-    /// Returns the number of bytes of write buffers in use, and in total; `None`: no capture files
-    /// are written now.
-    fn backlog(&self) -> Option<(u64, u64)> {
+    /// Returns the size and the use of the write buffers; `None`: no capture files are written now.
+    fn backlog(&self) -> Option<WriteBuffers> {
         let handles = self.handles()?;
         let backlog = handles.capture.backlog()?;
-        Some((backlog.used(), backlog.size()))
+        Some(WriteBuffers {
+            buffer: backlog.size(),
+            used: backlog.used(),
+            waiting_ms: u64::try_from(backlog.waiting().as_millis()).unwrap_or(u64::MAX),
+        })
     }
 
     /// Returns the gauge of the retention, which deletes old capture files; `None`: retention is
@@ -496,9 +499,7 @@ impl Backend for CaptureBackend {
                 ports: snapshot.ports,
             },
             nic: snapshot.nic,
-            disk: self
-                .backlog()
-                .map(|(used, buffer)| WriteBuffers { buffer, used }),
+            disk: self.backlog(),
             statistics: self.traffic(),
         }
     }

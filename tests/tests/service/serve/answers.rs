@@ -1,9 +1,13 @@
-//! Answers equal `wqcap extract` and tcpdump; files that are being written; what is incomplete.
+//! Answers equal `wqcap extract` and tcpdump; files that are being written; what is incomplete;
+//! frames that wait for a full disk.
 
 use super::{Answer, FRAMES, Service, Stored, serve};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, os::unix::fs::FileExt};
-use wqcap_tests::{Dir, Program, Wqcap, compare::assert_bytes, files};
+use wqcap_tests::{
+    Dir, Program, Wqcap, compare::assert_bytes, files, machine::disks::Memory, need,
+};
 
 fn encoded(text: &str) -> String {
     let plain = |it: u8| it.is_ascii_alphanumeric() || b"-._~".contains(&it);
@@ -198,6 +202,35 @@ fn frames_of_open_files_are_found_a_second_after_they_arrived() {
     let _ = service.stop();
     let _ = run.ctl().run(&["shutdown"]).expect(0);
     let _ = run.finished(running.wait(), 0);
+}
+
+#[test]
+fn an_answer_without_frames_that_wait_for_a_full_disk_is_incomplete() {
+    let dir = Dir::new();
+    let disk = need!(Memory::new(&dir, 8));
+    let run = Wqcap::run(&dir, "full")
+        .model("synth:size=1000,flows=16,pps=10000")
+        .out(disk.path())
+        .set("output.format=pcapng")
+        .control();
+    let mut running = run.start();
+    running.until("the disk is full", |it| {
+        it.stderr().contains("waiting for room")
+    });
+    let control = format!("control.unix={}", run.ctl().socket().display());
+    let service = Service::start(&serve(disk.path(), [control]));
+    running.until("an answer is incomplete", |_| {
+        let answer = service.ask("/api/v1/packets?from=-1s", &[]);
+        let lacks = answer.header("wqcap-lacks").unwrap_or_default();
+        lacks.contains("the capture waits for its disk")
+            && answer.header("wqcap-complete") == Some("false")
+    });
+    // Frames of the distant past do not wait.
+    let past = service.ask("/api/v1/packets?from=1000&to=2000", &[]);
+    assert_eq!(past.header("wqcap-complete"), Some("true"), "{}", past.head);
+    let _ = service.stop();
+    running.signal(Signal::TERM);
+    let _ = running.wait();
 }
 
 #[test]

@@ -1,0 +1,33 @@
+//! Times at which write blocks were sent to the writer.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+/// Times at which the write blocks of a queue that are not on the disk yet were sent to the writer,
+/// oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct SentBlocks(Mutex<VecDeque<Instant>>);
+
+impl SentBlocks {
+    fn times(&self) -> MutexGuard<'_, VecDeque<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the queue's next write block is sent to the writer.
+    pub(crate) fn add(&self) {
+        self.times().push_back(Instant::now());
+    }
+
+    /// Records that the oldest write block is written or given up.
+    pub(crate) fn remove_oldest(&self) {
+        self.times().pop_front();
+    }
+
+    /// Returns the time at which the oldest write block was sent. `None`: all are on the disk.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.times().front().copied()
+    }
+}
