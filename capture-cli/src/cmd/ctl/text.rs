@@ -164,8 +164,7 @@ pub fn stats(it: &Stats) -> String {
     let heads = ["queue", "received", "captured", "left out", "lost", "bytes"];
     let mut rows = vec![cells(heads)];
     let mut row = |name: String, it: &QueueLedger| {
-        let left_out = it.filtered + it.sampled_out + it.deduplicated + it.cut_off;
-        let numbers = [it.received, it.captured, left_out, it.lost(), it.bytes];
+        let numbers = [it.received, it.captured, it.left_out(), it.lost(), it.bytes];
         rows.push([vec![name], numbers.map(thousands).to_vec()].concat());
     };
     for q in &it.ledger.queues {

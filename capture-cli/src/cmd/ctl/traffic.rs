@@ -35,7 +35,10 @@ pub fn text(it: &TrafficSnapshot) -> String {
     line("traits", shares(&it.traits, it.frames));
     let mut from = 0;
     let sizes = it.sizes.iter().filter_map(|bin| {
-        let first = std::mem::replace(&mut from, bin.up_to.map_or(0, |last| last + 1));
+        let first = std::mem::replace(
+            &mut from,
+            bin.up_to.map_or(0, |last| last.saturating_add(1)),
+        );
         let name = match bin.up_to {
             Some(last) => format!("{first}-{last}"),
             None => format!("{first} and more"),

@@ -137,7 +137,10 @@ impl View {
     fn losses(&self, width: usize) -> Vec<Line<'static>> {
         let queues = &self.now.ledger.queues;
         let ours = LINES.iter().filter(|(name, _)| LOSSES.contains(name));
-        let ours = ours.map(|(name, of)| ((*name).to_owned(), queues.iter().map(of).sum::<u64>()));
+        let ours = ours.map(|(name, of)| {
+            let lines = queues.iter().map(of);
+            ((*name).to_owned(), lines.fold(0, u64::saturating_add))
+        });
         let nic = self.now.nic.iter();
         let nic = nic.filter_map(|(name, counter)| Some((name.clone(), counter.value()?)));
         let causes = ours.chain(nic).filter(|(_, n)| *n > 0);
@@ -235,7 +238,7 @@ impl View {
                 frames: grown(|it| it.received),
                 bits: grown(|it| it.bytes) * 8.0,
                 captured: it.captured,
-                left_out: it.filtered + it.sampled_out + it.deduplicated + it.cut_off,
+                left_out: it.left_out(),
                 lost: it.lost(),
             }
         };

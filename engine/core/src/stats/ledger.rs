@@ -43,7 +43,7 @@ macro_rules! lines {
             /// Adds the ledgers of two runs of one queue, line by line.
             #[must_use]
             pub fn plus(&self, other: &Self) -> Self {
-                Self { queue: self.queue, port: self.port, $($line: self.$line + other.$line,)+ }
+                Self { queue: self.queue, port: self.port, $($line: self.$line.saturating_add(other.$line),)+ }
             }
         }
     };
@@ -142,7 +142,21 @@ impl QueueLedger {
     /// Returns the number of frames lost by the capture: the sum of the ledger lines [`LOSSES`].
     #[must_use]
     pub fn lost(&self) -> u64 {
-        LOSSES.iter().map(|name| self.line(name)).sum()
+        let lines = LOSSES.iter().map(|name| self.line(name));
+        lines.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the number of frames that the capture left out as its settings request: by the
+    /// filter, by sampling, as duplicates, and after the cutoff of their flow.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        let lines = [
+            self.filtered,
+            self.sampled_out,
+            self.deduplicated,
+            self.cut_off,
+        ];
+        lines.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Returns the sum of the ledgers of all queues, as queue 0.
@@ -153,7 +167,8 @@ impl QueueLedger {
 
     /// Returns the sum of all ledger lines except `received`.
     fn accounted(&self) -> u64 {
-        LINES.iter().map(|(_, value)| value(self)).sum()
+        let lines = LINES.iter().map(|(_, value)| value(self));
+        lines.fold(0, u64::saturating_add)
     }
 
     /// Returns `true` if every received frame is in exactly one ledger line, as
