@@ -446,12 +446,32 @@ mod tests {
         },
         read::origin::PROGRAM,
     };
-    use std::fs;
+    use std::{fs, ops::Range};
 
     fn only(dir: &Path) -> RecoveredFile {
         let mut all = recover(dir).expect("reads");
         assert_eq!(all.len(), 1);
         all.remove(0)
+    }
+
+    fn lz4(bytes: &[u8]) -> Vec<u8> {
+        let mut to = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        io::Write::write_all(&mut to, bytes).expect("packs");
+        to.finish().expect("packs")
+    }
+
+    /// Writes `bytes` to the file `at`, with a range of them overwritten by `value`, and recovers it.
+    /// Returns the result and the bytes that were written.
+    fn recovered_with(
+        at: &Path,
+        bytes: &[u8],
+        range: Range<usize>,
+        value: u8,
+    ) -> (RecoveredFile, Vec<u8>) {
+        let mut damaged = bytes.to_vec();
+        damaged[range].fill(value);
+        fs::write(at, &damaged).expect("written");
+        (only(at.parent().expect("a folder")), damaged)
     }
 
     /// Returns a temporary folder, in memory where possible: each of hundreds of files in it is
@@ -522,10 +542,7 @@ mod tests {
         }
         let at = dir.path().join("wqcap-q00-5.pcapng.part");
         let with = |from: usize, value: u8, count: usize| {
-            let mut damaged = bytes.clone();
-            damaged[from..from + count].fill(value);
-            fs::write(&at, &damaged).expect("written");
-            (only(dir.path()), damaged)
+            recovered_with(&at, &bytes, from..from + count, value)
         };
         // A wrong length.
         let (it, damaged) = with(end + 4, 0xff, 2);
@@ -548,11 +565,6 @@ mod tests {
     fn a_damaged_compressed_frame_in_the_middle_cuts_nothing_off() {
         let dir = scratch();
         let (file, starts) = written(FileFormat::Pcapng, 3);
-        let lz4 = |bytes: &[u8]| {
-            let mut to = lz4_flex::frame::FrameEncoder::new(Vec::new());
-            io::Write::write_all(&mut to, bytes).expect("packs");
-            to.finish().expect("packs")
-        };
         let records = lz4(&file[starts[0]..]);
         let mut bytes = lz4(&file);
         let first = bytes.len();
@@ -561,10 +573,7 @@ mod tests {
         }
         let at = dir.path().join("wqcap-q00-5.pcapng.lz4.part");
         let with = |from: usize, value: u8, count: usize| {
-            let mut damaged = bytes.clone();
-            damaged[from..from + count].fill(value);
-            fs::write(&at, &damaged).expect("written");
-            (only(dir.path()), damaged)
+            recovered_with(&at, &bytes, from..from + count, value)
         };
         let (it, damaged) = with(first + 10, 0xff, 2);
         assert_eq!((it.outcome, it.cut), (RecoveryOutcome::Failed, 0), "{it:?}");
@@ -694,11 +703,6 @@ mod tests {
             let len = zstd_safe::compress(&mut packed[..], bytes, 3).expect("packs");
             packed.truncate(len);
             packed
-        };
-        let lz4 = |bytes: &[u8]| {
-            let mut to = lz4_flex::frame::FrameEncoder::new(Vec::new());
-            io::Write::write_all(&mut to, bytes).expect("packs");
-            to.finish().expect("packs")
         };
         // The last compressed frame is torn.
         let framed = |pack: &dyn Fn(&[u8]) -> Vec<u8>, bytes: &[u8]| {

@@ -124,9 +124,9 @@ impl<'s> Lister<'s> {
         })
     }
 
-    /// Lists the entries of a folder of the store, except hidden ones and files that are not kept. A missing folder has no
-    /// entries. A file where a folder is expected, and a folder that cannot be read, count as
-    /// unusable keys.
+    /// Lists the entries of a folder of the store, except hidden ones and files that are not kept. A
+    /// missing folder has no entries. A file where a folder is expected, and a folder that cannot be
+    /// read, count as unusable keys.
     fn entries(&mut self, folder: &Path) -> io::Result<Vec<Entry>> {
         let listed = match fs::read_dir(folder) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
