@@ -4,7 +4,8 @@ use rustix::io::Errno;
 use std::{
     error::Error,
     fmt::{self, Display},
-    io, iter,
+    io::{self, ErrorKind},
+    iter,
 };
 use wqcap_engine::config::ConfigError;
 
@@ -53,8 +54,8 @@ impl Failure {
 
     /// Creates a failure for the error `cause`, which occurred before the command began its work.
     /// The kind is [`FailureKind::Failed`] if the command may succeed later, because memory, threads,
-    /// file descriptors or disk space were short, a file system was read-only, or a network address
-    /// was in use or absent; else [`FailureKind::Refused`].
+    /// file descriptors or disk space were short, a file system was read-only, or the address of a
+    /// socket was in use or absent; else [`FailureKind::Refused`].
     pub fn of_setup(message: impl Display, cause: &(dyn Error + 'static)) -> Self {
         let kind = match may_pass(cause) {
             true => FailureKind::Failed,
@@ -81,7 +82,7 @@ impl Failure {
 
 /// Returns `true` if an error, or one of its causes, may pass without a change of the configuration:
 /// the operating system had no memory, thread, file descriptor or disk space left, a file system was
-/// read-only, or a network address was in use or absent.
+/// read-only, or the address of a socket was in use or absent.
 fn may_pass(error: &(dyn Error + 'static)) -> bool {
     let passing = [
         Errno::MFILE,
@@ -91,13 +92,14 @@ fn may_pass(error: &(dyn Error + 'static)) -> bool {
         Errno::NOSPC,
         Errno::DQUOT,
         Errno::ROFS,
-        Errno::ADDRINUSE,
         Errno::ADDRNOTAVAIL,
     ];
     let mut causes = iter::successors(Some(error), |it| (**it).source());
     causes.any(|it| {
-        let of_system = it.downcast_ref::<io::Error>();
-        of_system.is_some_and(|e| Errno::from_io_error(e).is_some_and(|it| passing.contains(&it)))
+        it.downcast_ref::<io::Error>().is_some_and(|e| {
+            e.kind() == ErrorKind::AddrInUse
+                || Errno::from_io_error(e).is_some_and(|it| passing.contains(&it))
+        })
     })
 }
 

@@ -7,22 +7,37 @@
 use std::{
     borrow::Cow,
     fmt::{self, Display, Write},
+    ops::RangeInclusive,
 };
 
-/// Returns `true` for characters that control a terminal or hide in a text: controls (C0, C1, DEL),
-/// marks that change the direction of text, separators of lines and paragraphs, and characters
-/// without width (soft hyphen, word joiner, tags). The joiners of emoji and of some scripts, U+200C
-/// and U+200D, are plain text.
+/// Characters that control a terminal or that a reader does not see: separators of lines and
+/// paragraphs, marks that change the direction of text, and the characters without a picture of the
+/// Unicode property `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt). The joiners U+200C
+/// and U+200D and the variation selectors U+FE00 to U+FE0F are not among them: emoji and some
+/// scripts use them.
+const OBEYED: [RangeInclusive<char>; 17] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{61c}'..='\u{61c}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200b}',
+    '\u{200e}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
+];
+
+/// Returns `true` for controls (C0, C1, DEL) and for the characters of [`OBEYED`].
 fn is_obeyed(c: char) -> bool {
-    let marks = [
-        '\u{ad}', '\u{61c}', '\u{200b}', '\u{200e}', '\u{200f}', '\u{feff}',
-    ];
-    let ranges = [
-        '\u{2028}'..='\u{202e}',
-        '\u{2060}'..='\u{206f}',
-        '\u{e0000}'..='\u{e007f}',
-    ];
-    c.is_control() || marks.contains(&c) || ranges.iter().any(|it| it.contains(&c))
+    c.is_control() || (!c.is_ascii() && OBEYED.iter().any(|range| range.contains(&c)))
 }
 
 /// Escapes the characters of a text that would control a terminal, as `\u{1b}`, and bytes that are
@@ -111,7 +126,14 @@ mod tests {
                 "ad\u{ad}min\u{e0041}\u{feff}".as_bytes(),
                 r"ad\u{ad}min\u{e0041}\u{feff}",
             ),
-            ("größe 文 👩\u{200d}🚀".as_bytes(), "größe 文 👩\u{200d}🚀"),
+            (
+                "a\u{180e}\u{1d173}\u{fff9}\u{e0100}".as_bytes(),
+                r"a\u{180e}\u{1d173}\u{fff9}\u{e0100}",
+            ),
+            (
+                "größe 文 👩\u{200d}🚀 ❤\u{fe0f}".as_bytes(),
+                "größe 文 👩\u{200d}🚀 ❤\u{fe0f}",
+            ),
         ] {
             assert_eq!(String::from_utf8_lossy(&escaped(text)), shown);
         }
