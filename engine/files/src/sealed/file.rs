@@ -45,12 +45,29 @@ pub fn sealed_name(path: &Path) -> PathBuf {
 /// folder below `dir` may be a link. The sealed file has the suffix [`SEALED`] and keeps permissions
 /// and modification time. The plain file is deleted after the sealed one is synced. `may_continue` is
 /// called once per MiB. Returns `None` if `may_continue` returned `false`, and leaves the file
-/// unchanged.
+/// unchanged. Begins a second time if the start of another capture in this folder removes the
+/// unfinished file ([`sweep`]).
 ///
 /// # Errors
 /// System error; `AlreadyExists`: there is a file of the new name; another program has replaced the
 /// sealed file. The plain file is unchanged.
 pub fn seal(
+    dir: &Path,
+    path: &Path,
+    key: &SecretKey,
+    may_continue: impl Fn() -> bool,
+) -> io::Result<Option<Sealed>> {
+    match seal_once(dir, path, key, &may_continue) {
+        Err(e) if e.kind() == ErrorKind::NotFound && path.exists() => {
+            seal_once(dir, path, key, &may_continue)
+        }
+        done => done,
+    }
+}
+
+/// Does the work of [`seal`] once. `NotFound`: another process has removed the plain file or the
+/// unfinished sealed file.
+fn seal_once(
     dir: &Path,
     path: &Path,
     key: &SecretKey,
@@ -135,7 +152,7 @@ fn fill(plain: &mut File, chunk: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// Removes temporary files that a crash during sealing (encryption) left, in a folder and up to
-/// `levels` levels below it. No other process may be sealing there.
+/// `levels` levels below it. A process that is sealing a file there begins with it again.
 ///
 /// # Errors
 /// The folder cannot be read, or a file cannot be removed.
@@ -156,6 +173,7 @@ pub fn sweep(dir: &Path, levels: usize) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::{
+        cell::Cell,
         fs::{self, Permissions},
         os::unix::fs::{PermissionsExt, symlink},
     };
@@ -214,6 +232,23 @@ mod tests {
         let error = seal(dir.path(), &plain, &key, replace).expect_err("replaced");
         assert!(error.to_string().contains("replaced"), "{error}");
         assert_eq!(fs::read(&plain).expect("there"), b"content");
+    }
+
+    #[test]
+    fn a_file_is_sealed_although_another_capture_removes_the_unfinished_file() {
+        let dir = tempfile::tempdir().expect("dir");
+        let plain = dir.path().join("a.pcap");
+        fs::write(&plain, "content").expect("written");
+        let sweeps = Cell::new(0);
+        let sweep_once = || {
+            if sweeps.replace(1) == 0 {
+                sweep(dir.path(), 0).expect("swept");
+            }
+            true
+        };
+        let sealed = seal(dir.path(), &plain, &SecretKey::new(&[7; 32]), sweep_once);
+        assert!(sealed.expect("seals").is_some() && !plain.exists());
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 1);
     }
 
     #[test]
