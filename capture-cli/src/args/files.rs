@@ -273,8 +273,8 @@ pub struct FlowsArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Truncates each .part file of a capture after its last complete record, and renames it to its final \
-name. A file belongs to a capture if it has the default name, or if it is a pcapng file with wqcap's \
-section header.
+name. A file belongs to a capture if it has the default name, the mark of a capture in its pcap header, \
+or wqcap's section header (pcapng).
 Files of a running capture are skipped, and no file is overwritten.
 
 Examples:
