@@ -221,6 +221,10 @@ fn merge_writes_to_stdout_and_a_reader_may_close_the_pipe_early() {
     assert_eq!(done.stdout, "0\n", "{done}");
     let done = shell("\"$1\" merge -o - - < \"$2\" | cmp - <(\"$1\" merge -o - \"$2\")").expect(0);
     assert_eq!(done.stdout, "", "{done}");
+    let before = fs::read(&file).expect("the file is readable");
+    let done = shell("\"$1\" merge -o - \"$2\" >> \"$2\"").expect(2);
+    done.says(&["standard output is one of the inputs"]);
+    assert!(fs::read(&file).is_ok_and(|it| it == before));
 }
 
 #[test]

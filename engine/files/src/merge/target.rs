@@ -6,7 +6,10 @@ use crate::folder::sync_folder;
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io::{self, ErrorKind, Write},
-    os::unix::fs::{FileExt, PermissionsExt},
+    os::{
+        fd::AsFd,
+        unix::fs::{FileExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 use tempfile::NamedTempFile;
@@ -56,6 +59,13 @@ impl MergeTarget {
         let shown = out.display().to_string();
         let refused = |problem: String| MergeError::Refused(format!("{shown}: {problem}"));
         let place = if out.as_os_str() == "-" {
+            // `>> INPUT`: each frame that is written would be read again.
+            let redirected = file_at_stdout().is_some_and(|it| plan.reads(&it));
+            if redirected {
+                return Err(MergeError::Refused(
+                    "standard output is one of the inputs; name another output".into(),
+                ));
+            }
             MergeDestination::Stdout
         } else {
             match fs::metadata(out) {
@@ -139,6 +149,14 @@ impl MergeTarget {
 
 fn failed(shown: &str, what: &str, e: &io::Error) -> MergeError {
     MergeError::Failed(format!("{shown}: cannot {what}: {e}"))
+}
+
+/// Returns the metadata of the file to which standard output is redirected. `None`: it is no regular
+/// file, or it is closed.
+fn file_at_stdout() -> Option<fs::Metadata> {
+    let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
+    let metadata = File::from(stdout).metadata().ok()?;
+    metadata.is_file().then_some(metadata)
 }
 
 /// Creates the temporary file of a merge in the folder of its output, so that a rename completes
