@@ -443,6 +443,9 @@ fn every_interface(devices: &[DeviceFacts]) -> (Vec<String>, Vec<String>) {
         };
         left_out.push(format!("{} is left out: {why}", it.name));
     }
+    let names = device::interface::kernel_names();
+    let unnamed = names.iter().filter(|it| it.to_str().is_none());
+    left_out.extend(unnamed.map(|it| format!("{it:?} is left out: its name is not UTF-8")));
     (all, left_out)
 }
 

@@ -4,7 +4,7 @@
 //! Days and hours are in UTC. They are those of a capture file's first frame, or of the time when
 //! flow records were written.
 
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{Timestamp, civil::Date, tz::TimeZone};
 use std::path::Path;
 use wqcap_files::{folder::delivery::ContentKind, name::FileName};
 
@@ -131,13 +131,44 @@ fn stem(name: &FileName<'_>) -> String {
 fn partition(ns: u64, sensor: &str) -> String {
     // Every 64-bit number of nanoseconds is a valid time.
     let time = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
+    format!("{}/sensor={sensor}", hour(time))
+}
+
+/// Returns the folders of a time's day and hour in a table: `dt=YYYY-MM-DD/hour=HH`, in UTC.
+pub fn hour(time: Timestamp) -> String {
     let time = time.to_zoned(TimeZone::UTC);
-    format!("{}/sensor={sensor}", time.strftime("dt=%Y-%m-%d/hour=%H"))
+    time.strftime("dt=%Y-%m-%d/hour=%H").to_string()
+}
+
+/// Returns `true` if a folder of a table has the name of a day, `dt=YYYY-MM-DD`.
+pub fn is_day(name: &str) -> bool {
+    let date = name.strip_prefix("dt=").and_then(|it| it.parse().ok());
+    date.is_some_and(|date: Date| format!("dt={date}") == name)
+}
+
+/// Returns `true` if a folder of a day has the name of an hour, `hour=HH`.
+pub fn is_hour(name: &str) -> bool {
+    (0..24).any(|hour| format!("hour={hour:02}") == name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_days_and_hours_are_recognised() {
+        let (day, hour) = partition(u64::MAX, "x")
+            .split_once('/')
+            .map(|(day, rest)| (day.to_owned(), rest[..7].to_owned()))
+            .expect("two folders");
+        assert!(is_day(&day) && is_hour(&hour), "{day} {hour}");
+        for other in ["dt=2026-13-45", "dt=20261129", "dt=2026-11-29x", "tmp", ""] {
+            assert!(!is_day(other), "{other}");
+        }
+        for other in ["hour=24", "hour=3", "hour=03x", "hour=zz", ""] {
+            assert!(!is_hour(other), "{other}");
+        }
+    }
 
     #[test]
     fn objects_are_in_partitions_of_day_hour_and_sensor() {

@@ -5,7 +5,13 @@
 
 #![allow(unsafe_code)]
 
-use std::{collections::BTreeMap, fs, io, net::UdpSocket, os::fd::AsRawFd};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fs, io,
+    net::UdpSocket,
+    os::{fd::AsRawFd, unix::ffi::OsStrExt},
+};
 
 /// Length of the names in an ethtool string set, in bytes (`ETH_GSTRING_LEN` in linux/ethtool.h).
 const NAME: usize = 32;
@@ -47,13 +53,24 @@ pub struct Feature {
 /// A software NIC on a replayed wire makes up an interface with an index and a directory in sysfs,
 /// which the kernel does not have.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 pub fn exists_in_kernel(netdev: &str) -> bool {
-    let table = fs::read_to_string("/proc/net/dev").unwrap_or_default();
-    table
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .any(|(name, _)| name.trim() == netdev)
+    kernel_names().iter().any(|it| it == netdev)
+}
+
+/// Returns the names of the network interfaces of this network namespace, in order. The kernel
+/// accepts names that are not UTF-8 (`dev_valid_name` of net/core/dev.c).
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
+pub fn kernel_names() -> Vec<OsString> {
+    let table = fs::read("/proc/net/dev").unwrap_or_default();
+    let lines = table.split(|byte| *byte == b'\n');
+    let names = lines.filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some(OsStr::from_bytes(line[..colon].trim_ascii()).to_owned())
+    });
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names
 }
 
 impl NetInterface {

@@ -3,7 +3,12 @@
 //!
 //! Source of the files: `Documentation/ABI/testing/sysfs-class-net` of the kernel.
 
-use super::{DeviceCaps, DeviceFacts, PortFacts, port_topology::PortTopology, read, read_number};
+use super::{
+    DeviceCaps, DeviceFacts, PortFacts,
+    interface::{exists_in_kernel, kernel_names},
+    port_topology::PortTopology,
+    read, read_number,
+};
 use crate::verbs::RingAccess;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use serde::Serialize;
@@ -42,7 +47,7 @@ impl KernelFacts {
 /// Returns the facts of the network interface `name`; `None`: the kernel has no such interface.
 #[must_use]
 pub fn interface(name: &str) -> Option<DeviceFacts> {
-    if !super::interface::exists_in_kernel(name) {
+    if !exists_in_kernel(name) {
         return None;
     }
     let sys = Path::new("/sys/class/net").join(name);
@@ -109,23 +114,13 @@ pub fn has_carrier(name: &str) -> bool {
     read(format!("/sys/class/net/{name}/carrier")).is_some_and(|it| it == "1")
 }
 
-/// Returns the names of the network interfaces of this network namespace, in order.
-#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
-fn all_names() -> Vec<String> {
-    let table = fs::read("/proc/net/dev").unwrap_or_default();
-    // A name that is not UTF-8 is left out: no key can name it.
-    let table = String::from_utf8_lossy(&table);
-    let names = table.lines().filter_map(|line| line.split_once(':'));
-    let mut names: Vec<_> = names.map(|(name, _)| name.trim().to_owned()).collect();
-    names.sort_unstable();
-    names
-}
-
 /// Lists the facts of the network interfaces of this network namespace, in the order of their
-/// names.
+/// names. An interface whose name is not UTF-8 is left out: no key can name it.
 #[must_use]
 pub fn interfaces() -> Vec<DeviceFacts> {
-    all_names().iter().filter_map(|it| interface(it)).collect()
+    let names = kernel_names();
+    let names = names.iter().filter_map(|it| it.to_str());
+    names.filter_map(interface).collect()
 }
 
 /// Returns `true` if sysfs shows the interfaces of another network namespace than that of this
@@ -140,7 +135,7 @@ pub(super) fn has_foreign_sysfs(name: &str) -> bool {
     let differs = || {
         let shown = read_number::<u32>(sys.join(name).join("ifindex"));
         index().is_some_and(|it| shown != Some(it))
-            || all_names().iter().any(|it| !sys.join(it).exists())
+            || kernel_names().iter().any(|it| !sys.join(it).exists())
     };
     // An interface may be created or removed between the two readings.
     differs() && differs()

@@ -55,7 +55,8 @@ fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
 /// a login session; `None`: it would not.
 #[expect(clippy::disallowed_methods, reason = "files of /proc")]
 fn reason(netdev: &str) -> Option<String> {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    // Names of interfaces may not be UTF-8.
+    let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
     let addresses: Vec<IpAddr> = if_addrs::get_if_addrs()
         .unwrap_or_default()
         .iter()
@@ -105,7 +106,7 @@ fn source_of(destination: &IpAddr) -> Option<IpAddr> {
 /// route over the interface.
 fn default_route_v4(table: &str, netdev: &str) -> bool {
     table.lines().skip(1).any(|line| {
-        let mut fields = line.split_whitespace();
+        let mut fields = line.split_ascii_whitespace();
         let (name, destination, mask) = (fields.next(), fields.next(), fields.nth(5));
         name == Some(netdev) && destination == Some("00000000") && mask == Some("00000000")
     })
@@ -115,7 +116,7 @@ fn default_route_v4(table: &str, netdev: &str) -> bool {
 /// default route over the interface. The kernel's unreachable default route on `lo` is ignored.
 fn default_route_v6(table: &str, netdev: &str) -> bool {
     table.lines().any(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
         fields.len() == 10
             && fields[1] == "00"
             && fields[0].bytes().all(|b| b == b'0')

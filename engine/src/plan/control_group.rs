@@ -95,7 +95,9 @@ fn limit_by(version: Version, mount: &Path, folder: &Path) -> Option<u64> {
 
 #[expect(clippy::disallowed_methods, reason = "files of /proc and of cgroups")]
 fn read(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok()
+    // The paths of mounts may not be UTF-8.
+    let text = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]

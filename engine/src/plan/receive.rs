@@ -179,7 +179,7 @@ impl QueueMemory {
     pub fn longest(&self) -> u32 {
         match self.striding {
             Some(_) => self.buffer.min(LONGEST),
-            None => self.buffer * self.max_sge,
+            None => self.buffer.saturating_mul(self.max_sge),
         }
     }
 }

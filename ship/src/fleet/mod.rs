@@ -30,9 +30,11 @@ use tokio::{runtime::Builder, task::JoinSet};
 
 /// Maximum number of sensor statuses that a survey reads from the store concurrently.
 const AT_A_TIME: usize = 16;
-/// Number of newest hours with packets in which a survey searches the store for sensors without a
-/// status.
+/// Number of newest hours with packets, up to now and also of the future, in which a survey searches
+/// the store for sensors without a status.
 const HOURS: usize = 3;
+/// Maximum number of days up to now whose hours a survey lists, if these have no packets.
+const DAYS: usize = 1000;
 
 /// Time for which a survey reports that a sensor name has a new owner.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -219,7 +221,7 @@ async fn survey_store(
 ) -> Result<Fleet, StoreError> {
     let mut unusable = UnusableKeys::default();
     let (read, more) = statuses(store, &mut unusable).await?;
-    let seen = newest(store.as_ref(), &mut unusable).await?;
+    let seen = newest(store.as_ref(), now, &mut unusable).await?;
     let mut fleet = judge(read, seen, now, stale);
     let others = unusable.count - unusable.named.len() as u64;
     let problem = "the key cannot be used, and its object is left out";
@@ -315,42 +317,78 @@ fn under_its_key(it: SensorStatus, key: &str) -> StatusResult {
 }
 
 /// Returns the sensors that have packets in the newest hours of the store, with the newest
-/// partition of each.
+/// partition of each. Hours of the future do not take the places of hours up to `now`: one clock
+/// that is ahead would hide the other sensors. Folders that are no partitions are unusable keys.
 async fn newest(
     store: &dyn ReadStore,
+    now: Timestamp,
     unusable: &mut UnusableKeys,
 ) -> Result<BTreeMap<String, String>, StoreError> {
-    let mut folders = async |folder: &str| {
-        let listed = store.list(folder).await?;
-        unusable.append(listed.unusable);
-        Ok::<_, StoreError>(listed.folders)
-    };
-    let mut hours = Vec::new();
-    for day in latest_first(folders(key::BLOCKS).await?) {
-        let day = format!("{}/{day}", key::BLOCKS);
-        let of_day = latest_first(folders(&day).await?);
-        hours.extend(of_day.into_iter().map(|hour| format!("{day}/{hour}")));
-        if hours.len() >= HOURS {
-            break;
-        }
-    }
+    let hour_of_now = format!("{}/{}", key::BLOCKS, key::hour(now));
+    let [mut future, mut past] = [0; 2];
+    let [mut days_of_future, mut days_of_past] = [0; 2];
     let mut seen = BTreeMap::new();
-    for hour in hours.into_iter().take(HOURS) {
-        for folder in folders(&hour).await? {
-            if let Some(sensor) = folder.strip_prefix("sensor=") {
-                let partition = status::plain(&format!("{hour}/{folder}"));
+    for day in latest_first(store, key::BLOCKS, key::is_day, unusable).await? {
+        let (days, most) = match day > hour_of_now {
+            true => (&mut days_of_future, HOURS),
+            false => (&mut days_of_past, DAYS),
+        };
+        *days += 1;
+        if *days > most {
+            continue;
+        }
+        for hour in latest_first(store, &day, key::is_hour, unusable).await? {
+            let hours = match hour > hour_of_now {
+                true => &mut future,
+                false => &mut past,
+            };
+            if *hours == HOURS {
+                continue;
+            }
+            let folders = folders(store, &hour, unusable).await?;
+            let sensors = folders.iter().filter_map(|it| it.strip_prefix("sensor="));
+            let mut sensors = sensors.peekable();
+            *hours += usize::from(sensors.peek().is_some());
+            for sensor in sensors {
+                let partition = status::plain(&format!("{hour}/sensor={sensor}"));
                 seen.entry(status::plain(sensor)).or_insert(partition);
             }
+        }
+        if past == HOURS {
+            break;
         }
     }
     Ok(seen)
 }
 
-/// Sorts folder names of days or hours, latest first.
-fn latest_first(mut names: Vec<String>) -> Vec<String> {
-    names.sort();
-    names.reverse();
-    names
+/// Returns the names of the folders in a folder of the store.
+async fn folders(
+    store: &dyn ReadStore,
+    folder: &str,
+    unusable: &mut UnusableKeys,
+) -> Result<Vec<String>, StoreError> {
+    let listed = store.list(folder).await?;
+    unusable.append(listed.unusable);
+    Ok(listed.folders)
+}
+
+/// Returns the keys of the folders in `folder` whose names `is_valid` accepts, latest first. The
+/// others are unusable keys.
+async fn latest_first(
+    store: &dyn ReadStore,
+    folder: &str,
+    is_valid: fn(&str) -> bool,
+    unusable: &mut UnusableKeys,
+) -> Result<Vec<String>, StoreError> {
+    let names = folders(store, folder, unusable).await?;
+    let (valid, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|it| is_valid(it));
+    for name in others {
+        unusable.add(&format!("{folder}/{name}"));
+    }
+    let mut keys: Vec<_> = valid.iter().map(|it| format!("{folder}/{it}")).collect();
+    keys.sort();
+    keys.reverse();
+    Ok(keys)
 }
 
 fn judge(
@@ -631,23 +669,54 @@ mod tests {
 
     #[test]
     fn packets_without_a_status_are_found() {
-        let blocks = |day, hour, sensor| {
-            let key = format!("blocks/dt=2026-01-0{day}/hour=0{hour}/sensor={sensor}/1.parquet");
+        let blocks = |day: &str, hour: u8, sensor: &str| {
+            let key = format!("blocks/dt={day}/hour=0{hour}/sensor={sensor}/1.parquet");
             (key, Vec::new())
         };
-        let all = fleet(&[
+        let mut objects = vec![
             object(&status("a")),
-            blocks(1, 1, "old"),
-            blocks(1, 9, "b"),
-            blocks(2, 0, "a"),
-            blocks(2, 1, "a"),
-            blocks(2, 1, "b"),
-        ]);
-        let expected = SurveyFinding::NoStatus {
-            sensor: "b".into(),
-            partition: "blocks/dt=2026-01-02/hour=01/sensor=b".into(),
+            blocks("2026-01-01", 1, "old"),
+            blocks("2026-01-01", 9, "b"),
+            blocks("2026-01-02", 0, "a"),
+            blocks("2026-01-02", 1, "a"),
+            blocks("2026-01-02", 1, "b"),
+        ];
+        let without = |sensor: &str, place: &str| SurveyFinding::NoStatus {
+            sensor: sensor.into(),
+            partition: format!("blocks/{place}/sensor={sensor}"),
         };
-        assert_eq!(all.findings, [expected]);
+        let expected = without("b", "dt=2026-01-02/hour=01");
+        assert_eq!(fleet(&objects).findings, std::slice::from_ref(&expected));
+        // A clock was ahead.
+        objects.push(blocks("2999-01-09", 9, "c"));
+        for day in 1..9 {
+            let day = format!("2999-01-0{day}");
+            for hour in [1, 2, 3] {
+                objects.push(blocks(&day, hour, "a"));
+            }
+        }
+        let ahead = without("c", "dt=2999-01-09/hour=09");
+        assert_eq!(fleet(&objects).findings, [expected.clone(), ahead.clone()]);
+        // Folders that are no hours, and an hour without a sensor.
+        let odd = ["tmp/x", "dt=2026-01-02/hour=1x", "dt=2026-01-02/hour=zz"];
+        objects.extend(odd.map(|it| (format!("blocks/{it}/sensor=a/1"), Vec::new())));
+        let empty = [4, 5, 6].map(|hour| format!("blocks/dt=2026-01-02/hour=0{hour}/x/1"));
+        objects.extend(empty.map(|key| (key, Vec::new())));
+        let findings = fleet(&objects).findings;
+        assert_eq!(findings[..2], [expected, ahead]);
+        let named = findings[2..].iter().map(|it| match it {
+            SurveyFinding::Unreadable { object, .. } => object.as_str(),
+            other => panic!("{other:?}"),
+        });
+        let named: BTreeSet<_> = named.collect();
+        let odd = ["tmp", "dt=2026-01-02/hour=1x", "dt=2026-01-02/hour=zz"];
+        assert_eq!(
+            named,
+            odd.map(|it| format!("blocks/{it}"))
+                .iter()
+                .map(String::as_str)
+                .collect()
+        );
         let none = fleet(&[]);
         assert_eq!(none.findings, [SurveyFinding::Nobody]);
     }

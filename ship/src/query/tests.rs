@@ -561,7 +561,7 @@ fn fewer_frames_than_the_table_states_are_a_loss() {
     let done = done.expect("extracted");
     assert_eq!(done.written.frames, 99);
     let lost = done.written.losses.join("; ");
-    let said = "99 frames were read of a part that has 100 frames according to its table";
+    let said = "99 frames were read, but the store or the sensor states 100 frames";
     assert!(lost.contains(said), "{lost}");
 }
 

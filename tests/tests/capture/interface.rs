@@ -412,6 +412,22 @@ while left:
 
 /// The loopback interface carries TCP in super-frames, unless its offloads are off.
 #[test]
+fn an_interface_whose_name_is_not_utf_8_does_not_hide_the_others() {
+    let pair = need!(silent_pair());
+    let far = &pair.far;
+    let line = "ip link add $'n\\xff' type veth peer name n0";
+    let _ = far.program("bash", &["-c", line]).run().expect(0);
+    let listed = far.enter(wqcap(["devices"])).run().expect(0);
+    assert!(listed.stdout.contains(IFACE), "{listed}");
+    let check = |name| {
+        let check = ["check", "-i", name, "--set", "output.format=none"];
+        far.enter(wqcap(check)).run().expect(0)
+    };
+    let _ = check(IFACE);
+    check("any").says(&[r#""n\xFF" is left out: its name is not UTF-8"#]);
+}
+
+#[test]
 fn super_frames_are_recorded_and_counted() {
     let pair = need!(silent_pair());
     let mtu = ["link", "set", "lo", "mtu", "1500"];

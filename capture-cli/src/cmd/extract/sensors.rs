@@ -137,7 +137,13 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
         };
         losses.extend(fetched.lacks.iter().map(|it| format!("{url}: {it}")));
         if fetched.bytes > 0 {
-            files.push(spooled_answer(url, file, fetched.bytes));
+            let answer = spooled_answer(url, file, fetched.bytes);
+            files.push(answer.with_least_frames(fetched.frames.unwrap_or(0)));
+        } else if let Some(stated @ 1..) = fetched.frames {
+            losses.push(format!(
+                "{url}: the answer is empty, but the sensor states {}",
+                counted(stated, "frame")
+            ));
         }
         answers.push(SensorAnswer {
             url: url.clone(),
@@ -164,9 +170,10 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     })?;
     losses.append(&mut written.losses);
     written.losses = losses;
+    // Too few frames of an answer are a loss of this answer.
     let mut stated = answers.iter().map(|it| it.frames);
     let stated = stated.try_fold(0u64, |sum, frames| Some(sum.saturating_add(frames?)));
-    if let Some(stated) = stated.filter(|it| *it != written.frames) {
+    if let Some(stated) = stated.filter(|it| *it < written.frames) {
         written.losses.push(format!(
             "the answers of the sensors state {}, but {} frames arrived",
             counted(stated, "frame"),

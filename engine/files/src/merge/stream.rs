@@ -270,7 +270,7 @@ impl MergeStream {
         let (stated, found) = (open.ranges.least_frames, open.reader.packets());
         if losses.is_empty() && found < stated {
             losses.push(format!(
-                "{found} frames were read of a part that has {stated} frames according to its table"
+                "{found} frames were read, but the store or the sensor states {stated} frames"
             ));
         }
         if open.left_out > 0 {

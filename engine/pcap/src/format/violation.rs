@@ -18,10 +18,10 @@ pub enum FormatViolation {
     /// The major version in a pcapng section header is not 1.
     #[error("pcapng version {0} is not supported; only 1 can be read")]
     PcapngVersion(u16),
-    /// A pcap record has more bytes than readers accept.
+    /// A pcap record, or the packet of a pcapng block, has more bytes than the reader accepts.
     #[error("a record of {caplen} bytes is too long; at most {limit} are accepted")]
     RecordLength {
-        /// Captured length in the pcap record's header, in bytes.
+        /// Captured length of the record in bytes.
         caplen: u32,
         /// Longest captured length in bytes that the reader accepts.
         limit: u32,
@@ -62,7 +62,7 @@ pub enum FormatViolation {
     /// The interface of a pcapng packet block is not described before the block.
     #[error("a packet names an interface that the pcapng file does not describe")]
     UnknownInterface,
-    /// The captured bytes of a pcapng packet exceed its block, or the longest accepted length.
+    /// The captured bytes of a pcapng packet exceed its block.
     #[error(
         "a packet of {caplen} bytes does not fit into its pcapng block, which has {total} bytes"
     )]

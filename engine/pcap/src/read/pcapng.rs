@@ -185,8 +185,14 @@ fn packet_block<R: Read>(
         None => (cursor.head.ns, packet.caplen.min(snaplen)),
     };
     let data = packet.data..packet.data.saturating_add(caplen as usize);
-    if data.end > end || caplen > MAX_FRAME {
+    if data.end > end {
         return Err(FormatViolation::PacketLength { caplen, total });
+    }
+    if caplen > MAX_FRAME {
+        return Err(FormatViolation::RecordLength {
+            caplen,
+            limit: MAX_FRAME,
+        });
     }
     cursor.anomalies.unstamped += u64::from(packet.ticks.is_none());
     cursor.anomalies.longer_than_frame += u64::from(caplen > packet.len);

@@ -206,6 +206,9 @@ impl Control {
 const POLLS_BEFORE_SLEEP: u32 = 64;
 /// Number of empty polls of a receive loop between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
+/// Number of empty polls with a yield after which a loop reads the clock. On a core with other busy
+/// threads, each yield may take as long as their time slices.
+const YIELDS_PER_CLOCK: u32 = 16;
 /// Time that a receive queue is empty before [`Outlet::idle`] is called.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Longest delay of a WQ's error event after the loop has recovered the WQ.
@@ -719,7 +722,10 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
         match self.idle {
             Idle::Spin => std::hint::spin_loop(),
-            Idle::Yield => std::thread::yield_now(),
+            Idle::Yield => {
+                std::thread::yield_now();
+                quiet.unclocked += EMPTY_POLLS / YIELDS_PER_CLOCK - 1;
+            }
             Idle::Sleep if quiet.polls >= POLLS_BEFORE_SLEEP => return self.sleep(quiet),
             Idle::Sleep => std::hint::spin_loop(),
         }

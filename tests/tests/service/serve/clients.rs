@@ -239,6 +239,28 @@ fn a_hostile_sensor_does_not_keep_the_frames_of_others() {
     let _ = service.stop();
 }
 
+#[test]
+fn the_frames_of_each_sensor_are_compared_with_the_number_that_it_states() {
+    let stored = Stored::shared();
+    let frames = stored.extracted(&[], "pcapng").expect("frames");
+    let sensor = |stated: Option<u64>| {
+        let stated = stated.map(|it| format!("Wqcap-Frames: {it}\r\n"));
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nWqcap-Complete: true\r\n{}Content-Length: {}\r\n\r\n",
+            stated.unwrap_or_default(),
+            frames.len()
+        );
+        stranger([head.as_bytes(), &frames].concat())
+    };
+    let dir = Dir::new();
+    for other in [None, Some(super::FRAMES - 1)] {
+        let (short, other) = (sensor(Some(super::FRAMES + 1)), sensor(other));
+        let extract = wqcap(["extract", &short, &other, "-o"]).arg(dir.join("out.pcapng"));
+        let lacks = format!("the sensor states {} frames", super::FRAMES + 1);
+        extract.run().expect(1).says(&[&short, &lacks]);
+    }
+}
+
 /// Returns frames of HTTP requests for hosts with markup in their names.
 fn hostile_frames() -> Vec<Vec<u8>> {
     let names = [
