@@ -20,7 +20,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver, RecvTimeoutError},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     time::{Duration, Instant},
 };
@@ -35,6 +35,9 @@ use wqcap_engine::{
 /// Time for which the end of a run waits for the recovery of an earlier run's files after a stop
 /// was requested.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Times for which the recovery of an earlier run's files waits before it tries again those that are
+/// in use: after a kill, the kernel holds their locks until the last writes have ended.
+const AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 /// Interval at which a wait for the recovery checks for a stop request.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -123,6 +126,8 @@ pub struct Leftovers {
     done: Option<Receiver<RecoveredFile>>,
     /// Flag that stops the recovery of the earlier run's files.
     quit: Arc<AtomicBool>,
+    /// Channel that is closed when this run ends, which ends the waits of [`AGAIN`].
+    running: Option<Sender<()>>,
 }
 
 impl Leftovers {
@@ -150,15 +155,31 @@ impl Leftovers {
             move || !quit.load(Ordering::Relaxed)
         };
         let dir = dir.to_owned();
+        let (running, ended) = mpsc::channel();
         let work = move || {
-            for part in parts.chunks(1).take_while(|_| may_continue()) {
-                for mut it in finish(&dir, part, &may_continue) {
-                    if let Some(key) = &key {
-                        encrypt(&dir, &mut it, key, &may_continue);
+            let mut waits = AGAIN.into_iter();
+            let mut parts = parts;
+            loop {
+                let wait = waits.next();
+                let mut in_use = Vec::new();
+                for part in parts.chunks(1).take_while(|_| may_continue()) {
+                    for mut it in finish(&dir, part, &may_continue) {
+                        if it.outcome == RecoveryOutcome::InUse && wait.is_some() {
+                            in_use.push(it.part);
+                            continue;
+                        }
+                        if let Some(key) = &key {
+                            encrypt(&dir, &mut it, key, &may_continue);
+                        }
+                        log(&it);
+                        let _ = sender.send(it);
                     }
-                    log(&it);
-                    let _ = sender.send(it);
                 }
+                match wait {
+                    Some(wait) if !in_use.is_empty() => drop(ended.recv_timeout(wait)),
+                    _ => break,
+                }
+                parts = in_use;
             }
         };
         match std::thread::Builder::new()
@@ -168,6 +189,7 @@ impl Leftovers {
             Ok(_) => Self {
                 done: Some(done),
                 quit,
+                running: Some(running),
             },
             Err(e) => {
                 tracing::warn!(
@@ -181,7 +203,8 @@ impl Leftovers {
     /// Waits for the recovery of the remaining files, but at most [`PATIENCE`] after `stop` is set.
     /// The next run recovers the others. Files that another capture writes and files of other
     /// programs are left out of the result.
-    pub fn finish(self, stop: &AtomicBool) -> Vec<RecoveredFile> {
+    pub fn finish(mut self, stop: &AtomicBool) -> Vec<RecoveredFile> {
+        drop(self.running.take());
         let mut all = Vec::new();
         let mut deadline = None;
         while let Some(done) = &self.done {
@@ -262,6 +285,22 @@ pub fn text(files: &[RecoveredFile]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// After a kill, the kernel may hold the lock of a file for a moment.
+    #[test]
+    fn files_that_are_in_use_at_the_start_are_tried_again() {
+        let dir = tempfile::tempdir().expect("dir");
+        let part = dir.path().join("wqcap-q00-5.pcap.part");
+        std::fs::write(&part, "").expect("written");
+        let locked = std::fs::File::open(&part).expect("opened");
+        locked.lock().expect("locked");
+        let leftovers = Leftovers::begin(dir.path(), 0, None);
+        std::thread::sleep(Duration::from_millis(300));
+        drop(locked);
+        let all = leftovers.finish(&AtomicBool::new(false));
+        let outcomes: Vec<_> = all.iter().map(|it| it.outcome).collect();
+        assert_eq!(outcomes, [RecoveryOutcome::Removed]);
+    }
 
     #[test]
     fn a_line_for_each_file() {
