@@ -173,6 +173,23 @@ impl Audited {
         );
     }
 
+    /// Writes the audit line of a request for packets whose client left before the end of the answer,
+    /// or did not read. It has received at most `bytes`.
+    pub fn leave(mut self, counters: &Counters, bytes: u64) {
+        self.is_written = true;
+        for (counter, n) in [
+            (&counters.answered, 1),
+            (&counters.incomplete, 1),
+            (&counters.bytes, bytes),
+        ] {
+            counter.fetch_add(n, Ordering::Relaxed);
+        }
+        let ms = self.begun.elapsed().as_millis();
+        let new = format!("sent at most {bytes} bytes in {ms} ms");
+        let why = "the client left or did not read, or the service ended";
+        log_answer(&self.peer(), &self.what, "incomplete", &new, Some(why));
+    }
+
     /// Writes the audit line of a request that was answered without packets. The number of such
     /// lines is limited, because the web page reads the state every few seconds.
     pub fn done(mut self, counters: &Counters) {

@@ -29,7 +29,7 @@ use std::{
     io::{self, ErrorKind, Write},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -104,33 +104,31 @@ pub async fn answer(
     let (sender, mut pieces) = mpsc::channel(WAITING);
     let handle = Handle::current();
     let run = move || {
+        // Dropped last: the end of the service waits for the audit lines of all permits.
         let _permit = permit;
-        let has_left = Arc::new(AtomicBool::new(false));
+        let delivery = Arc::<Delivery>::default();
         let writer = PieceWriter {
             sender: sender.clone(),
             handle: handle.clone(),
-            has_left: Arc::clone(&has_left),
+            delivery: Arc::clone(&delivery),
         };
         let result = prepare().and_then(|(query, form)| {
             send(&handle, &sender, AnswerPiece::Form(form));
             read(&query, form, writer, || !sender.is_closed())
         });
-        let has_left = has_left.load(Ordering::Relaxed) || sender.is_closed();
+        let has_left = delivery.has_ended.load(Ordering::Relaxed) || sender.is_closed();
         match result {
             Err(e) => {
                 audited.refuse(&counters, e.status(), &e.to_string());
                 send(&handle, &sender, AnswerPiece::Refused(e));
             }
-            Ok(mut facts) => {
-                if has_left {
-                    let why = "the client left, or did not read for a minute";
-                    facts.losses.push(why.into());
-                }
+            // Without the last message the body ends with an error.
+            Ok(_) if has_left => {
+                audited.leave(&counters, delivery.bytes.load(Ordering::Relaxed));
+            }
+            Ok(facts) => {
                 audited.answer(&counters, &facts);
-                // Without the last message the body ends with an error.
-                if !has_left {
-                    send(&handle, &sender, AnswerPiece::End(facts));
-                }
+                send(&handle, &sender, AnswerPiece::End(facts));
             }
         }
     };
@@ -204,8 +202,16 @@ fn send(handle: &Handle, sender: &mpsc::Sender<AnswerPiece>, piece: AnswerPiece)
 struct PieceWriter {
     sender: mpsc::Sender<AnswerPiece>,
     handle: Handle,
+    delivery: Arc<Delivery>,
+}
+
+/// Part of an answer that has been passed to its client.
+#[derive(Default)]
+struct Delivery {
+    /// Number of bytes that were passed on. The client has received at most these.
+    bytes: AtomicU64,
     /// Set when the client has left, or does not read the answer.
-    has_left: Arc<AtomicBool>,
+    has_ended: AtomicBool,
 }
 
 impl Write for PieceWriter {
@@ -215,9 +221,11 @@ impl Write for PieceWriter {
         }
         let piece = AnswerPiece::Bytes(Bytes::copy_from_slice(bytes));
         if !send(&self.handle, &self.sender, piece) {
-            self.has_left.store(true, Ordering::Relaxed);
+            self.delivery.has_ended.store(true, Ordering::Relaxed);
             return Err(ErrorKind::BrokenPipe.into());
         }
+        let delivered = &self.delivery.bytes;
+        delivered.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes.len())
     }
 

@@ -55,6 +55,13 @@ impl ReadPermits {
             caller: caller.name.clone(),
         })
     }
+
+    /// Returns `true` if a request reads capture files at present.
+    #[must_use]
+    pub fn is_any_taken(&self) -> bool {
+        let reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reading.all > 0
+    }
 }
 
 impl Drop for ReadPermit {

@@ -145,6 +145,11 @@ impl ServeState {
         self.permits.take(caller, self.limits().max_requests)
     }
 
+    /// Returns `true` while a request reads capture files, or has not yet written its audit line.
+    pub fn is_read(&self) -> bool {
+        self.permits.is_any_taken()
+    }
+
     /// Returns the list of the present capture files, with the facts that were read of them.
     fn view(&self) -> Result<Arc<StoreView>, ApiError> {
         let dir = &self.plan.dir;
