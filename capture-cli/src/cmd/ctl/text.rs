@@ -209,7 +209,8 @@ pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
     if let Some(talker) = heaviest.and_then(|them| them.first()) {
         let _ = write!(line, "  most from {}", talker.address);
     }
-    line + "\n"
+    // Names and addresses are texts of the service.
+    format!("{}\n", Text(line))
 }
 
 #[cfg(test)]
