@@ -1,7 +1,7 @@
 //! Anonymized copies, which are sent instead of the files if `[anonymize]` is set.
 //!
 //! A copy is made before its file is sent, in the folder `copies` of the journal, and is deleted
-//! when the store has it. Equal files and keys yield equal bytes: a lost copy is made again, and
+//! when the store has it. A pass begins with the deletion of copies that no file needs. Equal files and keys yield equal bytes: a lost copy is made again, and
 //! its upload continues.
 
 use super::{PassError, Shipper, UnshippedReason, error::CopyError};
@@ -12,6 +12,7 @@ use crate::{
     threads,
 };
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -107,6 +108,23 @@ impl Shipper {
             state,
             ..original
         })?)
+    }
+
+    /// Deletes what no file needs in the folder of copies: unfinished copies of a process that ended,
+    /// and copies that were finished before the end but not recorded. No copy may be in progress.
+    pub(super) fn sweep_copies(&self) {
+        let records = self.journal.records();
+        let needed = records.filter(|it| it.copy.is_some());
+        let needed: HashSet<_> = needed.map(|it| self.copy_path(it)).collect();
+        // The folder may be missing.
+        let there = fs::read_dir(self.plan.journal.join(COPIES));
+        for entry in there.into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !needed.contains(&path) {
+                // A file that stays takes space, and is tried again in the next pass.
+                let _ = fs::remove_file(path);
+            }
+        }
     }
 
     /// Deletes the anonymized copy of a file, which is not needed any more.

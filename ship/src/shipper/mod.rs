@@ -142,6 +142,7 @@ impl Shipper {
             .map(|(id, (_, why))| (id.clone(), why.clone()))
             .collect();
         self.begun_again.clear();
+        self.sweep_copies();
         let outcome = self.work().await;
         self.update_status(|status| status.now = None);
         self.buffers.clear();

@@ -418,6 +418,10 @@ fn a_lost_copy_is_made_again_and_its_upload_continues() {
             if lost && copies.exists() {
                 fs::remove_dir_all(&copies).expect("an own folder");
             }
+            fs::create_dir_all(&copies).expect("an own folder");
+            for left in [".wqcap-merge-x", "wqcap-q00-7.pcap"] {
+                fs::write(copies.join(left), "left by a crash").expect("written");
+            }
             let (ledger, calls) = place.whole_pass(true);
             assert_eq!(ledger, ALL, "{death:?}");
             place.assert_shipped();
