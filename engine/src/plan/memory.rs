@@ -8,14 +8,24 @@ use crate::{
     frame::dedup,
     text::counted,
 };
+use std::{fs, sync::LazyLock};
 
 /// Returns the bytes of memory available to this process: the machine's, or the smaller limit of
-/// its control group.
+/// its control group. `u64::MAX`: neither can be read.
 #[must_use]
 pub fn available_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    let machine = info.totalram * u64::from(info.mem_unit);
-    control_group::memory_limit().map_or(machine, |it| it.min(machine))
+    /// Read once, at the start, because a sandbox may hide the file later.
+    static MACHINE: LazyLock<u64> = LazyLock::new(|| machine_memory().unwrap_or(u64::MAX));
+    control_group::memory_limit().map_or(*MACHINE, |it| it.min(*MACHINE))
+}
+
+/// Returns the bytes of the machine's memory, from `/proc/meminfo` (proc_meminfo(5)).
+#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
+fn machine_memory() -> Option<u64> {
+    let facts = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = facts.lines().find_map(|it| it.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Returns the bytes for the flow tables of `[[cutoff]]`, which limits how much of a flow is kept;
@@ -119,4 +129,16 @@ fn about(bytes: u64) -> String {
 /// Formats a number of bytes, rounded down to MiB, as a TOML value.
 fn mebibytes(bytes: u64) -> String {
     format!("\"{}MiB\"", bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_this_machine_is_known() {
+        let machine = machine_memory().expect("procfs is mounted");
+        assert!(((1 << 28)..(1 << 50)).contains(&machine), "{machine}");
+        assert!(available_memory() <= machine);
+    }
 }
