@@ -116,7 +116,7 @@ pub async fn answer(
             send(&handle, &sender, AnswerPiece::Form(form));
             read(&query, form, writer, || !sender.is_closed())
         });
-        let has_left = delivery.has_ended.load(Ordering::Relaxed) || sender.is_closed();
+        let has_left = delivery.has_left.load(Ordering::Relaxed) || sender.is_closed();
         match result {
             Err(e) => {
                 audited.refuse(&counters, e.status(), &e.to_string());
@@ -211,7 +211,7 @@ struct Delivery {
     /// Number of bytes that were passed on. The client has received at most these.
     bytes: AtomicU64,
     /// Set when the client has left, or does not read the answer.
-    has_ended: AtomicBool,
+    has_left: AtomicBool,
 }
 
 impl Write for PieceWriter {
@@ -221,7 +221,7 @@ impl Write for PieceWriter {
         }
         let piece = AnswerPiece::Bytes(Bytes::copy_from_slice(bytes));
         if !send(&self.handle, &self.sender, piece) {
-            self.delivery.has_ended.store(true, Ordering::Relaxed);
+            self.delivery.has_left.store(true, Ordering::Relaxed);
             return Err(ErrorKind::BrokenPipe.into());
         }
         let delivered = &self.delivery.bytes;

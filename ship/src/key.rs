@@ -142,8 +142,12 @@ pub fn hour(time: Timestamp) -> String {
 
 /// Returns `true` if a folder of a table has the name of a day, `dt=YYYY-MM-DD`.
 pub fn is_day(name: &str) -> bool {
-    let date = name.strip_prefix("dt=").and_then(|it| it.parse().ok());
-    date.is_some_and(|date: Date| format!("dt={date}") == name)
+    date_of(name).is_some_and(|date| format!("dt={date}") == name)
+}
+
+/// Returns the date in the name of a folder of a table, `dt=YYYY-MM-DD`.
+pub fn date_of(name: &str) -> Option<Date> {
+    name.strip_prefix("dt=")?.parse().ok()
 }
 
 /// Returns `true` if a folder of a day has the name of an hour, `hour=HH`.

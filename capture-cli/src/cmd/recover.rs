@@ -17,6 +17,7 @@ use std::{
     fmt::Write,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -98,25 +99,51 @@ fn encrypt(dir: &Path, file: &mut RecoveredFile, key: &SecretKey, may_continue: 
     }
 }
 
-/// Recovers these `.part` files below the folder `dir`. A panic is a failure of the files, and the
-/// next ones are recovered.
-fn finish(dir: &Path, parts: &[PathBuf], may_continue: &dyn Fn() -> bool) -> Vec<RecoveredFile> {
-    let attempt = || recover::finish(dir, parts, may_continue);
-    catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|_| {
-        let failed = |part: &PathBuf| RecoveredFile {
-            part: part.clone(),
-            path: None,
-            outcome: RecoveryOutcome::Failed,
-            records: 0,
-            kept: 0,
-            cut: 0,
-            problem: Some(
-                "the recovery ended in a panic, which is a fault in wqcap: please report it; the .part file keeps its name"
-                    .into(),
-            ),
-        };
-        parts.iter().map(failed).collect()
+/// Recovers the `.part` file `part` below the folder `dir`. A panic is a failure of the file, so that
+/// the next ones are recovered.
+fn finish(dir: &Path, part: &PathBuf, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
+    let attempt = || recover::finish(dir, slice::from_ref(part), may_continue);
+    let finished = catch_unwind(AssertUnwindSafe(attempt)).ok();
+    finished.and_then(|mut it| it.pop()).unwrap_or_else(|| RecoveredFile {
+        part: part.clone(),
+        path: None,
+        outcome: RecoveryOutcome::Failed,
+        records: 0,
+        kept: 0,
+        cut: 0,
+        problem: Some(
+            "the recovery ended in a panic, which is a fault in wqcap: please report it; the .part file keeps its name"
+                .into(),
+        ),
     })
+}
+
+/// Recovers these `.part` files by `attempt`, and passes each result to `done`. Files that are in use
+/// are tried again after the waits of [`AGAIN`], which end early when the sender of `ended` is
+/// dropped. Ends when `attempt` returns `None`.
+fn finish_in_turn(
+    mut parts: Vec<PathBuf>,
+    ended: &Receiver<()>,
+    mut attempt: impl FnMut(&PathBuf) -> Option<RecoveredFile>,
+    mut done: impl FnMut(RecoveredFile),
+) {
+    for wait in AGAIN.map(Some).into_iter().chain([None]) {
+        let mut in_use = Vec::new();
+        for part in parts {
+            match attempt(&part) {
+                None => return,
+                Some(it) if it.outcome == RecoveryOutcome::InUse && wait.is_some() => {
+                    in_use.push(part);
+                }
+                Some(it) => done(it),
+            }
+        }
+        match wait {
+            Some(wait) if !in_use.is_empty() => drop(ended.recv_timeout(wait)),
+            _ => return,
+        }
+        parts = in_use;
+    }
 }
 
 /// Recovery of the capture files of an earlier run, in progress during this run.
@@ -157,30 +184,15 @@ impl Leftovers {
         let dir = dir.to_owned();
         let (running, ended) = mpsc::channel();
         let work = move || {
-            let mut waits = AGAIN.into_iter();
-            let mut parts = parts;
-            loop {
-                let wait = waits.next();
-                let mut in_use = Vec::new();
-                for part in parts.chunks(1).take_while(|_| may_continue()) {
-                    for mut it in finish(&dir, part, &may_continue) {
-                        if it.outcome == RecoveryOutcome::InUse && wait.is_some() {
-                            in_use.push(it.part);
-                            continue;
-                        }
-                        if let Some(key) = &key {
-                            encrypt(&dir, &mut it, key, &may_continue);
-                        }
-                        log(&it);
-                        let _ = sender.send(it);
-                    }
+            let attempt =
+                |part: &PathBuf| may_continue().then(|| finish(&dir, part, &may_continue));
+            finish_in_turn(parts, &ended, attempt, |mut it| {
+                if let Some(key) = &key {
+                    encrypt(&dir, &mut it, key, &may_continue);
                 }
-                match wait {
-                    Some(wait) if !in_use.is_empty() => drop(ended.recv_timeout(wait)),
-                    _ => break,
-                }
-                parts = in_use;
-            }
+                log(&it);
+                let _ = sender.send(it);
+            });
         };
         match std::thread::Builder::new()
             .name("wqcap-recover".into())
@@ -244,7 +256,7 @@ fn log(it: &RecoveredFile) {
         let problem = it.problem.as_deref().unwrap_or("cannot finish the file");
         tracing::warn!("{}: {problem}", it.part.display());
     }
-    for line in text(std::slice::from_ref(it)).lines() {
+    for line in text(slice::from_ref(it)).lines() {
         tracing::info!("an earlier run left this capture file open: {line}");
     }
 }
@@ -288,18 +300,25 @@ mod tests {
 
     /// After a kill, the kernel may hold the lock of a file for a moment.
     #[test]
-    fn files_that_are_in_use_at_the_start_are_tried_again() {
+    fn a_file_that_is_in_use_is_tried_again() {
         let dir = tempfile::tempdir().expect("dir");
         let part = dir.path().join("wqcap-q00-5.pcap.part");
         std::fs::write(&part, "").expect("written");
         let locked = std::fs::File::open(&part).expect("opened");
         locked.lock().expect("locked");
-        let leftovers = Leftovers::begin(dir.path(), 0, None);
-        std::thread::sleep(Duration::from_millis(300));
-        drop(locked);
-        let all = leftovers.finish(&AtomicBool::new(false));
-        let outcomes: Vec<_> = all.iter().map(|it| it.outcome).collect();
-        assert_eq!(outcomes, [RecoveryOutcome::Removed]);
+        let mut lock = Some(locked);
+        // The run has ended, so that nothing waits.
+        let (_, ended) = mpsc::channel();
+        let (mut attempts, mut outcomes) = (Vec::new(), Vec::new());
+        let attempt = |part: &PathBuf| {
+            let it = finish(dir.path(), part, &|| true);
+            attempts.push(it.outcome);
+            drop(lock.take());
+            Some(it)
+        };
+        finish_in_turn(vec![part], &ended, attempt, |it| outcomes.push(it.outcome));
+        let (in_use, removed) = (RecoveryOutcome::InUse, RecoveryOutcome::Removed);
+        assert_eq!((attempts, outcomes), (vec![in_use, removed], vec![removed]));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Characters that control a terminal or that a reader does not see: separators of lines and
-/// paragraphs, marks that change the direction of text, and the characters without a picture of the
+/// paragraphs, marks that change the direction of text, and invisible characters, which have the
 /// Unicode property `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt). The joiners U+200C
 /// and U+200D and the variation selectors U+FE00 to U+FE0F are not among them: emoji and some
 /// scripts use them.

@@ -61,7 +61,7 @@ const MOST_HEAD: usize = 16 << 10;
 const LAST: Duration = Duration::from_secs(5);
 /// Time limit, after [`LAST`], for connections and for requests that read files to notice the end of
 /// the service: the requests write their audit lines.
-const FAREWELL: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_millis(500);
 /// Interval at which the service checks whether it has to end.
 const TICK: Duration = Duration::from_millis(200);
 /// Interval at which indexes of new capture files are read. At the start the service waits as long
@@ -245,13 +245,13 @@ impl Server {
             }
             let _ = stop.send(true);
             let all = u32::try_from(MOST_CONNECTIONS).unwrap_or(u32::MAX);
-            let _ = timeout(LAST + FAREWELL, connections.acquire_many(all)).await;
+            let _ = timeout(LAST + GRACE, connections.acquire_many(all)).await;
             let audited = async {
-                while service.is_read() {
-                    sleep(FAREWELL / 50).await;
+                while service.is_reading() {
+                    sleep(GRACE / 50).await;
                 }
             };
-            let _ = timeout(FAREWELL, audited).await;
+            let _ = timeout(GRACE, audited).await;
             Ok(())
         });
         is_over.store(true, Ordering::Relaxed);

@@ -146,7 +146,7 @@ impl ServeState {
     }
 
     /// Returns `true` while a request reads capture files, or has not yet written its audit line.
-    pub fn is_read(&self) -> bool {
+    pub fn is_reading(&self) -> bool {
         self.permits.is_any_taken()
     }
 

@@ -318,47 +318,61 @@ fn under_its_key(it: SensorStatus, key: &str) -> StatusResult {
 
 /// Returns the sensors that have packets in the newest hours of the store, with the newest
 /// partition of each. Hours of the future do not take the places of hours up to `now`: one clock
-/// that is ahead would hide the other sensors. Folders that are no partitions are unusable keys.
+/// that is ahead would hide the other sensors. Folders that are not partitions are unusable keys.
 async fn newest(
     store: &dyn ReadStore,
     now: Timestamp,
     unusable: &mut UnusableKeys,
 ) -> Result<BTreeMap<String, String>, StoreError> {
     let hour_of_now = format!("{}/{}", key::BLOCKS, key::hour(now));
-    let [mut future, mut past] = [0; 2];
-    let [mut days_of_future, mut days_of_past] = [0; 2];
+    let mut future = PartitionsLeft {
+        days: HOURS,
+        hours: HOURS,
+    };
+    let mut past = PartitionsLeft {
+        days: DAYS,
+        hours: HOURS,
+    };
     let mut seen = BTreeMap::new();
     for day in latest_first(store, key::BLOCKS, key::is_day, unusable).await? {
-        let (days, most) = match day > hour_of_now {
-            true => (&mut days_of_future, HOURS),
-            false => (&mut days_of_past, DAYS),
+        let left = match day > hour_of_now {
+            true => &mut future,
+            false => &mut past,
         };
-        *days += 1;
-        if *days > most {
+        if left.days == 0 {
             continue;
         }
+        left.days -= 1;
         for hour in latest_first(store, &day, key::is_hour, unusable).await? {
-            let hours = match hour > hour_of_now {
+            let left = match hour > hour_of_now {
                 true => &mut future,
                 false => &mut past,
             };
-            if *hours == HOURS {
+            if left.hours == 0 {
                 continue;
             }
             let folders = folders(store, &hour, unusable).await?;
             let sensors = folders.iter().filter_map(|it| it.strip_prefix("sensor="));
             let mut sensors = sensors.peekable();
-            *hours += usize::from(sensors.peek().is_some());
+            left.hours -= usize::from(sensors.peek().is_some());
             for sensor in sensors {
                 let partition = status::plain(&format!("{hour}/sensor={sensor}"));
                 seen.entry(status::plain(sensor)).or_insert(partition);
             }
         }
-        if past == HOURS {
+        if past.hours == 0 {
             break;
         }
     }
     Ok(seen)
+}
+
+/// Partitions that a survey may still list, of the future or up to now.
+struct PartitionsLeft {
+    /// Number of days whose hours may still be listed.
+    days: usize,
+    /// Number of hours with packets that may still be searched.
+    hours: usize,
 }
 
 /// Returns the names of the folders in a folder of the store.
@@ -697,7 +711,7 @@ mod tests {
         }
         let ahead = without("c", "dt=2999-01-09/hour=09");
         assert_eq!(fleet(&objects).findings, [expected.clone(), ahead.clone()]);
-        // Folders that are no hours, and an hour without a sensor.
+        // Folders that are not hours, and hours without a sensor.
         let odd = ["tmp/x", "dt=2026-01-02/hour=1x", "dt=2026-01-02/hour=zz"];
         objects.extend(odd.map(|it| (format!("blocks/{it}/sensor=a/1"), Vec::new())));
         let empty = [4, 5, 6].map(|hour| format!("blocks/dt=2026-01-02/hour=0{hour}/x/1"));

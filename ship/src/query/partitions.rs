@@ -10,8 +10,8 @@
 //! Invariant: only files that cannot hold frames of the times are excluded, if no file is longer
 //! than the look back.
 
-use crate::key::CaptureKey;
-use jiff::{civil::Date, tz::TimeZone};
+use crate::key::{self, CaptureKey};
+use jiff::tz::TimeZone;
 use std::ops::{Range, RangeInclusive};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -59,8 +59,10 @@ pub(super) fn folders(
 
 /// Returns the number of days from 1970 to the day of a folder with the name `dt=YYYY-MM-DD`.
 fn day_of(name: &str) -> Option<u64> {
-    let date: Date = name.strip_prefix("dt=")?.parse().ok()?;
-    let midnight = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    let midnight = key::date_of(name)?
+        .to_zoned(TimeZone::UTC)
+        .ok()?
+        .timestamp();
     u64::try_from(midnight.as_second())
         .ok()
         .map(|it| it / 86_400)

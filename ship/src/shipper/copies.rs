@@ -1,8 +1,8 @@
 //! Anonymized copies, which are sent instead of the files if `[anonymize]` is set.
 //!
 //! A copy is made before its file is sent, in the folder `copies` of the journal, and is deleted
-//! when the store has it. A pass begins with the deletion of copies that no file needs. Equal files and keys yield equal bytes: a lost copy is made again, and
-//! its upload continues.
+//! when the store has it. A pass begins with the deletion of copies that no file needs. Equal files
+//! and keys yield equal bytes: a lost copy is made again, and its upload continues.
 
 use super::{PassError, Shipper, UnshippedReason, error::CopyError};
 use crate::{

@@ -398,19 +398,6 @@ fn what_an_interface_cannot_do_is_refused_with_a_remedy() {
     done.says(&["cannot create a packet socket", "grant CAP_NET_RAW"]);
 }
 
-/// Python program that sends a megabyte over TCP to itself through the loopback interface.
-const STREAM: &str = "
-import socket, threading
-server = socket.create_server(('127.0.0.1', 0))
-client = socket.create_connection(server.getsockname())
-other = server.accept()[0]
-threading.Thread(target=client.sendall, args=(bytes(1 << 20),)).start()
-left = 1 << 20
-while left:
-    left -= len(other.recv(left))
-";
-
-/// The loopback interface carries TCP in super-frames, unless its offloads are off.
 #[test]
 fn an_interface_whose_name_is_not_utf_8_does_not_hide_the_others() {
     let pair = need!(silent_pair());
@@ -427,6 +414,19 @@ fn an_interface_whose_name_is_not_utf_8_does_not_hide_the_others() {
     check("any").says(&[r#""n\xFF" is left out: its name is not UTF-8"#]);
 }
 
+/// Python program that sends a megabyte over TCP to itself through the loopback interface.
+const STREAM: &str = "
+import socket, threading
+server = socket.create_server(('127.0.0.1', 0))
+client = socket.create_connection(server.getsockname())
+other = server.accept()[0]
+threading.Thread(target=client.sendall, args=(bytes(1 << 20),)).start()
+left = 1 << 20
+while left:
+    left -= len(other.recv(left))
+";
+
+/// The loopback interface carries TCP in super-frames, unless its offloads are off.
 #[test]
 fn super_frames_are_recorded_and_counted() {
     let pair = need!(silent_pair());

@@ -170,7 +170,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     })?;
     losses.append(&mut written.losses);
     written.losses = losses;
-    // Too few frames of an answer are a loss of this answer.
+    // The merge has found each answer with fewer frames than its sensor states.
     let mut stated = answers.iter().map(|it| it.frames);
     let stated = stated.try_fold(0u64, |sum, frames| Some(sum.saturating_add(frames?)));
     if let Some(stated) = stated.filter(|it| *it < written.frames) {

@@ -59,7 +59,7 @@ impl MergeTarget {
         let shown = out.display().to_string();
         let refused = |problem: String| MergeError::Refused(format!("{shown}: {problem}"));
         let place = if out.as_os_str() == "-" {
-            // `>> INPUT`: each frame that is written would be read again.
+            // After `>> INPUT`, the merge would read the frames that it writes.
             let redirected = file_at_stdout().is_some_and(|it| plan.reads(&it));
             if redirected {
                 return Err(MergeError::Refused(
@@ -151,8 +151,8 @@ fn failed(shown: &str, what: &str, e: &io::Error) -> MergeError {
     MergeError::Failed(format!("{shown}: cannot {what}: {e}"))
 }
 
-/// Returns the metadata of the file to which standard output is redirected. `None`: it is no regular
-/// file, or it is closed.
+/// Returns the metadata of the file to which standard output is redirected. `None`: it is not a
+/// regular file, or it is closed.
 fn file_at_stdout() -> Option<fs::Metadata> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
     let metadata = File::from(stdout).metadata().ok()?;
