@@ -14,7 +14,8 @@ pub const KEYS: usize = 1_000_000;
 pub const PAGES: usize = 100_000;
 /// Maximum length of an object's key in bytes. It is the limit of S3.
 pub const KEY: usize = 1024;
-/// Maximum length in bytes of a store's ETags, generations and upload identifiers.
+/// Maximum length in bytes of a store's ETags, generations and upload identifiers, and of the token
+/// of a list's next page.
 pub const TAG: usize = 4 << 10;
 /// Maximum number of unusable keys of a store that a list names; further ones are only counted.
 pub const NAMED_KEYS: usize = 8;

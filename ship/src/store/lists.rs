@@ -1,7 +1,7 @@
 //! Lists of keys as a store sends them: bounded, and without keys that cannot be used.
 
 use super::UnusableKeys;
-use crate::limits::{KEY, KEYS, PAGES};
+use crate::limits::{KEY, KEYS, PAGES, TAG};
 use bytes::Bytes;
 use object_store::{client::HttpRequest, path::Path};
 use quick_xml::{Reader, escape::unescape, events::Event};
@@ -31,6 +31,8 @@ pub(super) enum ListError {
     Keys,
     #[error("the list has more than {PAGES} pages, which is the limit")]
     Pages,
+    #[error("the token of the list's next page has {0} bytes; the limit is {TAG} bytes")]
+    Token(usize),
 }
 
 /// Runs the requests for a list of keys. Also returns the keys that were left out of the list as
@@ -53,15 +55,13 @@ pub(super) fn is_list(request: &HttpRequest) -> bool {
 }
 
 /// Removes the entries of a list's page whose keys cannot be used, and counts them in the list that
-/// the current task receives. A page that is not XML is returned unchanged.
+/// the current task receives.
 ///
 /// # Errors
-/// The list exceeds a limit; or the response is another document, or lacks the token of the
-/// next page.
+/// The list or the token of its next page exceeds a limit; or the response is another document, or
+/// lacks that token.
 pub(super) fn clean(page: &Bytes) -> Result<Bytes, ListError> {
-    let Some(ListPage { entries, .. }) = ListPage::parse(page)? else {
-        return Ok(page.clone());
-    };
+    let ListPage { entries, .. } = ListPage::parse(page)?;
     let mut kept = Vec::new();
     let mut at = 0;
     let mut unusable = UnusableKeys::default();
@@ -107,27 +107,29 @@ struct ListPage {
     entries: Vec<(Range<usize>, String)>,
     /// `true` if the page says that the list continues.
     is_truncated: bool,
-    /// `true` if the page has the token with which the list continues.
-    has_token: bool,
+    /// Length in bytes of the token with which the list continues; 0: the page has none.
+    token: usize,
 }
 
 impl ListPage {
-    /// Parses the response to a request for a page of keys. `None`: it is not XML.
+    /// Parses the response to a request for a page of keys.
     ///
     /// # Errors
-    /// The response is XML of another kind, or lacks the token of the next page.
-    fn parse(page: &[u8]) -> Result<Option<Self>, ListError> {
-        let Some((root, page)) = std::str::from_utf8(page).ok().and_then(parsed) else {
-            return Ok(None);
-        };
+    /// The response is no XML document of the right kind, or the token of the next page is missing
+    /// or too long.
+    fn parse(page: &[u8]) -> Result<Self, ListError> {
+        let page = std::str::from_utf8(page).ok().and_then(parsed);
+        let (root, page) = page.ok_or(ListError::NoList)?;
         match &*root {
             // S3 and GCS; Azure, whose pages have a token or are the last.
             b"ListBucketResult" | b"EnumerationResults" => {}
             _ => return Err(ListError::NoList),
         }
-        match page.is_truncated && !page.has_token {
-            true => Err(ListError::Truncated),
-            false => Ok(Some(page)),
+        match page.token {
+            0 if page.is_truncated => Err(ListError::Truncated),
+            // `object_store` panics if the address of the next request is too long.
+            len if len > TAG => Err(ListError::Token(len)),
+            _ => Ok(page),
         }
     }
 }
@@ -148,17 +150,18 @@ fn parsed(page: &str) -> Option<(Vec<u8>, ListPage)> {
             root.get_or_insert_with(|| it.local_name().as_ref().to_vec());
         }
         match event {
-            Event::Start(it) => match it.name().as_ref() {
+            // `object_store` compares names without their namespaces, too.
+            Event::Start(it) => match it.local_name().as_ref() {
                 b"Contents" | b"CommonPrefixes" | b"Blob" | b"BlobPrefix" if entry.is_none() => {
                     entry = Some((before, None));
                 }
                 b"Key" | b"Prefix" | b"Name" if entry.is_some() => text_at = Some(after),
-                b"IsTruncated" | b"NextContinuationToken" if entry.is_none() => {
+                b"IsTruncated" | b"NextContinuationToken" | b"NextMarker" if entry.is_none() => {
                     text_at = Some(after);
                 }
                 _ => {}
             },
-            Event::End(it) => match it.name().as_ref() {
+            Event::End(it) => match it.local_name().as_ref() {
                 b"Contents" | b"CommonPrefixes" | b"Blob" | b"BlobPrefix" => {
                     if let Some((start, Some(key))) = entry.take() {
                         found.entries.push((start..after, key));
@@ -170,12 +173,12 @@ fn parsed(page: &str) -> Option<(Vec<u8>, ListPage)> {
                         *key = Some(unescape(raw).map_or_else(|_| raw.into(), Into::into));
                     }
                 }
-                name @ (b"IsTruncated" | b"NextContinuationToken") => {
+                name @ (b"IsTruncated" | b"NextContinuationToken" | b"NextMarker") => {
                     let text = text_at.take().and_then(|at| page.get(at..before));
                     let text = text.unwrap_or_default().trim();
                     match name {
                         b"IsTruncated" => found.is_truncated = text == "true",
-                        _ => found.has_token = !text.is_empty(),
+                        _ => found.token = found.token.max(text.len()),
                     }
                 }
                 _ => {}
@@ -213,8 +216,6 @@ mod tests {
         assert_eq!(unusable.count, 3);
         assert_eq!(unusable.named[0], "blocks//x");
         assert!(unusable.named.iter().all(|it| it.len() <= KEY));
-        let other = Bytes::from_static(b"<no XML");
-        assert_eq!(clean(&other), Ok(other));
     }
 
     #[test]
@@ -225,7 +226,12 @@ mod tests {
         let empty_token = "<ListBucketResult><IsTruncated>true</IsTruncated>\
                            <NextContinuationToken/></ListBucketResult>";
         assert_eq!(of(empty_token), Err(ListError::Truncated));
-        for other in ["<Error><Code>SlowDown</Code></Error>", "<html/>"] {
+        for other in [
+            "<Error><Code>SlowDown</Code></Error>",
+            "<html/>",
+            "<no XML",
+            "<ListBucketResult></ListBucketResult><",
+        ] {
             assert_eq!(of(other), Err(ListError::NoList));
         }
         for whole in [
@@ -236,6 +242,23 @@ mod tests {
             "<EnumerationResults><NextMarker/></EnumerationResults>",
         ] {
             assert_eq!(of(whole), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_token_that_no_request_can_have_is_an_error() {
+        for (root, name) in [
+            ("ListBucketResult", "NextContinuationToken"),
+            ("ListBucketResult", "s3:NextContinuationToken"),
+            ("EnumerationResults", "NextMarker"),
+        ] {
+            let of = |len| {
+                let token = "%".repeat(len);
+                let page = format!("<{root}><{name}>{token}</{name}></{root}>");
+                clean(&page.into()).map(|_| ())
+            };
+            assert_eq!(of(TAG), Ok(()));
+            assert_eq!(of(TAG + 1), Err(ListError::Token(TAG + 1)));
         }
     }
 

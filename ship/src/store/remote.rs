@@ -34,6 +34,14 @@ use std::{env, error::Error as _, ffi::OsString, fmt::Debug, ops::Range, time::D
 const RETRIES: usize = 6;
 /// Maximum time during which a store request is retried.
 const RETRY_TIME: Duration = Duration::from_secs(60);
+/// Beginnings of the statuses of a request that fails again without a change of the store's settings,
+/// in the errors of `object_store` that have no kind for them. A list without permission is such an
+/// error, and so is an object with a key of its client (SSE-C).
+const REFUSALS: [&str; 3] = [
+    "status code: 400 ",
+    "status code: 401 ",
+    "status code: 403 ",
+];
 /// Default time in which a store request must make progress, unless the environment sets one.
 const REQUEST: &str = "300s";
 
@@ -328,8 +336,9 @@ impl Remote {
             | Error::Unauthenticated { .. }
             | Error::AlreadyExists { .. }
             | Error::Precondition { .. } => StoreError::Refused(text),
-            // Such as for an object with a key of its client (SSE-C).
-            Error::Generic { .. } if text.contains("400 Bad Request") => StoreError::Refused(text),
+            Error::Generic { .. } if REFUSALS.iter().any(|it| text.contains(it)) => {
+                StoreError::Refused(text)
+            }
             _ => StoreError::Failed(text),
         }
     }

@@ -193,6 +193,14 @@ fn endless_lists_are_errors_that_name_the_limit() {
     let done = pages.fleet();
     assert_ne!(done.status.code(), Some(0), "{done}");
     done.says(&["more than 1000000 keys, which is the limit"]);
+
+    let token = Hostile::start(|_, to| {
+        let next = "%".repeat(70_000);
+        answer(to, "200 OK", "", page("", &next).as_bytes())
+    });
+    let done = token.fleet();
+    assert_eq!(done.status.code(), Some(2), "{done}");
+    done.says(&["next page has 70000 bytes; the limit is 4096 bytes"]);
 }
 
 #[test]
