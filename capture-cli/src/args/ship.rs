@@ -22,6 +22,20 @@ pub struct StoreArgs {
     pub ranges: Option<PathBuf>,
 }
 
+impl StoreArgs {
+    /// Returns the name of the first of the options that is given; `None`: none is.
+    pub fn first_given(&self) -> Option<&'static str> {
+        let all = [
+            ("--sensor", !self.sensors.is_empty()),
+            ("--lookback", self.lookback.is_some()),
+            ("--ranges", self.ranges.is_some()),
+        ];
+        all.into_iter()
+            .find(|(_, is_given)| *is_given)
+            .map(|it| it.0)
+    }
+}
+
 /// Arguments of `wqcap ship`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

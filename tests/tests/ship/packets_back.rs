@@ -328,6 +328,10 @@ fn losses_and_wrong_arguments_are_reported_and_other_frames_are_extracted() {
             vec!["tap-1", "--ranges", "wrong.csv"],
             "--ranges is for a store",
         ),
+        (
+            vec!["https://tap-1", "--ranges", "wrong.csv"],
+            "--ranges is for a store, but https://tap-1 is a sensor",
+        ),
         (vec!["store", "--mark", "x"], "--mark is for a directory"),
         (vec!["store", "--index", "x"], "--index is for a directory"),
         (vec!["store", "--sensor", "a/b"], "is not a sensor's name"),
@@ -461,12 +465,28 @@ fn a_bucket_gives_the_same_frames_as_a_directory_and_wrong_credentials_give_one_
     let requests = bucket.proxy.requests();
     assert!(requests.iter().all(|it| it.method == "GET"), "{requests:?}");
 
+    // Without the right to list the objects, the tables suffice.
+    let denied = "<Error><Code>AccessDenied</Code></Error>";
+    bucket
+        .proxy
+        .decide(move |it| match it.target.contains("where%2Fpackets") {
+            true => Fate::Answer(403, denied),
+            false => Fate::Pass,
+        });
+    let found = report(&extract("unlisted.pcapng").run().expect(0));
+    let note = found["notes"][0].as_str().unwrap_or_default();
+    assert!(note.contains("packets/ cannot be listed"), "{found}");
+    let unlisted = bytes(&fleet.dir.join("unlisted.pcapng"));
+    assert_bytes("frames of tables", &unlisted, &bytes(&wanted));
+    let _ = bucket.proxy.requests();
+
     let refusal = "<Error><Code>InvalidAccessKeyId</Code></Error>";
     bucket.proxy.decide(move |_| Fate::Answer(403, refusal));
     let done = extract("refused.pcapng").run().expect(1);
     done.says(&["InvalidAccessKeyId"]);
     assert_eq!(count_errors(&done), 1, "{done}");
-    assert_eq!(bucket.proxy.requests().len(), 1);
+    // One request for each of the two lists.
+    assert_eq!(bucket.proxy.requests().len(), 2);
     // Credentials that permit listing but not reading also give one error, and no output file.
     bucket
         .proxy

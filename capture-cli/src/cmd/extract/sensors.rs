@@ -91,6 +91,13 @@ pub(super) fn urls(args: &ExtractArgs) -> Result<Vec<String>, Failure> {
             "--index is for a directory; a sensor uses its own indexes; leave --index out",
         ));
     }
+    #[cfg(feature = "ship")]
+    if let Some(option) = args.store.first_given() {
+        return Err(Failure::refused(format!(
+            "{option} is for a store, but {} is a sensor; leave {option} out",
+            args.dir.display()
+        )));
+    }
     Ok(all
         .iter()
         .map(|it| it.to_string_lossy().into_owned())

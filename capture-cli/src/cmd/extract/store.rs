@@ -47,29 +47,23 @@ impl From<StoreQueryError> for Failure {
 /// capture files.
 pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     let shown = args.dir.display();
-    let url = store::url_of(&args.dir);
-    let of = &args.store;
-    if let Some(url) = &url {
-        store::check_url(url).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
-    }
-    let of_a_store = url.is_some();
+    let Some(url) = store::url_of(&args.dir) else {
+        return match args.store.first_given() {
+            None => Ok(None),
+            Some(name) => Err(Failure::refused(format!(
+                "{name} is for a store, but {shown} is neither a URL nor a directory with blocks/dt=...; leave {name} out, or name {FORMS}"
+            ))),
+        };
+    };
+    store::check_url(&url).map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
     let misplaced = [
-        (of_a_store, args.mark.is_some(), "--mark"),
-        (of_a_store, args.index.is_some(), "--index"),
-        (!of_a_store, !of.sensors.is_empty(), "--sensor"),
-        (!of_a_store, of.lookback.is_some(), "--lookback"),
-        (!of_a_store, of.ranges.is_some(), "--ranges"),
+        ("--mark", args.mark.is_some()),
+        ("--index", args.index.is_some()),
     ];
-    let misplaced = misplaced
-        .into_iter()
-        .find(|(here, is_given, _)| *here && *is_given);
-    match misplaced {
-        None => Ok(url),
-        Some((_, _, name)) if of_a_store => Err(Failure::refused(format!(
+    match misplaced.into_iter().find(|(_, is_given)| *is_given) {
+        None => Ok(Some(url)),
+        Some((name, _)) => Err(Failure::refused(format!(
             "{name} is for a directory of capture files, but {shown} is a store; leave {name} out"
-        ))),
-        Some((_, _, name)) => Err(Failure::refused(format!(
-            "{name} is for a store, but {shown} is neither a URL nor a directory with blocks/dt=...; leave {name} out, or name {FORMS}"
         ))),
     }
 }
