@@ -2,11 +2,14 @@
 //!
 //! Invariants: a request reads at most [`MOST_ROWS`] records, and files of at most [`MOST_BYTES`]. All
 //! requests together have one file in memory, and one row group of it, of at most [`MOST_GROUP_ROWS`]
-//! records. A file that cannot be read is named in the answer, and the others are read.
+//! records and [`MOST_GROUP_TEXT`] of texts. Each has an answer of at most [`MOST_ANSWERED`] records
+//! and [`MOST_ANSWER_TEXT`] of texts. A file that cannot be read is named in the answer, and the
+//! others are read.
 
 use crate::FlowsFolder;
 use serde::{Deserialize, Serialize};
 use std::{
+    cell::Cell,
     cmp::Reverse,
     fs,
     net::IpAddr,
@@ -19,23 +22,27 @@ use wqcap_files::{
     folder::open::read_regular,
     index::{FlowTerms, IndexFlow},
 };
-use wqcap_ship::columns::{Columns, ParquetColumnError};
+use wqcap_ship::columns::Columns;
 
 /// Maximum number of flow records that one request reads.
 const MOST_ROWS: u64 = 4_000_000;
-/// Maximum length in bytes of a file of flow records that is read.
-const MOST_BYTES: u64 = 512 << 20;
+/// Maximum length in bytes of a file of flow records that is read. A record takes about 60 bytes.
+const MOST_BYTES: u64 = 256 << 20;
 /// Maximum number of flow records in a row group that is read. A capture writes half as many, and
 /// DuckDB 122,880.
 const MOST_GROUP_ROWS: usize = 256 * 1024;
 /// Maximum number of bytes of one column of texts in a row group: twice as much as the
 /// longest names of a row group of a capture.
-const MOST_GROUP_TEXT: usize = 64 << 20;
+const MOST_COLUMN_TEXT: usize = 64 << 20;
+/// Maximum number of bytes of all texts in a row group.
+const MOST_GROUP_TEXT: usize = 128 << 20;
 /// Maximum number of flow records in an answer.
 pub const MOST_ANSWERED: usize = 10_000;
+/// Maximum number of bytes of all texts in an answer: 800 for each of [`MOST_ANSWERED`] records.
+const MOST_ANSWER_TEXT: usize = 8 << 20;
 
-/// Lock of the request that reads a file. Half a million records take 200 MB, and a service has
-/// `MemoryMax`.
+/// Lock of the request that reads a file. The file and a row group of it take up to 700 MB, and a
+/// service has `MemoryMax`.
 static READING: Mutex<()> = Mutex::new(());
 
 /// Order of the records in an answer.
@@ -98,6 +105,23 @@ pub struct FlowRow {
     pub port_rev: Option<String>,
     /// Reason why the record ended.
     pub ended_by: Option<String>,
+}
+
+impl FlowRow {
+    /// Returns the number of bytes of all texts of the record.
+    fn text_len(&self) -> usize {
+        let optional = [
+            &self.tls_sni,
+            &self.ja4,
+            &self.http_host,
+            &self.community_id,
+            &self.port_fwd,
+            &self.port_rev,
+            &self.ended_by,
+        ];
+        let optional = optional.into_iter().flatten().map(String::len);
+        self.src.len() + self.dst.len() + optional.sum::<usize>()
+    }
 }
 
 /// Flow records of a query.
@@ -171,7 +195,8 @@ pub fn read(
     answer
 }
 
-/// Sorts the matching flow records, and keeps the first `limit` of them.
+/// Sorts the matching flow records, and keeps the first `limit` of them, as far as their texts have
+/// at most [`MOST_ANSWER_TEXT`] bytes.
 fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
     let flows = &mut answer.flows;
     match query.order {
@@ -187,8 +212,14 @@ fn keep_first(answer: &mut FlowsAnswer, query: &FlowsQuery) {
             flows.sort_by_key(|it| Reverse(it.last_ns.saturating_sub(it.first_ns)));
         }
     }
-    answer.truncated |= flows.len() > query.limit;
-    flows.truncate(query.limit);
+    let mut text = 0;
+    let fits = |row: &&FlowRow| {
+        text += row.text_len();
+        text <= MOST_ANSWER_TEXT
+    };
+    let kept = flows.iter().take(query.limit).take_while(fits).count();
+    answer.truncated |= flows.len() > kept;
+    flows.truncate(kept);
 }
 
 /// Lists the files that may have flow records of the time range `times`, in the order of their
@@ -240,15 +271,22 @@ fn of_file(
     let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = read_regular(path, MOST_BYTES).map_err(|e| e.to_string())?;
     let columns = Columns::new(bytes.into()).map_err(|e| e.to_string())?;
-    for group in columns.row_groups(MOST_GROUP_ROWS, MOST_GROUP_TEXT) {
-        let table = group.and_then(|it| FlowColumns::read(&it));
-        add_rows(&table.map_err(|e| e.to_string())?, query, terms, answer);
+    let rows = columns.rows() as u64;
+    if rows > MOST_ROWS {
+        return Err(format!(
+            "it has {rows} flow records; the limit is {MOST_ROWS}"
+        ));
     }
-    Ok(columns.rows() as u64)
+    for group in columns.row_groups(MOST_GROUP_ROWS, MOST_COLUMN_TEXT) {
+        let group = group.map_err(|e| e.to_string())?;
+        add_rows(&FlowColumns::read(&group)?, query, terms, answer);
+    }
+    Ok(rows)
 }
 
 /// Adds the matching flow records of a row group to the answer.
 fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: &mut FlowsAnswer) {
+    let mut text = MOST_ANSWER_TEXT;
     for n in 0..table.first.len() {
         let Some(row) = table.row(n) else { continue };
         if row.first_ns < query.times.end
@@ -259,11 +297,13 @@ fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: 
             && (terms.is_empty() || terms.allows(&table.index_flow(n, &row)))
         {
             answer.matched += 1;
+            text += row.text_len();
             answer.flows.push(row);
         }
         // Bounds the memory for records that are not in the answer.
-        if answer.flows.len() > 4 * MOST_ANSWERED {
+        if answer.flows.len() > 4 * MOST_ANSWERED || text > 4 * MOST_ANSWER_TEXT {
             keep_first(answer, query);
+            text = MOST_ANSWER_TEXT;
         }
     }
 }
@@ -301,12 +341,24 @@ struct FlowColumns {
 }
 
 impl FlowColumns {
-    fn read(columns: &Columns) -> Result<Self, ParquetColumnError> {
-        let texts = |name| columns.texts(name);
-        let numbers = |name| columns.numbers(name);
+    /// Reads the columns of a row group.
+    fn read(columns: &Columns) -> Result<Self, String> {
+        let numbers = |name| columns.numbers(name).map_err(|e| e.to_string());
+        let left = Cell::new(MOST_GROUP_TEXT);
+        let texts = |name| {
+            let column = columns.texts(name).map_err(|e| e.to_string())?;
+            let len = column.iter().flatten().map(String::len).sum();
+            let now = left.get().checked_sub(len).ok_or_else(|| {
+                format!(
+                    "the texts of a row group have more than {MOST_GROUP_TEXT} bytes, which is the limit"
+                )
+            })?;
+            left.set(now);
+            Ok::<_, String>(column)
+        };
         // Files of earlier versions lack some columns.
         let optional = |name| match columns.has(name) {
-            true => columns.texts(name),
+            true => texts(name),
             false => Ok(vec![None; columns.rows()]),
         };
         Ok(Self {
@@ -378,5 +430,95 @@ impl FlowColumns {
             a,
             b,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::{
+        basic::Compression,
+        column::writer::ColumnWriter,
+        data_type::ByteArray,
+        file::{
+            properties::{EnabledStatistics, WriterProperties},
+            writer::SerializedFileWriter,
+        },
+        schema::parser::parse_message_type,
+    };
+    use std::{sync::Arc, time::Duration};
+
+    /// Names of the columns of texts that a table of the tests has.
+    const TEXTS: [&str; 4] = ["src", "dst", "tls_sni", "http_host"];
+
+    /// Writes a table of `rows` flow records, each with four texts of `len` bytes.
+    fn table(dir: &Path, rows: usize, len: usize) -> FlowsFolder {
+        let numbers = "first_fwd_ns last_fwd_ns last_rev_ns src_port dst_port protocol ethertype \
+                       frames_fwd frames_rev bytes_fwd bytes_rev";
+        let numbers = numbers
+            .split_whitespace()
+            .map(|it| format!("REQUIRED INT64 {it};"));
+        let texts = TEXTS.map(|it| format!("REQUIRED BYTE_ARRAY {it} (STRING);"));
+        let schema = numbers.chain(texts).collect::<String>();
+        let schema = parse_message_type(&format!("message flows {{ {schema} }}"));
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_statistics_enabled(EnabledStatistics::None);
+        let (schema, properties) = (schema.expect("a schema"), properties.build());
+        let writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties));
+        let mut writer = writer.expect("begun");
+        let mut group = writer.next_row_group().expect("a group");
+        let text = ByteArray::from("a".repeat(len).as_str());
+        while let Some(mut column) = group.next_column().expect("a column") {
+            let written = match column.untyped() {
+                ColumnWriter::Int64ColumnWriter(it) => it.write_batch(&vec![1; rows], None, None),
+                ColumnWriter::ByteArrayColumnWriter(it) => {
+                    it.write_batch(&vec![text.clone(); rows], None, None)
+                }
+                _ => panic!("a column of another type"),
+            };
+            assert_eq!(written.expect("written"), rows);
+            column.close().expect("closed");
+        }
+        group.close().expect("closed");
+        let file = writer.into_inner().expect("whole");
+        fs::write(dir.join("wqcap-flows-1.parquet"), file).expect("written");
+        FlowsFolder {
+            dir: dir.into(),
+            delay: Duration::ZERO,
+        }
+    }
+
+    fn answer(rows: usize, len: usize) -> FlowsAnswer {
+        let dir = tempfile::tempdir().expect("a directory");
+        let query = FlowsQuery {
+            times: 0..u64::MAX,
+            filter: String::new(),
+            name: String::new(),
+            community_id: String::new(),
+            order: FlowOrder::Bytes,
+            limit: MOST_ANSWERED,
+        };
+        read(&table(dir.path(), rows, len), &query, || true)
+    }
+
+    #[test]
+    fn texts_of_an_answer_are_limited() {
+        let whole = answer(2000, 1000);
+        assert_eq!((whole.flows.len(), whole.truncated), (2000, false));
+        // Two records have 8 MiB of texts.
+        let long = answer(12, 1 << 20);
+        assert_eq!((long.flows.len(), long.matched), (2, 12));
+        assert!(long.truncated && long.unread == 0, "{:?}", long.notes);
+    }
+
+    #[test]
+    fn a_row_group_with_too_many_texts_is_named() {
+        let read = answer(32_000, 1000);
+        assert_eq!((read.matched, read.unread), (32_000, 0), "{:?}", read.notes);
+        // Each column is within its limit, and all of them are not.
+        let refused = answer(36_000, 1000);
+        assert_eq!((refused.matched, refused.unread), (0, 1));
+        assert!(refused.notes[0].contains("more than 134217728 bytes"));
     }
 }
