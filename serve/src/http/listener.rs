@@ -1,13 +1,14 @@
 //! Connections: TLS, client certificates, and their limits.
 //!
 //! Invariants: at most [`MOST_CONNECTIONS`] connections are open, and [`MOST_OF_ADDRESS`] of one
-//! address; further ones are closed at once. A client has [`PATIENCE`] for a TLS handshake, for each
+//! address; [`Places`] selects which of further ones are closed. A client has [`PATIENCE`] for a TLS handshake, for each
 //! head of a request, and between requests. The kernel ends a connection whose client does not take
 //! bytes for [`STALLED`](crate::packets::STALLED).
 
 use super::{
     net_threads::NetThreads,
     openapi,
+    places::{Place, Places},
     routes::{ClientConnection, ServeState, router},
 };
 use crate::{
@@ -26,9 +27,8 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 use std::{
-    collections::HashMap,
     fs, io,
-    net::{IpAddr, SocketAddr, TcpListener as StdListener},
+    net::{SocketAddr, TcpListener as StdListener},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -41,7 +41,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     runtime::{Builder, Runtime},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -51,7 +51,7 @@ use wqcap_files::folder::open::{MOST_TEXT, read_named};
 /// Maximum number of open connections to the service.
 const MOST_CONNECTIONS: usize = 256;
 /// Maximum number of open connections from one network address, so that no client takes all of
-/// them. An IPv6 network of 64 bits counts as one address.
+/// them.
 const MOST_OF_ADDRESS: usize = 192;
 /// Maximum number of headers of an HTTP request.
 const MOST_HEADERS: usize = 64;
@@ -216,7 +216,7 @@ impl Server {
         } = self;
         let failed = |source| ServerError::Listen { address, source };
         let (stop, stopped) = watch::channel(false);
-        let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let places = Places::new(MOST_CONNECTIONS, MOST_OF_ADDRESS);
         let is_over = Arc::new(AtomicBool::new(false));
         let learner = learner(&service, &is_over)?;
         let result = runtime.block_on(async {
@@ -227,7 +227,7 @@ impl Server {
                 tls,
                 &service,
                 routes,
-                &connections,
+                &places,
                 &stopped,
                 &mut threads,
             );
@@ -244,14 +244,13 @@ impl Server {
                 }
             }
             let _ = stop.send(true);
-            let all = u32::try_from(MOST_CONNECTIONS).unwrap_or(u32::MAX);
-            let _ = timeout(LAST + GRACE, connections.acquire_many(all)).await;
-            let audited = async {
-                while service.is_reading() {
+            let until_not = async |is_so: &dyn Fn() -> bool| {
+                while is_so() {
                     sleep(GRACE / 50).await;
                 }
             };
-            let _ = timeout(GRACE, audited).await;
+            let _ = timeout(LAST + GRACE, until_not(&|| places.is_any_taken())).await;
+            let _ = timeout(GRACE, until_not(&|| service.is_reading())).await;
             Ok(())
         });
         is_over.store(true, Ordering::Relaxed);
@@ -368,11 +367,10 @@ async fn accept(
     tls: Option<SharedTls>,
     service: &Arc<ServeState>,
     routes: Router,
-    connections: &Arc<Semaphore>,
+    places: &Places,
     stopped: &watch::Receiver<bool>,
     threads: &mut NetThreads,
 ) {
-    let shares = Arc::default();
     loop {
         // A stream belongs to the scheduler that handles it.
         let accepted = listener.accept().await;
@@ -387,10 +385,9 @@ async fn accept(
         };
         let counters = &service.counters;
         counters.connections.fetch_add(1, Ordering::Relaxed);
-        let share = AddressShare::take(&shares, address.ip());
-        let permit = Arc::clone(connections).try_acquire_owned().ok();
-        let (Some(share), Some(permit)) = (share, permit) else {
-            counters.turned_away.fetch_add(1, Ordering::Relaxed);
+        let (place, closed) = places.take(address.ip());
+        counters.turned_away.fetch_add(closed, Ordering::Relaxed);
+        let Some(place) = place.map(Arc::new) else {
             continue;
         };
         let task = Task {
@@ -398,8 +395,7 @@ async fn accept(
             service: Arc::clone(service),
             address,
             stopped: stopped.clone(),
-            _share: share,
-            _permit: permit,
+            place: Arc::clone(&place),
         };
         let tls = tls.as_ref().map(|it| {
             let tls = it.lock().unwrap_or_else(PoisonError::into_inner);
@@ -407,51 +403,12 @@ async fn accept(
         });
         threads.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                task.handshake(stream, tls).await;
+                tokio::select! {
+                    () = task.handshake(stream, tls) => {}
+                    () = place.lost() => {}
+                }
             }
         });
-    }
-}
-
-/// Numbers of open connections by the network address of the client.
-type AddressShares = Arc<Mutex<HashMap<IpAddr, usize>>>;
-
-/// Open connection that counts for its address until it is dropped.
-struct AddressShare {
-    shares: AddressShares,
-    address: IpAddr,
-}
-
-impl AddressShare {
-    /// Counts a new connection for its client's address. `None`: the address has
-    /// [`MOST_OF_ADDRESS`] connections.
-    fn take(shares: &AddressShares, address: IpAddr) -> Option<Self> {
-        let address = match address.to_canonical() {
-            IpAddr::V6(ip) => IpAddr::from((ip.to_bits() >> 64 << 64).to_be_bytes()),
-            v4 @ IpAddr::V4(_) => v4,
-        };
-        let mut counts = shares.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= MOST_OF_ADDRESS {
-            return None;
-        }
-        *count += 1;
-        Some(Self {
-            shares: Arc::clone(shares),
-            address,
-        })
-    }
-}
-
-impl Drop for AddressShare {
-    fn drop(&mut self) {
-        let mut counts = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
     }
 }
 
@@ -461,8 +418,7 @@ struct Task {
     service: Arc<ServeState>,
     address: SocketAddr,
     stopped: watch::Receiver<bool>,
-    _share: AddressShare,
-    _permit: OwnedSemaphorePermit,
+    place: Arc<Place>,
 }
 
 impl Task {
@@ -496,6 +452,7 @@ impl Task {
         let connection = ClientConnection {
             address: self.address,
             certificate,
+            place: self.place,
         };
         let routes = self.routes.layer(Extension(connection));
         let served = hyper::server::conn::http1::Builder::new()

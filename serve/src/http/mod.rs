@@ -2,7 +2,8 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `listener` | connections, TLS, their limits |
+//! | `listener` | connections, TLS, limits of time |
+//! | `places` | limits of open connections, and which of them are closed |
 //! | `net_threads` | threads that handle connections |
 //! | `routes` | the HTTP interface |
 //! | `openapi` | its description |
@@ -10,6 +11,7 @@
 mod listener;
 mod net_threads;
 mod openapi;
+mod places;
 mod routes;
 
 pub use listener::{ServeReload, Server, ServerError};

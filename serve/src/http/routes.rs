@@ -1,5 +1,6 @@
 //! The HTTP interface: paths, parameters, who may call.
 
+use super::places::Place;
 use crate::{
     ServeLimits, ServePlan,
     audit::{Audited, Counters},
@@ -90,6 +91,8 @@ pub struct ClientConnection {
     /// Name in the client's TLS certificate, which the service has verified; `None`: no
     /// certificate.
     pub certificate: Option<String>,
+    /// Place of the connection, which it keeps after its first permitted request.
+    pub place: Arc<Place>,
 }
 
 type Shared = State<Arc<ServeState>>;
@@ -366,29 +369,29 @@ async fn with_audit(State(service): Shared, mut request: Request, next: Next) ->
 }
 
 /// Returns the caller of a request, and an error if the request is refused. If the caller cannot be
-/// identified, the returned caller has no name.
+/// identified, the returned caller has no name. The connection of a permitted request keeps its place.
 fn identified(service: &ServeState, parts: &Parts) -> (Caller, Result<(), ApiError>) {
-    let connection = parts.extensions.get::<ClientConnection>().cloned();
-    let nowhere = || ClientConnection {
-        address: SocketAddr::from(([0, 0, 0, 0], 0)),
-        certificate: None,
+    let unknown = |address| Caller {
+        name: None,
+        role: CallerRole::Read,
+        address,
     };
-    let connection = connection.unwrap_or_else(nowhere);
-    let caller = service.caller(&connection, &parts.headers);
+    let Some(connection) = parts.extensions.get::<ClientConnection>() else {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let refused = ApiError::Unauthenticated("the request's connection is not known");
+        return (unknown(nowhere), Err(refused));
+    };
+    let caller = service.caller(connection, &parts.headers);
     let caller = caller.and_then(|it| match parts.method {
         Method::GET | Method::HEAD => Ok(it),
         _ => check_origin(&parts.headers).map(|()| it),
     });
     match caller {
-        Ok(caller) => (caller, Ok(())),
-        Err(e) => {
-            let unknown = Caller {
-                name: None,
-                role: CallerRole::Read,
-                address: connection.address,
-            };
-            (unknown, Err(e))
+        Ok(caller) => {
+            connection.place.keep();
+            (caller, Ok(()))
         }
+        Err(e) => (unknown(connection.address), Err(e)),
     }
 }
 

@@ -1,9 +1,11 @@
 //! Clients that stall, flood, leave early or send nonsense.
 
 use super::{Answer, FRAMES, Service, Stored};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
@@ -15,6 +17,16 @@ fn connected(service: &Service) -> TcpStream {
         .set_read_timeout(Some(Duration::from_secs(20)))
         .expect("set");
     stream
+}
+
+/// Connects from another address of the loopback interface.
+fn connected_from(service: &Service, from: [u8; 4]) -> OwnedFd {
+    let address = service.url.strip_prefix("http://").expect("http");
+    let address: SocketAddr = address.parse().expect("an address");
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::from((from, 0))).expect("bound");
+    connect(&socket, &address).expect("connects");
+    socket
 }
 
 /// Sends bytes and returns what comes back until the service closes the connection.
@@ -144,7 +156,15 @@ fn slow_and_many_clients_do_not_block_others() {
     let flood: Vec<_> = (0..1000).map(|_| connected(&service)).collect();
     let other = service.ask("/healthz", &["--interface", "127.0.0.2"]);
     assert_eq!(other.status, 200);
-    drop(flood);
+    // Two addresses that take all places, and more, do not keep a third one out.
+    let second: Vec<_> = (0..300)
+        .map(|_| connected_from(&service, [127, 0, 0, 3]))
+        .collect();
+    for _ in 0..20 {
+        let other = service.ask("/healthz", &["--interface", "127.0.0.2"]);
+        assert_eq!(other.status, 200);
+    }
+    drop((flood, second));
     drop(stalled);
     let deadline = Instant::now() + Duration::from_secs(15);
     while service.ask("/healthz", &[]).status != 200 {
