@@ -31,6 +31,9 @@ pub enum ApiError {
     /// The request may come from a web page of another site.
     #[error("{0}")]
     Foreign(String),
+    /// The request is of a version of HTTP whose clients cannot notice that an answer breaks off.
+    #[error("HTTP/1.0 cannot show that an answer with packets breaks off or is incomplete")]
+    OldHttp,
     /// The path of the request is not part of the HTTP interface.
     #[error("{0}: the service has no such path")]
     NoPath(String),
@@ -59,6 +62,15 @@ pub enum ApiError {
         "the service already answers {0} requests of this caller, and leaves the rest of serve.max_requests to others; try again later"
     )]
     CallerBusy(usize),
+    /// The service would read more capture files at the same time than it may.
+    #[error(
+        "the request is for {files} capture files, and others read {others}; the limit for all together is {limit}"
+    )]
+    ManyFiles {
+        files: usize,
+        others: usize,
+        limit: usize,
+    },
     /// The disk of the sensor is too busy to read from it.
     #[error(
         "the disk is busy (programs waited for it in {percent} % of the last 10 s), and the capture has priority; try again later"
@@ -130,6 +142,11 @@ impl ApiError {
                 "foreign_origin",
                 "open the page by the address or the name under which the sensor is configured",
             ),
+            Self::OldHttp => (
+                StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+                "old_http",
+                "send the request by HTTP/1.1; nginx does so with `proxy_http_version 1.1;`",
+            ),
             Self::NoPath(_) => (
                 StatusCode::NOT_FOUND,
                 "no_such_path",
@@ -164,6 +181,11 @@ impl ApiError {
                 StatusCode::TOO_MANY_REQUESTS,
                 "busy",
                 "repeat the request after the time in Retry-After",
+            ),
+            Self::ManyFiles { .. } => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "many_files",
+                "choose a shorter time range, or repeat the request after the time in Retry-After",
             ),
             Self::DiskBusy { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -203,6 +225,7 @@ impl IntoResponse for ApiError {
             self,
             Self::Busy(_)
                 | Self::CallerBusy(_)
+                | Self::ManyFiles { .. }
                 | Self::DiskBusy { .. }
                 | Self::NoThread(_)
                 | Self::Capture(_)

@@ -96,7 +96,9 @@ impl PacketsForm {
 /// Answers a request with the frames of the query that `prepare` builds. The permit is held until
 /// the capture files are read.
 pub async fn answer(
-    prepare: impl FnOnce() -> Result<(ExtractQuery, PacketsForm), ApiError> + Send + 'static,
+    prepare: impl FnOnce(&mut ReadPermit) -> Result<(ExtractQuery, PacketsForm), ApiError>
+    + Send
+    + 'static,
     permit: ReadPermit,
     audited: Audited,
     counters: Arc<Counters>,
@@ -105,14 +107,14 @@ pub async fn answer(
     let handle = Handle::current();
     let run = move || {
         // Dropped last: the end of the service waits for the audit lines of all permits.
-        let _permit = permit;
+        let mut permit = permit;
         let delivery = Arc::<Delivery>::default();
         let writer = PieceWriter {
             sender: sender.clone(),
             handle: handle.clone(),
             delivery: Arc::clone(&delivery),
         };
-        let result = prepare().and_then(|(query, form)| {
+        let result = prepare(&mut permit).and_then(|(query, form)| {
             send(&handle, &sender, AnswerPiece::Form(form));
             read(&query, form, writer, || !sender.is_closed())
         });

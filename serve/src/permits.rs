@@ -10,11 +10,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+/// Maximum number of capture files that the requests of all callers read. A request has about 2 KiB of
+/// memory for each of its files until its answer is sent.
+const MOST_FILES: usize = 256 * 1024;
+
 /// Requests that read capture files at present.
 #[derive(Debug, Default)]
 struct Reading {
     /// Number of the requests of all callers.
     all: usize,
+    /// Number of the capture files that all requests read.
+    files: usize,
     /// Number of the requests of each named caller that has any.
     of_callers: HashMap<String, usize>,
 }
@@ -28,6 +34,32 @@ pub struct ReadPermits(Arc<Mutex<Reading>>);
 pub struct ReadPermit {
     permits: ReadPermits,
     caller: Option<String>,
+    /// Number of the capture files that the request reads.
+    files: usize,
+}
+
+impl ReadPermit {
+    /// Counts `files` capture files that the request is going to read.
+    ///
+    /// # Errors
+    /// All requests together would read more than [`MOST_FILES`].
+    pub fn add_files(&mut self, files: usize) -> Result<(), ApiError> {
+        let mut reading = self
+            .permits
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if reading.files + files > MOST_FILES {
+            return Err(ApiError::ManyFiles {
+                files,
+                others: reading.files,
+                limit: MOST_FILES,
+            });
+        }
+        reading.files += files;
+        self.files += files;
+        Ok(())
+    }
 }
 
 impl ReadPermits {
@@ -53,6 +85,7 @@ impl ReadPermits {
         Ok(ReadPermit {
             permits: self.clone(),
             caller: caller.name.clone(),
+            files: 0,
         })
     }
 
@@ -72,6 +105,7 @@ impl Drop for ReadPermit {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         reading.all -= 1;
+        reading.files -= self.files;
         if let Some(name) = &self.caller
             && let Some(count) = reading.of_callers.get_mut(name)
         {
@@ -119,5 +153,17 @@ mod tests {
             assert_eq!(taken(None).len(), most);
             assert!(permits.0.lock().expect("no panic").of_callers.is_empty());
         }
+    }
+
+    #[test]
+    fn files_of_all_requests_are_limited() {
+        let permits = ReadPermits::default();
+        let [mut first, mut second] = [1, 2].map(|_| permits.take(&caller(None), 2).expect("one"));
+        first.add_files(MOST_FILES - 1).expect("fits");
+        second.add_files(1).expect("fits");
+        let refused = second.add_files(1).expect_err("too many");
+        assert_eq!(refused.status(), 429);
+        drop(first);
+        second.add_files(1).expect("fits again");
     }
 }

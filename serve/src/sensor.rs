@@ -217,18 +217,38 @@ impl SensorAccess {
     }
 
     /// Returns the reason why frames before the time `end_ns` may be in no file yet, in nanoseconds
-    /// since 1970: the capture waits for its disk. `None`: there is none, or the state of the capture
-    /// is unknown.
-    pub fn unwritten(&self, end_ns: u64) -> Option<String> {
-        let waiting = Duration::from_millis(self.capture().0.ok()?.waiting_ms);
-        let held = u64::try_from((waiting + HELD).as_nanos()).ok()?;
-        let since = times::now().saturating_sub(held);
-        (waiting >= UNWRITTEN && end_ns > since).then(|| {
-            let seconds = waiting.as_secs();
-            format!(
-                "frames of the last {seconds} s are not in a file yet: the capture waits for its disk, which is full or slow"
-            )
-        })
+    /// since 1970: the capture waits for its disk, or its `state` is unknown and it has files open,
+    /// the first since `open_since_ns`. `None`: there is no reason, or the capture has no control
+    /// service.
+    pub fn unwritten(
+        &self,
+        state: &Result<CaptureAnswer, String>,
+        open_since_ns: Option<u64>,
+        end_ns: u64,
+    ) -> Option<String> {
+        let before = |ns: u64, time: Duration| {
+            ns.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        };
+        match state {
+            Ok(it) => {
+                let waiting = Duration::from_millis(it.waiting_ms);
+                let is_needed = end_ns > before(times::now(), waiting.saturating_add(HELD));
+                (waiting >= UNWRITTEN && is_needed).then(|| {
+                    let seconds = waiting.as_secs();
+                    format!(
+                        "frames of the last {seconds} s are not in a file yet: the capture waits for its disk, which is full or slow"
+                    )
+                })
+            }
+            Err(e) => {
+                let since_ns = open_since_ns.filter(|_| self.control.is_some())?;
+                (before(since_ns, HELD) < end_ns).then(|| {
+                    format!(
+                        "frames may not be in a file yet: it is unknown whether the capture waits for its disk ({e})"
+                    )
+                })
+            }
+        }
     }
 
     fn client(&self) -> Result<Client, String> {

@@ -10,10 +10,11 @@
 //! Invariants: a list of files is at most [`FRESH`] old. A file without facts may have frames of any
 //! time. The facts of a file have a bounded size, whatever its index has.
 
+use crate::query::times;
 use std::{
     cmp::Reverse,
     collections::HashMap,
-    io, mem,
+    fs, io, mem,
     ops::Range,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -65,6 +66,9 @@ pub struct StoreView {
     pub finished: Vec<KnownFile>,
     /// Capture files that are being written, with their present lengths.
     pub open: Vec<KnownFile>,
+    /// Time at which the first of the open files was created, in nanoseconds since 1970; 0: its file
+    /// system does not know it; `None`: no file is open.
+    pub open_since_ns: Option<u64>,
 }
 
 impl StoreView {
@@ -166,9 +170,14 @@ impl CaptureStore {
             view.finished.push(KnownFile { path, len, facts });
         }
         for part in folder.unfinished {
-            let len = part.metadata().map_or(0, |it| it.len());
+            let metadata = part.metadata().ok();
+            let len = metadata.as_ref().map_or(0, fs::Metadata::len);
             let path = without_part(&part);
             if let Some(path) = path.filter(|_| len > 0) {
+                let created = metadata.and_then(|it| it.created().ok());
+                let created_ns = created.map_or(0, times::since_1970);
+                let before = view.open_since_ns.unwrap_or(u64::MAX);
+                view.open_since_ns = Some(created_ns.min(before));
                 let facts = None;
                 view.open.push(KnownFile { path, len, facts });
             }

@@ -220,7 +220,7 @@ mod tests {
         };
         StoreView {
             finished: files.iter().map(file).collect(),
-            open: Vec::new(),
+            ..StoreView::default()
         }
     }
 

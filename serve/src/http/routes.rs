@@ -18,7 +18,7 @@ use axum::{
     Extension, Json, Router,
     body::{Bytes, to_bytes},
     extract::{FromRequestParts, Query, Request, State},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request::Parts},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version, header, request::Parts},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -701,7 +701,10 @@ async fn stream(
     build: impl FnOnce(&ServeState) -> Result<(FrameQuery, PacketsForm), ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let (caller, identified) = identified(&service, parts);
-    let permit = identified.and_then(|()| service.permit(&caller));
+    let permit = identified.and_then(|()| match parts.version {
+        Version::HTTP_09 | Version::HTTP_10 => Err(ApiError::OldHttp),
+        _ => service.permit(&caller),
+    });
     let audited = Audited::new(caller, what);
     let permit = match permit {
         Ok(permit) => permit,
@@ -711,15 +714,20 @@ async fn stream(
         }
     };
     let counters = Arc::clone(&service.counters);
-    let prepare = move || {
+    let prepare = move |permit: &mut ReadPermit| {
         let (frames, form) = build(&service)?;
         sensor::check_disk()?;
         // The capture is asked before the files are listed: what it writes after that is found.
-        let losses = service.sensor.unwritten(frames.times.end);
+        let state = service.sensor.capture().0;
+        let view = service.view()?;
+        let losses = service
+            .sensor
+            .unwritten(&state, view.open_since_ns, frames.times.end);
         let files = SearchedFiles {
             losses: losses.into_iter().collect(),
-            ..service.view()?.files_of(&frames.times)
+            ..view.files_of(&frames.times)
         };
+        permit.add_files(files.finished.len() + files.open.len())?;
         let query = ExtractQuery {
             dir: service.plan.dir.clone(),
             index_dir: service.plan.index_dir.clone(),

@@ -18,7 +18,12 @@ pub enum TimeError {
 
 /// Returns the present time in nanoseconds since 1970; 0 if the clock is earlier.
 pub fn now() -> u64 {
-    let passed = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970(SystemTime::now())
+}
+
+/// Returns a time in nanoseconds since 1970; 0 if it is earlier.
+pub fn since_1970(time: SystemTime) -> u64 {
+    let passed = time.duration_since(UNIX_EPOCH);
     passed.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))
 }
 

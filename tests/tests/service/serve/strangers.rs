@@ -97,6 +97,9 @@ fn nonsense_is_refused() {
             "{what}: {answer}"
         );
     }
+    let _ = service
+        .ask("/api/v1/packets", &["--http1.0"])
+        .assert_error(505, "old_http");
     let body = "a".repeat(70_000);
     let _ = service
         .ask("/query", &["-d", &body])
