@@ -21,7 +21,7 @@ pub enum JournalError {
     },
     /// A file of the delivery journal has invalid content.
     #[error(
-        "ship.journal: {}: {problem}; move this journal file away; the files that it records are then sent again",
+        "ship.journal: {}: {problem}; move this journal file away; the file of a record is then sent again, and docs/fleet.md says what is lost with ledger.json and dirs.json",
         .path.display()
     )]
     Unsound {

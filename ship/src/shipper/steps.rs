@@ -136,8 +136,9 @@ impl Shipper {
                     return Ok(again);
                 }
             }
-            let offset = number as u64 * upload.part_bytes;
-            let len = upload.part_bytes.min(record.sent().len - offset);
+            let offset = (number as u64).saturating_mul(upload.part_bytes);
+            let left = record.sent().len.saturating_sub(offset);
+            let len = upload.part_bytes.min(left);
             let bytes = self.read(record, &file, offset, len).await?;
             let begin = self.pace.begin(len);
             // Completed parts are recorded in the meantime.
