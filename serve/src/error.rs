@@ -64,13 +64,9 @@ pub enum ApiError {
     CallerBusy(usize),
     /// The service would read more capture files at the same time than it may.
     #[error(
-        "the request is for {files} capture files, and others read {others}; the limit for all together is {limit}"
+        "the request is for {files} capture files, with which all requests, or those of this caller, would read more than {limit} files, which is the limit"
     )]
-    ManyFiles {
-        files: usize,
-        others: usize,
-        limit: usize,
-    },
+    ManyFiles { files: usize, limit: usize },
     /// The disk of the sensor is too busy to read from it.
     #[error(
         "the disk is busy (programs waited for it in {percent} % of the last 10 s), and the capture has priority; try again later"

@@ -1,13 +1,13 @@
 //! Permits of requests to read capture files, which bound how many do so at the same time.
 //!
-//! A named caller cannot use up all permits: a quarter of them, and at least one if there are
-//! several, is left to others. Callers without a name are all on this machine, and share all
-//! permits.
+//! A named caller cannot use up all permits, or all files: a quarter of them, and at least one permit
+//! if there are several, is left to others. Callers without a name are all on this machine, and share
+//! all of them.
 
 use crate::{error::ApiError, identity::Caller};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Maximum number of capture files that the requests of all callers read. A request has about 2 KiB of
@@ -17,12 +17,17 @@ const MOST_FILES: usize = 256 * 1024;
 /// Requests that read capture files at present.
 #[derive(Debug, Default)]
 struct Reading {
-    /// Number of the requests of all callers.
-    all: usize,
-    /// Number of the capture files that all requests read.
+    all: ReadingCounts,
+    /// Counts of each named caller that has any request.
+    of_callers: HashMap<String, ReadingCounts>,
+}
+
+/// Counts of the requests of one caller or of all callers.
+#[derive(Debug, Default)]
+struct ReadingCounts {
+    requests: usize,
+    /// Number of the capture files that the requests read.
     files: usize,
-    /// Number of the requests of each named caller that has any.
-    of_callers: HashMap<String, usize>,
 }
 
 /// Permits of the requests that read capture files at present.
@@ -42,21 +47,21 @@ impl ReadPermit {
     /// Counts `files` capture files that the request is going to read.
     ///
     /// # Errors
-    /// All requests together would read more than [`MOST_FILES`].
+    /// All requests, or those of this caller, would read more files than they may.
     pub fn add_files(&mut self, files: usize) -> Result<(), ApiError> {
-        let mut reading = self
-            .permits
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if reading.files + files > MOST_FILES {
-            return Err(ApiError::ManyFiles {
-                files,
-                others: reading.files,
-                limit: MOST_FILES,
-            });
+        let mut reading = self.permits.lock();
+        let Reading { all, of_callers } = &mut *reading;
+        let of_caller = self.caller.as_ref().and_then(|it| of_callers.get_mut(it));
+        let fits = |counts: &ReadingCounts, limit| match counts.files + files > limit {
+            true => Err(ApiError::ManyFiles { files, limit }),
+            false => Ok(()),
+        };
+        fits(all, MOST_FILES)?;
+        if let Some(of_caller) = of_caller {
+            fits(of_caller, MOST_FILES / 4 * 3)?;
+            of_caller.files += files;
         }
-        reading.files += files;
+        all.files += files;
         self.files += files;
         Ok(())
     }
@@ -69,19 +74,19 @@ impl ReadPermits {
     /// # Errors
     /// As many requests as allowed read files, in total or of this caller.
     pub fn take(&self, caller: &Caller, most: usize) -> Result<ReadPermit, ApiError> {
-        let mut reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if reading.all >= most {
+        let mut reading = self.lock();
+        if reading.all.requests >= most {
             return Err(ApiError::Busy(most));
         }
         if let Some(name) = &caller.name {
             let left = if most > 1 { (most / 4).max(1) } else { 0 };
             let of_caller = reading.of_callers.entry(name.clone()).or_default();
-            if *of_caller >= most - left {
+            if of_caller.requests >= most - left {
                 return Err(ApiError::CallerBusy(most - left));
             }
-            *of_caller += 1;
+            of_caller.requests += 1;
         }
-        reading.all += 1;
+        reading.all.requests += 1;
         Ok(ReadPermit {
             permits: self.clone(),
             caller: caller.name.clone(),
@@ -92,25 +97,25 @@ impl ReadPermits {
     /// Returns `true` if a request reads capture files at present.
     #[must_use]
     pub fn is_any_taken(&self) -> bool {
-        let reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reading.all > 0
+        self.lock().all.requests > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ReadPermit {
     fn drop(&mut self) {
-        let mut reading = self
-            .permits
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        reading.all -= 1;
-        reading.files -= self.files;
+        let mut reading = self.permits.lock();
+        reading.all.requests -= 1;
+        reading.all.files -= self.files;
         if let Some(name) = &self.caller
-            && let Some(count) = reading.of_callers.get_mut(name)
+            && let Some(counts) = reading.of_callers.get_mut(name)
         {
-            *count -= 1;
-            if *count == 0 {
+            counts.requests -= 1;
+            counts.files -= self.files;
+            if counts.requests == 0 {
                 reading.of_callers.remove(name);
             }
         }
@@ -163,7 +168,11 @@ mod tests {
         second.add_files(1).expect("fits");
         let refused = second.add_files(1).expect_err("too many");
         assert_eq!(refused.status(), 429);
-        drop(first);
-        second.add_files(1).expect("fits again");
+        drop((first, second));
+        let mut named = permits.take(&caller(Some("a")), 2).expect("one");
+        let mut other = permits.take(&caller(Some("b")), 2).expect("one");
+        named.add_files(MOST_FILES / 4 * 3).expect("its share");
+        assert!(named.add_files(1).is_err());
+        other.add_files(MOST_FILES / 4).expect("the rest");
     }
 }
