@@ -62,6 +62,12 @@ pub enum ApiError {
         "the service already answers {0} requests of this caller, and leaves the rest of serve.max_requests to others; try again later"
     )]
     CallerBusy(usize),
+    /// The service is answering as many requests for states, timelines, pins and marks as it may, in
+    /// total or of this caller.
+    #[error(
+        "the service already answers {0} requests for states, timelines, pins and marks, or this caller has three quarters of them; try again later"
+    )]
+    ThreadsBusy(usize),
     /// The service would read more capture files at the same time than it may.
     #[error(
         "the request is for {files} capture files, with which all requests, or those of this caller, would read more than {limit} files, which is the limit"
@@ -173,7 +179,7 @@ impl ApiError {
                 "slow",
                 "send the request faster",
             ),
-            Self::Busy(_) | Self::CallerBusy(_) => (
+            Self::Busy(_) | Self::CallerBusy(_) | Self::ThreadsBusy(_) => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "busy",
                 "repeat the request after the time in Retry-After",
@@ -181,7 +187,7 @@ impl ApiError {
             Self::ManyFiles { .. } => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "many_files",
-                "choose a shorter time range, or repeat the request after the time in Retry-After",
+                "choose a shorter time range, which needs output.index_dir, or repeat the request after the time in Retry-After",
             ),
             Self::DiskBusy { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -221,6 +227,7 @@ impl IntoResponse for ApiError {
             self,
             Self::Busy(_)
                 | Self::CallerBusy(_)
+                | Self::ThreadsBusy(_)
                 | Self::ManyFiles { .. }
                 | Self::DiskBusy { .. }
                 | Self::NoThread(_)

@@ -43,6 +43,8 @@ use wqcap_frame::{
     filter::{Filter, FilterError},
 };
 
+/// Maximum number of threads of requests for states, timelines, pins and marks.
+const MOST_THREADS: usize = 8;
 /// Maximum length of the body of an HTTP request in bytes.
 const MOST_BODY: usize = 64 << 10;
 /// Maximum length of a filter expression in bytes. The time to compile a filter grows with the
@@ -75,6 +77,8 @@ pub struct ServeState {
     changeable: Mutex<Changeable>,
     /// Permits of the requests that are reading capture files at present.
     permits: ReadPermits,
+    /// Permits of the other requests that have a thread at present.
+    threads: ReadPermits,
 }
 
 /// Part of the service's state that a reload replaces.
@@ -109,6 +113,7 @@ impl ServeState {
                 limits: plan.limits,
             }),
             permits: ReadPermits::default(),
+            threads: ReadPermits::default(),
             plan,
         }
     }
@@ -146,6 +151,13 @@ impl ServeState {
     /// requests as allowed are reading them.
     fn permit(&self, caller: &Caller) -> Result<ReadPermit, ApiError> {
         self.permits.take(caller, self.limits().max_requests)
+    }
+
+    /// Returns the permit for the thread of a request that reads no frames. The thread continues when
+    /// the client has left, so that these requests need a limit, too.
+    fn thread(&self, caller: &Caller) -> Result<ReadPermit, ApiError> {
+        let permit = self.threads.take(caller, MOST_THREADS);
+        permit.map_err(|_| ApiError::ThreadsBusy(MOST_THREADS))
     }
 
     /// Returns `true` while a request reads capture files, or has not yet written its audit line.
@@ -872,21 +884,26 @@ pub async fn flows(
         limit: usize::try_from(limit).unwrap_or(FLOWS),
     };
     let permit = service.permit(&caller)?;
-    in_thread(move || {
-        let _permit = permit;
+    in_thread(permit, move || {
         Ok(Json(flow_rows::read(&folder, &query, || true)))
     })
     .await
 }
 
-/// Runs work that reads capture files on a new thread, and returns its result.
+/// Runs work that reads files on a new thread, and returns its result. The permit is held until the
+/// work is done, also if the client leaves.
 async fn in_thread<T: Send + 'static>(
+    permit: ReadPermit,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("serve-read".into())
-        .spawn(move || drop(sender.send(work())))
+        .spawn(move || {
+            let result = work();
+            drop(permit);
+            drop(sender.send(result));
+        })
         .map_err(ApiError::NoThread)?;
     let ended = |_| ApiError::Failed("the thread that reads the files ended early".into());
     receiver.await.map_err(ended)?
@@ -913,6 +930,7 @@ pub struct TimelineParams {
 ))]
 pub async fn timeline(
     State(service): Shared,
+    Extension(caller): Extension<Caller>,
     Params(params): Params<TimelineParams>,
 ) -> Result<Json<Timeline>, ApiError> {
     let count = number(
@@ -921,7 +939,7 @@ pub async fn timeline(
         1..MOST_BUCKETS + 1,
         BUCKETS,
     )?;
-    in_thread(move || {
+    in_thread(service.thread(&caller)?, move || {
         let view = service.view()?;
         let now = times::now();
         let all = view.span().unwrap_or(now.saturating_sub(1)..now);
@@ -942,7 +960,7 @@ pub async fn status(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<StatusAnswer>, ApiError> {
-    in_thread(move || {
+    in_thread(service.thread(&caller)?, move || {
         let (capture, disk_hours) = service.sensor.capture();
         let view = service.view()?;
         let (capture, capture_problem) = match capture {
@@ -970,8 +988,12 @@ pub async fn status(
     (status = "4XX", description = "Refused", body = ErrorBody),
     (status = "5XX", description = "Failed", body = ErrorBody),
 ))]
-pub async fn pins(State(service): Shared) -> Result<Json<PinsAnswer>, ApiError> {
-    in_thread(move || Ok(Json(service.sensor.pins()))).await
+pub async fn pins(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<PinsAnswer>, ApiError> {
+    let permit = service.thread(&caller)?;
+    in_thread(permit, move || Ok(Json(service.sensor.pins()))).await
 }
 
 /// Pin to add.
@@ -1045,7 +1067,7 @@ pub async fn add_pin(
     let it: PinBody = json(&headers, &body)?;
     let times = range(Some(&it.from), Some(&it.to), 0..u64::MAX)?;
     filter("filter", &it.filter)?;
-    in_thread(move || {
+    in_thread(service.thread(&caller)?, move || {
         let pin = sensor::new_pin(times.start, times.end, it.filter, it.reason);
         let id = service.sensor.add_pin(&pin)?;
         Ok((StatusCode::CREATED, Json(Created { id, detail: None })))
@@ -1079,7 +1101,7 @@ pub async fn add_mark(
         duration("after", &it.after)?,
     );
     filter("filter", &it.filter)?;
-    in_thread(move || {
+    in_thread(service.thread(&caller)?, move || {
         let (id, detail) = service.sensor.mark(it.text, before, after, it.filter)?;
         let detail = Some(detail);
         Ok((StatusCode::CREATED, Json(Created { id, detail })))

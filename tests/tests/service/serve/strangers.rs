@@ -5,9 +5,10 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::net::UnixListener},
     time::{Duration, Instant},
 };
+use wqcap_tests::Dir;
 
 /// Connects to a service without TLS.
 fn connected(service: &Service) -> TcpStream {
@@ -208,6 +209,34 @@ fn slow_and_many_clients_do_not_block_others() {
     drop(readers);
     assert!(!done.stderr.contains("panicked"), "{done}");
     assert_eq!(left(&done.stderr), 4, "{done}");
+}
+
+#[test]
+fn requests_that_wait_for_the_capture_take_few_threads() {
+    let stored = Stored::shared();
+    let dir = Dir::new();
+    let path = dir.join("silent.sock");
+    // It accepts connections, and never answers.
+    let _silent = UnixListener::bind(&path).expect("bound");
+    let control = format!("control.unix={}", path.display());
+    let service = Service::start(&stored.serve(&[&control]));
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            let mut stream = connected(&service);
+            let request = "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(request.as_bytes()).expect("sent");
+            stream
+        })
+        .collect();
+    let busy = service.ask("/api/v1/status", &[]);
+    let _ = busy.assert_error(429, "busy");
+    assert_eq!(service.ask("/healthz", &[]).status, 200);
+    drop(waiting);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while service.ask("/api/v1/status", &[]).status != 200 {
+        assert!(Instant::now() < deadline, "the service answers again");
+    }
+    let _ = service.stop();
 }
 
 #[test]
