@@ -286,7 +286,7 @@ fn of_file(
 
 /// Adds the matching flow records of a row group to the answer.
 fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: &mut FlowsAnswer) {
-    let mut text = MOST_ANSWER_TEXT;
+    let mut text: usize = answer.flows.iter().map(FlowRow::text_len).sum();
     for n in 0..table.first.len() {
         let Some(row) = table.row(n) else { continue };
         if row.first_ns < query.times.end
@@ -489,17 +489,35 @@ mod tests {
         }
     }
 
-    fn answer(rows: usize, len: usize) -> FlowsAnswer {
-        let dir = tempfile::tempdir().expect("a directory");
-        let query = FlowsQuery {
+    fn all() -> FlowsQuery {
+        FlowsQuery {
             times: 0..u64::MAX,
             filter: String::new(),
             name: String::new(),
             community_id: String::new(),
             order: FlowOrder::Bytes,
             limit: MOST_ANSWERED,
-        };
-        read(&table(dir.path(), rows, len), &query, || true)
+        }
+    }
+
+    fn answer(rows: usize, len: usize) -> FlowsAnswer {
+        let dir = tempfile::tempdir().expect("a directory");
+        read(&table(dir.path(), rows, len), &all(), || true)
+    }
+
+    #[test]
+    fn texts_of_all_row_groups_are_limited() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // 20 MiB of texts, which is less than one group may add.
+        let folder = table(dir.path(), 5, 1 << 20);
+        let mut answer = FlowsAnswer::default();
+        for _ in 0..5 {
+            let path = folder.dir.join("wqcap-flows-1.parquet");
+            let read = of_file(&path, &all(), &FlowTerms::parse(""), &mut answer);
+            assert_eq!(read, Ok(5));
+        }
+        let text: usize = answer.flows.iter().map(FlowRow::text_len).sum();
+        assert!(text <= 4 * MOST_ANSWER_TEXT, "{text}");
     }
 
     #[test]
