@@ -217,33 +217,29 @@ fn an_answer_without_frames_that_wait_for_a_full_disk_is_incomplete() {
     running.until("the disk is full", |it| {
         it.stderr().contains("waiting for room")
     });
-    let control = format!("control.unix={}", run.ctl().socket().display());
-    let service = Service::start(&serve(disk.path(), [control]));
-    running.until("an answer is incomplete", |_| {
-        let answer = service.ask("/api/v1/packets?from=-1s", &[]);
-        let lacks = answer.header("wqcap-lacks").unwrap_or_default();
-        lacks.contains("the capture waits for its disk")
-            && answer.header("wqcap-complete") == Some("false")
-    });
-    // Frames of the distant past do not wait.
-    let past = service.ask("/api/v1/packets?from=1000&to=2000", &[]);
-    assert_eq!(past.header("wqcap-complete"), Some("true"), "{}", past.head);
-    let _ = service.stop();
-    // The capture cannot be asked: its open files are no longer written.
-    let absent = format!("control.unix={}", dir.join("absent").display());
-    let service = Service::start(&serve(disk.path(), [absent]));
-    running.until(
-        "an answer is incomplete without the capture's state",
-        |_| {
+    // The capture says that it waits; or it cannot be asked.
+    for (socket, reason) in [
+        (
+            run.ctl().socket().to_owned(),
+            "the capture waits for its disk",
+        ),
+        (
+            dir.join("absent"),
+            "it is unknown whether the capture waits",
+        ),
+    ] {
+        let control = format!("control.unix={}", socket.display());
+        let service = Service::start(&serve(disk.path(), [control]));
+        running.until(reason, |_| {
             let answer = service.ask("/api/v1/packets?from=-1s", &[]);
             let lacks = answer.header("wqcap-lacks").unwrap_or_default();
-            lacks.contains("it is unknown whether the capture waits")
-                && answer.header("wqcap-complete") == Some("false")
-        },
-    );
-    let past = service.ask("/api/v1/packets?from=1000&to=2000", &[]);
-    assert_eq!(past.header("wqcap-complete"), Some("true"), "{}", past.head);
-    let _ = service.stop();
+            lacks.contains(reason) && answer.header("wqcap-complete") == Some("false")
+        });
+        // Frames of the distant past do not wait.
+        let past = service.ask("/api/v1/packets?from=1000&to=2000", &[]);
+        assert_eq!(past.header("wqcap-complete"), Some("true"), "{}", past.head);
+        let _ = service.stop();
+    }
     running.signal(Signal::TERM);
     let _ = running.wait();
 }
