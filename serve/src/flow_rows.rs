@@ -161,12 +161,9 @@ pub struct FlowsQuery {
     pub limit: usize,
 }
 
-/// Reads the flow records that match a query. `may_continue` is called before each file.
-pub fn read(
-    folder: &FlowsFolder,
-    query: &FlowsQuery,
-    may_continue: impl Fn() -> bool,
-) -> FlowsAnswer {
+/// Reads the flow records that match a query. `is_wanted` is called before each row group of a file;
+/// if it returns `false`, the answer lacks records without a note.
+pub fn read(folder: &FlowsFolder, query: &FlowsQuery, is_wanted: &dyn Fn() -> bool) -> FlowsAnswer {
     let terms = FlowTerms::parse(&query.filter);
     let mut answer = FlowsAnswer {
         exact: query.filter.trim().is_empty() || !terms.is_empty(),
@@ -174,14 +171,17 @@ pub fn read(
     };
     let mut rows = 0;
     for path in files(folder, &query.times, &mut answer) {
-        if rows >= MOST_ROWS || !may_continue() {
+        if !is_wanted() {
+            break;
+        }
+        if rows >= MOST_ROWS {
             answer.truncated = true;
             answer.notes.push(format!(
                 "only {rows} flow records were read, which is the limit; choose a shorter period"
             ));
             break;
         }
-        match of_file(&path, query, &terms, &mut answer) {
+        match of_file(&path, query, &terms, &mut answer, is_wanted) {
             Ok(read) => rows += read,
             Err(problem) => {
                 answer.unread += 1;
@@ -267,8 +267,12 @@ fn of_file(
     query: &FlowsQuery,
     terms: &FlowTerms,
     answer: &mut FlowsAnswer,
+    is_wanted: &dyn Fn() -> bool,
 ) -> Result<u64, String> {
     let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_wanted() {
+        return Ok(0);
+    }
     let bytes = read_regular(path, MOST_BYTES).map_err(|e| e.to_string())?;
     let columns = Columns::new(bytes.into()).map_err(|e| e.to_string())?;
     let rows = columns.rows() as u64;
@@ -278,6 +282,9 @@ fn of_file(
         ));
     }
     for group in columns.row_groups(MOST_GROUP_ROWS, MOST_COLUMN_TEXT) {
+        if !is_wanted() {
+            break;
+        }
         let group = group.map_err(|e| e.to_string())?;
         add_rows(&FlowColumns::read(&group)?, query, terms, answer);
     }
@@ -502,7 +509,21 @@ mod tests {
 
     fn answer(rows: usize, len: usize) -> FlowsAnswer {
         let dir = tempfile::tempdir().expect("a directory");
-        read(&table(dir.path(), rows, len), &all(), || true)
+        read(&table(dir.path(), rows, len), &all(), &|| true)
+    }
+
+    #[test]
+    fn reading_ends_when_the_answer_is_not_wanted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let folder = table(dir.path(), 5, 10);
+        for wanted in 0..4_u8 {
+            let left = Cell::new(wanted);
+            let is_wanted = || left.replace(left.get().saturating_sub(1)) > 0;
+            let answer = read(&folder, &all(), &is_wanted);
+            // Before the file, when its turn has come, and before its row group.
+            let expected = if wanted < 3 { 0 } else { 5 };
+            assert_eq!(answer.matched, expected, "{wanted}");
+        }
     }
 
     #[test]
@@ -513,7 +534,8 @@ mod tests {
         let mut answer = FlowsAnswer::default();
         for _ in 0..5 {
             let path = folder.dir.join("wqcap-flows-1.parquet");
-            let read = of_file(&path, &all(), &FlowTerms::parse(""), &mut answer);
+            let terms = FlowTerms::parse("");
+            let read = of_file(&path, &all(), &terms, &mut answer, &|| true);
             assert_eq!(read, Ok(5));
         }
         let text: usize = answer.flows.iter().map(FlowRow::text_len).sum();

@@ -198,15 +198,15 @@ impl CaptureStore {
             let modified = it.path.metadata().and_then(|it| it.modified());
             Reverse(modified.ok())
         });
-        for file in unknown {
-            if !may_continue() {
-                return;
-            }
+        let mut has_learned = false;
+        for file in unknown.into_iter().take_while(|_| may_continue()) {
             if let Some(facts) = self.read_facts(&file.path) {
-                let mut known = self.known();
-                known.facts.insert(file.path.clone(), facts);
-                known.listed = None;
+                self.known().facts.insert(file.path.clone(), facts);
+                has_learned = true;
             }
+        }
+        if has_learned {
+            self.known().listed = None;
         }
     }
 

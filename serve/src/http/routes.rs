@@ -518,7 +518,8 @@ fn number(
     })
 }
 
-/// Compiles the filter expression in the parameter `name` of a request.
+/// Compiles the filter expression in the parameter `name` of a request. This can take a minute, so
+/// that the threads that handle connections must not call it.
 fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
     if text.len() > LONGEST_FILTER {
         let problem = format!(
@@ -857,8 +858,6 @@ pub async fn flows(
 ) -> Result<Json<FlowsAnswer>, ApiError> {
     let folder = service.plan.flows.clone().ok_or(ApiError::NoFlows)?;
     let text = params.filter.unwrap_or_default();
-    // An expression that packets refuse is refused here too.
-    filter("filter", &text)?;
     let order = match params.sort.as_deref() {
         None | Some("") => FlowOrder::default(),
         Some(name) => serde_json::from_value(name.into()).map_err(|_| {
@@ -884,23 +883,25 @@ pub async fn flows(
         limit: usize::try_from(limit).unwrap_or(FLOWS),
     };
     let permit = service.permit(&caller)?;
-    in_thread(permit, move || {
-        Ok(Json(flow_rows::read(&folder, &query, || true)))
+    in_thread(permit, move |is_wanted| {
+        // An expression that packets refuse is refused here too.
+        filter("filter", &query.filter)?;
+        Ok(Json(flow_rows::read(&folder, &query, is_wanted)))
     })
     .await
 }
 
-/// Runs work that reads files on a new thread, and returns its result. The permit is held until the
-/// work is done, also if the client leaves.
+/// Runs work that takes long on a new thread, and returns its result. `work` gets a function that
+/// returns `false` after the client has left. The permit is held until the work is done.
 async fn in_thread<T: Send + 'static>(
     permit: ReadPermit,
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("serve-read".into())
         .spawn(move || {
-            let result = work();
+            let result = work(&|| !sender.is_closed());
             drop(permit);
             drop(sender.send(result));
         })
@@ -939,7 +940,7 @@ pub async fn timeline(
         1..MOST_BUCKETS + 1,
         BUCKETS,
     )?;
-    in_thread(service.thread(&caller)?, move || {
+    in_thread(service.thread(&caller)?, move |_| {
         let view = service.view()?;
         let now = times::now();
         let all = view.span().unwrap_or(now.saturating_sub(1)..now);
@@ -960,7 +961,7 @@ pub async fn status(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<StatusAnswer>, ApiError> {
-    in_thread(service.thread(&caller)?, move || {
+    in_thread(service.thread(&caller)?, move |_| {
         let (capture, disk_hours) = service.sensor.capture();
         let view = service.view()?;
         let (capture, capture_problem) = match capture {
@@ -993,7 +994,7 @@ pub async fn pins(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<PinsAnswer>, ApiError> {
     let permit = service.thread(&caller)?;
-    in_thread(permit, move || Ok(Json(service.sensor.pins()))).await
+    in_thread(permit, move |_| Ok(Json(service.sensor.pins()))).await
 }
 
 /// Pin to add.
@@ -1066,8 +1067,8 @@ pub async fn add_pin(
     need_mark(&caller)?;
     let it: PinBody = json(&headers, &body)?;
     let times = range(Some(&it.from), Some(&it.to), 0..u64::MAX)?;
-    filter("filter", &it.filter)?;
-    in_thread(service.thread(&caller)?, move || {
+    in_thread(service.thread(&caller)?, move |_| {
+        filter("filter", &it.filter)?;
         let pin = sensor::new_pin(times.start, times.end, it.filter, it.reason);
         let id = service.sensor.add_pin(&pin)?;
         Ok((StatusCode::CREATED, Json(Created { id, detail: None })))
@@ -1100,8 +1101,8 @@ pub async fn add_mark(
         duration("before", &it.before)?,
         duration("after", &it.after)?,
     );
-    filter("filter", &it.filter)?;
-    in_thread(service.thread(&caller)?, move || {
+    in_thread(service.thread(&caller)?, move |_| {
+        filter("filter", &it.filter)?;
         let (id, detail) = service.sensor.mark(it.text, before, after, it.filter)?;
         let detail = Some(detail);
         Ok((StatusCode::CREATED, Json(Created { id, detail })))

@@ -13,7 +13,7 @@ use super::{
 };
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
+    sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, mpsc::sync_channel},
     thread,
     time::Instant,
 };
@@ -26,19 +26,25 @@ const STACK: usize = 2 << 20;
 /// Stack size of the thread that compiles filters, in bytes per byte of an expression. `port 1 and
 /// 2 and 3...` needs the most, 260 bytes.
 const STACK_OF_BYTE: usize = 1024;
+/// Length of a filter expression in bytes above which a process compiles one at a time. libpcap needs
+/// up to 0.4 s for this length, and the square of that factor for longer ones.
+const LONG: usize = 1024;
+/// Compiler of the expressions above [`LONG`] of callers without a compiler of their own.
+static LONG_EXPRESSIONS: LazyLock<FilterCompiler> = LazyLock::new(FilterCompiler::default);
 /// Maximum number of cached filter programs. A capture compiles each of its few expressions several
 /// times.
 const KEPT: usize = 16;
 
 impl Filter {
-    /// Compiles a filter expression for Ethernet frames, in a thread of its own. A program that
-    /// compiles repeatedly keeps a [`FilterCompiler`].
+    /// Compiles a filter expression for Ethernet frames, in a thread of its own. A process compiles
+    /// one expression above 1 KiB at a time, and further ones wait. A program that compiles
+    /// repeatedly keeps a [`FilterCompiler`].
     ///
     /// # Errors
     /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
     /// are not in a frame.
     pub fn compile(expression: &str) -> Result<Self, FilterError> {
-        FilterCompiler::default().compile(expression)
+        compiler_of(expression).compile(expression)
     }
 
     /// Compiles the expression of this filter for frames of another link type (LINKTYPE_ value). The
@@ -47,7 +53,16 @@ impl Filter {
     /// # Errors
     /// See [`FilterCompiler::compile_for`].
     pub fn for_link_type(&self, link_type: u32) -> Result<Self, FilterError> {
-        FilterCompiler::default().compile_for(self.expression(), link_type)
+        compiler_of(self.expression()).compile_for(self.expression(), link_type)
+    }
+}
+
+/// Returns the compiler that all long expressions share, so that abandoned compilations cannot
+/// accumulate; a new compiler for other expressions.
+fn compiler_of(expression: &str) -> FilterCompiler {
+    match expression.len() > LONG {
+        true => LONG_EXPRESSIONS.clone(),
+        false => FilterCompiler::default(),
     }
 }
 
@@ -183,5 +198,22 @@ mod tests {
         assert!(one.compile("arp arp").is_err());
         assert_eq!(cached(&one), 1);
         assert!(!one.0.state().is_busy);
+    }
+
+    #[test]
+    fn long_expressions_share_a_compiler() {
+        let is_cached = |expression: &str, link_type| {
+            let state = LONG_EXPRESSIONS.0.state();
+            let mut cached = state.kept.iter();
+            cached.any(|it| it.0.0 == expression && it.0.1 == link_type)
+        };
+        for (last, is_long) in [(100, false), (300, true)] {
+            let ports: Vec<_> = (1..=last).map(|it: u16| it.to_string()).collect();
+            let expression = format!("udp port {}", ports.join(" or "));
+            let filter = Filter::compile(&expression).expect("compiles");
+            assert_eq!(is_cached(&expression, ETHERNET), is_long);
+            filter.for_link_type(113).expect("compiles");
+            assert_eq!(is_cached(&expression, 113), is_long);
+        }
     }
 }

@@ -240,6 +240,28 @@ fn requests_that_wait_for_the_capture_take_few_threads() {
 }
 
 #[test]
+fn filters_that_compile_slowly_do_not_block_others() {
+    let service = Service::start(&Stored::shared().serve(&[]));
+    // libpcap compiles this filter for several seconds.
+    let ports: Vec<_> = (1..=800).map(|it: u16| it.to_string()).collect();
+    let path = format!("/api/v1/flows?filter=udp+port+{}", ports.join("+or+"));
+    std::thread::scope(|scope| {
+        let slow: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| service.ask(&path, &[]).status))
+            .collect();
+        while !slow.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let begun = Instant::now();
+            assert_serves(&service);
+            assert!(begun.elapsed() < Duration::from_secs(2));
+        }
+        for answer in slow {
+            assert_eq!(answer.join().expect("joined"), 200);
+        }
+    });
+    let _ = service.stop();
+}
+
+#[test]
 fn clients_that_ask_at_once_all_get_the_whole_answer() {
     let stored = Stored::shared();
     let service = Service::start(&stored.serve(&["serve.max_requests=16"]));
