@@ -38,7 +38,8 @@ const MOST_COLUMN_TEXT: usize = 64 << 20;
 const MOST_GROUP_TEXT: usize = 128 << 20;
 /// Maximum number of flow records in an answer.
 pub const MOST_ANSWERED: usize = 10_000;
-/// Maximum number of bytes of all texts in an answer: 800 for each of [`MOST_ANSWERED`] records.
+/// Maximum number of bytes of all texts in an answer, as JSON: 800 for each of [`MOST_ANSWERED`]
+/// records.
 const MOST_ANSWER_TEXT: usize = 8 << 20;
 
 /// Lock of the request that reads a file. The file and a row group of it take up to 700 MB, and a
@@ -108,7 +109,7 @@ pub struct FlowRow {
 }
 
 impl FlowRow {
-    /// Returns the number of bytes of all texts of the record.
+    /// Returns the number of bytes of all texts of the record, as JSON.
     fn text_len(&self) -> usize {
         let optional = [
             &self.tls_sni,
@@ -119,8 +120,13 @@ impl FlowRow {
             &self.port_rev,
             &self.ended_by,
         ];
-        let optional = optional.into_iter().flatten().map(String::len);
-        self.src.len() + self.dst.len() + optional.sum::<usize>()
+        let texts = optional.into_iter().flatten().chain([&self.src, &self.dst]);
+        let of_byte = |byte| match byte {
+            b'"' | b'\\' => 2,
+            0..0x20 => r"\u0000".len(),
+            _ => 1,
+        };
+        texts.flat_map(|it| it.bytes()).map(of_byte).sum()
     }
 }
 

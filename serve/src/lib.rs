@@ -16,7 +16,8 @@
 //! | `error` | errors as answers |
 //! | `store` | the files of the capture with their times, from indexes |
 //! | `packets` | streams the frames of a query |
-//! | `permits` | how many requests read files at the same time, and of one caller |
+//! | `held` | answers that hold their permit until they are sent |
+//! | `permits` | how many requests are answered at the same time, and of one caller |
 //! | `flow_rows` | reads flow records |
 //! | `timeline` | stored frames and bytes by interval |
 //! | `sensor` | state of the capture, marks, pins |
@@ -37,6 +38,7 @@ mod audit;
 pub mod client;
 mod error;
 mod flow_rows;
+mod held;
 mod http;
 pub mod identity;
 mod packets;

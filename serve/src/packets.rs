@@ -10,11 +10,13 @@
 //! an incomplete one is broken off.
 //!
 //! Invariants: a piece that the client does not take within [`STALLED`] ends the work, and so does a
-//! client that leaves. A request holds at most [`WAITING`] pieces besides the one being filled.
+//! client that leaves. A request holds at most [`WAITING`] pieces besides the one being filled, and its
+//! permit while it holds any.
 
 use crate::{
     audit::{AnswerFacts, Audited, Counters},
     error::ApiError,
+    held,
     permits::ReadPermit,
 };
 use axum::{
@@ -94,27 +96,27 @@ impl PacketsForm {
 }
 
 /// Answers a request with the frames of the query that `prepare` builds. The permit is held until
-/// the capture files are read.
+/// the capture files are read and the client has taken the answer.
 pub async fn answer(
-    prepare: impl FnOnce(&mut ReadPermit) -> Result<(ExtractQuery, PacketsForm), ApiError>
-    + Send
-    + 'static,
+    prepare: impl FnOnce(&ReadPermit) -> Result<(ExtractQuery, PacketsForm), ApiError> + Send + 'static,
     permit: ReadPermit,
     audited: Audited,
     counters: Arc<Counters>,
 ) -> Result<Response<Body>, ApiError> {
     let (sender, mut pieces) = mpsc::channel(WAITING);
+    let permit = Arc::new(permit);
+    let of_answer = Arc::clone(&permit);
     let handle = Handle::current();
     let run = move || {
         // Dropped last: the end of the service waits for the audit lines of all permits.
-        let mut permit = permit;
+        let permit = permit;
         let delivery = Arc::<Delivery>::default();
         let writer = PieceWriter {
             sender: sender.clone(),
             handle: handle.clone(),
             delivery: Arc::clone(&delivery),
         };
-        let result = prepare(&mut permit).and_then(|(query, form)| {
+        let result = prepare(&permit).and_then(|(query, form)| {
             send(&handle, &sender, AnswerPiece::Form(form));
             read(&query, form, writer, || !sender.is_closed())
         });
@@ -153,14 +155,16 @@ pub async fn answer(
         match next.ok_or_else(ended)? {
             AnswerPiece::Form(it) => form = Some(it),
             AnswerPiece::Refused(e) => return Err(e),
-            AnswerPiece::End(facts) => return Ok(short(bytes, &facts, form.ok_or_else(ended)?)),
+            AnswerPiece::End(facts) => {
+                return Ok(short(bytes, &facts, form.ok_or_else(ended)?, of_answer));
+            }
             AnswerPiece::Bytes(it) => bytes.push(it),
         }
         if bytes.len() > 1 {
             break;
         }
     }
-    Ok(long(bytes, pieces, form.ok_or_else(ended)?))
+    Ok(long(bytes, pieces, form.ok_or_else(ended)?, of_answer))
 }
 
 /// Reads the frames of a query from the capture files, and passes them to the answer.
@@ -237,12 +241,20 @@ impl Write for PieceWriter {
 }
 
 /// Returns a short answer with packets, whose headers state its completeness.
-fn short(bytes: Vec<Bytes>, facts: &AnswerFacts, form: PacketsForm) -> Response<Body> {
+fn short(
+    bytes: Vec<Bytes>,
+    facts: &AnswerFacts,
+    form: PacketsForm,
+    permit: Arc<ReadPermit>,
+) -> Response<Body> {
     let body = match facts.frames > 0 || form.is_file_always {
         true => bytes.concat(),
         false => Vec::new(),
     };
-    let mut answer = Response::new(Body::from(body));
+    let mut answer = match body.is_empty() {
+        true => Response::new(Body::empty()),
+        false => held::answer(body, permit),
+    };
     if facts.frames == 0 && !form.is_file_always {
         *answer.status_mut() = StatusCode::NO_CONTENT;
     } else {
@@ -253,14 +265,19 @@ fn short(bytes: Vec<Bytes>, facts: &AnswerFacts, form: PacketsForm) -> Response<
 }
 
 /// Returns a long answer with packets, whose trailers state its completeness.
-fn long(first: Vec<Bytes>, rest: mpsc::Receiver<AnswerPiece>, form: PacketsForm) -> Response<Body> {
+fn long(
+    first: Vec<Bytes>,
+    rest: mpsc::Receiver<AnswerPiece>,
+    form: PacketsForm,
+    permit: Arc<ReadPermit>,
+) -> Response<Body> {
     let first = first
         .into_iter()
         .map(|it| Ok::<_, io::Error>(Frame::data(it)));
-    let rest = stream::unfold(Some(rest), move |rest| async move {
-        let mut rest = rest?;
+    let rest = stream::unfold(Some((rest, permit)), move |rest| async move {
+        let (mut rest, permit) = rest?;
         match rest.recv().await {
-            Some(AnswerPiece::Bytes(bytes)) => Some((Ok(Frame::data(bytes)), Some(rest))),
+            Some(AnswerPiece::Bytes(bytes)) => Some((Ok(Frame::data(bytes)), Some((rest, permit)))),
             Some(AnswerPiece::End(facts)) if form.hides_losses(&facts) => {
                 let why = format!("the answer is incomplete: {}", facts.losses.join("; "));
                 Some((Err(io::Error::other(why)), None))
@@ -321,5 +338,44 @@ fn add_facts(headers: &mut HeaderMap, facts: &AnswerFacts) {
         };
         let text: String = text.chars().map(plain).collect();
         headers.extend(HeaderValue::try_from(text).map(|it| (LACKS, it)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::permits::ReadPermits;
+    use futures_util::FutureExt;
+    use http_body_util::BodyExt;
+
+    #[test]
+    fn a_long_answer_holds_its_permit_until_it_is_taken() {
+        let (permits, permit) = ReadPermits::with_one_taken();
+        let (sender, pieces) = mpsc::channel(WAITING);
+        let piece = || Bytes::from_static(b"frames");
+        for piece in [
+            AnswerPiece::Bytes(piece()),
+            AnswerPiece::End(AnswerFacts::default()),
+        ] {
+            assert!(sender.try_send(piece).is_ok());
+        }
+        drop(sender);
+        let form = PacketsForm {
+            media_type: "application/octet-stream",
+            file_name: "packets.pcap",
+            is_file_always: true,
+            shows_losses: true,
+            max_bytes: u64::MAX,
+        };
+        let mut body = long(vec![piece()], pieces, form, permit).into_body();
+        let mut frame = || {
+            let next = body.frame().now_or_never().expect("ready");
+            next.expect("a frame").expect("no error")
+        };
+        for _ in 0..2 {
+            assert!(frame().is_data() && permits.is_any_taken());
+        }
+        let last = frame();
+        assert!(last.is_trailers() && !permits.is_any_taken());
     }
 }

@@ -1,4 +1,5 @@
-//! Permits of requests to read capture files, which bound how many do so at the same time.
+//! Permits of requests, which bound how many are answered at the same time, with the capture files
+//! that they read.
 //!
 //! A named caller cannot use up all permits, or all files: a quarter of them, and at least one permit
 //! if there are several, is left to others. Callers without a name are all on this machine, and share
@@ -7,7 +8,10 @@
 use crate::{error::ApiError, identity::Caller};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// Maximum number of capture files that the requests of all callers read. A request has about 2 KiB of
@@ -40,7 +44,7 @@ pub struct ReadPermit {
     permits: ReadPermits,
     caller: Option<String>,
     /// Number of the capture files that the request reads.
-    files: usize,
+    files: AtomicUsize,
 }
 
 impl ReadPermit {
@@ -48,7 +52,7 @@ impl ReadPermit {
     ///
     /// # Errors
     /// All requests, or those of this caller, would read more files than they may.
-    pub fn add_files(&mut self, files: usize) -> Result<(), ApiError> {
+    pub fn add_files(&self, files: usize) -> Result<(), ApiError> {
         let mut reading = self.permits.lock();
         let Reading { all, of_callers } = &mut *reading;
         let of_caller = self.caller.as_ref().and_then(|it| of_callers.get_mut(it));
@@ -62,7 +66,7 @@ impl ReadPermit {
             of_caller.files += files;
         }
         all.files += files;
-        self.files += files;
+        self.files.fetch_add(files, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -90,7 +94,7 @@ impl ReadPermits {
         Ok(ReadPermit {
             permits: self.clone(),
             caller: caller.name.clone(),
-            files: 0,
+            files: AtomicUsize::new(0),
         })
     }
 
@@ -100,6 +104,19 @@ impl ReadPermits {
         self.lock().all.requests > 0
     }
 
+    /// Returns new permits, with the only one that a test takes of them.
+    #[cfg(test)]
+    pub fn with_one_taken() -> (Self, Arc<ReadPermit>) {
+        let permits = Self::default();
+        let caller = Caller {
+            name: None,
+            role: crate::identity::CallerRole::Read,
+            address: ([127, 0, 0, 1], 1).into(),
+        };
+        let permit = permits.take(&caller, 1).expect("the first");
+        (permits, permit.into())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Reading> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,14 +124,15 @@ impl ReadPermits {
 
 impl Drop for ReadPermit {
     fn drop(&mut self) {
+        let files = *self.files.get_mut();
         let mut reading = self.permits.lock();
         reading.all.requests -= 1;
-        reading.all.files -= self.files;
+        reading.all.files -= files;
         if let Some(name) = &self.caller
             && let Some(counts) = reading.of_callers.get_mut(name)
         {
             counts.requests -= 1;
-            counts.files -= self.files;
+            counts.files -= files;
             if counts.requests == 0 {
                 reading.of_callers.remove(name);
             }
@@ -163,14 +181,14 @@ mod tests {
     #[test]
     fn files_of_all_requests_are_limited() {
         let permits = ReadPermits::default();
-        let [mut first, mut second] = [1, 2].map(|_| permits.take(&caller(None), 2).expect("one"));
+        let [first, second] = [1, 2].map(|_| permits.take(&caller(None), 2).expect("one"));
         first.add_files(MOST_FILES - 1).expect("fits");
         second.add_files(1).expect("fits");
         let refused = second.add_files(1).expect_err("too many");
         assert_eq!(refused.status(), 429);
         drop((first, second));
-        let mut named = permits.take(&caller(Some("a")), 2).expect("one");
-        let mut other = permits.take(&caller(Some("b")), 2).expect("one");
+        let named = permits.take(&caller(Some("a")), 2).expect("one");
+        let other = permits.take(&caller(Some("b")), 2).expect("one");
         named.add_files(MOST_FILES / 4 * 3).expect("its share");
         assert!(named.add_files(1).is_err());
         other.add_files(MOST_FILES / 4).expect("the rest");

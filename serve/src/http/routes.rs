@@ -6,6 +6,7 @@ use crate::{
     audit::{Audited, Counters},
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
+    held,
     identity::{Caller, CallerRole, Tokens},
     packets::{self, PacketsForm},
     permits::{ReadPermit, ReadPermits},
@@ -23,7 +24,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -727,7 +728,7 @@ async fn stream(
         }
     };
     let counters = Arc::clone(&service.counters);
-    let prepare = move |permit: &mut ReadPermit| {
+    let prepare = move |permit: &ReadPermit| {
         let (frames, form) = build(&service)?;
         sensor::check_disk()?;
         // The capture is asked before the files are listed: what it writes after that is found.
@@ -855,7 +856,7 @@ pub async fn flows(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
     Params(params): Params<FlowsParams>,
-) -> Result<Json<FlowsAnswer>, ApiError> {
+) -> Result<Response, ApiError> {
     let folder = service.plan.flows.clone().ok_or(ApiError::NoFlows)?;
     let text = params.filter.unwrap_or_default();
     let order = match params.sort.as_deref() {
@@ -883,31 +884,47 @@ pub async fn flows(
         limit: usize::try_from(limit).unwrap_or(FLOWS),
     };
     let permit = service.permit(&caller)?;
-    in_thread(permit, move |is_wanted| {
+    json_of_thread(permit, move |is_wanted| {
         // An expression that packets refuse is refused here too.
         filter("filter", &query.filter)?;
-        Ok(Json(flow_rows::read(&folder, &query, is_wanted)))
+        Ok(flow_rows::read(&folder, &query, is_wanted))
     })
     .await
 }
 
-/// Runs work that takes long on a new thread, and returns its result. `work` gets a function that
-/// returns `false` after the client has left. The permit is held until the work is done.
+/// Runs work that takes long on a new thread, and returns its result with the permit. `work` gets a
+/// function that returns `false` after the client has left.
 async fn in_thread<T: Send + 'static>(
     permit: ReadPermit,
     work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
+) -> Result<(T, ReadPermit), ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("serve-read".into())
         .spawn(move || {
             let result = work(&|| !sender.is_closed());
-            drop(permit);
-            drop(sender.send(result));
+            drop(sender.send(result.map(|it| (it, permit))));
         })
         .map_err(ApiError::NoThread)?;
     let ended = |_| ApiError::Failed("the thread that reads the files ended early".into());
     receiver.await.map_err(ended)?
+}
+
+/// Answers a request with the result of work on a new thread, as JSON. The permit is held until the
+/// client has taken the answer.
+async fn json_of_thread<T: Serialize>(
+    permit: ReadPermit,
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let text = move |is_wanted: &dyn Fn() -> bool| {
+        let text = serde_json::to_vec(&work(is_wanted)?);
+        text.map_err(|e| ApiError::Failed(e.to_string()))
+    };
+    let (text, permit) = in_thread(permit, text).await?;
+    let mut answer = held::answer(text, permit.into());
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(answer)
 }
 
 /// Parameters of a timeline.
@@ -933,20 +950,20 @@ pub async fn timeline(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
     Params(params): Params<TimelineParams>,
-) -> Result<Json<Timeline>, ApiError> {
+) -> Result<Response, ApiError> {
     let count = number(
         "buckets",
         params.buckets.as_deref(),
         1..MOST_BUCKETS + 1,
         BUCKETS,
     )?;
-    in_thread(service.thread(&caller)?, move |_| {
+    json_of_thread(service.thread(&caller)?, move |_| {
         let view = service.view()?;
         let now = times::now();
         let all = view.span().unwrap_or(now.saturating_sub(1)..now);
         let times = range(params.from.as_deref(), params.to.as_deref(), all)?;
         let pins = service.sensor.pins();
-        Ok(Json(timeline::timeline(&view, times, count, pins.pins)))
+        Ok(timeline::timeline(&view, times, count, pins.pins))
     })
     .await
 }
@@ -960,15 +977,15 @@ pub async fn timeline(
 pub async fn status(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<StatusAnswer>, ApiError> {
-    in_thread(service.thread(&caller)?, move |_| {
+) -> Result<Response, ApiError> {
+    json_of_thread(service.thread(&caller)?, move |_| {
         let (capture, disk_hours) = service.sensor.capture();
         let view = service.view()?;
         let (capture, capture_problem) = match capture {
             Ok(it) => (Some(it), None),
             Err(problem) => (None, Some(problem)),
         };
-        Ok(Json(StatusAnswer {
+        Ok(StatusAnswer {
             version: env!("CARGO_PKG_VERSION"),
             sensor: service.plan.sensor.clone(),
             now_ns: times::now(),
@@ -978,7 +995,7 @@ pub async fn status(
             store: service.sensor.store(&view, disk_hours),
             capture,
             capture_problem,
-        }))
+        })
     })
     .await
 }
@@ -992,9 +1009,9 @@ pub async fn status(
 pub async fn pins(
     State(service): Shared,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<PinsAnswer>, ApiError> {
+) -> Result<Response, ApiError> {
     let permit = service.thread(&caller)?;
-    in_thread(permit, move |_| Ok(Json(service.sensor.pins()))).await
+    json_of_thread(permit, move |_| Ok(service.sensor.pins())).await
 }
 
 /// Pin to add.
@@ -1034,7 +1051,7 @@ fn minute() -> String {
 }
 
 /// ID of a new pin or mark.
-#[derive(Debug, serde::Serialize, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Created {
     /// ID.
     id: String,
@@ -1067,13 +1084,14 @@ pub async fn add_pin(
     need_mark(&caller)?;
     let it: PinBody = json(&headers, &body)?;
     let times = range(Some(&it.from), Some(&it.to), 0..u64::MAX)?;
-    in_thread(service.thread(&caller)?, move |_| {
+    let permit = service.thread(&caller)?;
+    let work = move |_: &dyn Fn() -> bool| {
         filter("filter", &it.filter)?;
         let pin = sensor::new_pin(times.start, times.end, it.filter, it.reason);
-        let id = service.sensor.add_pin(&pin)?;
-        Ok((StatusCode::CREATED, Json(Created { id, detail: None })))
-    })
-    .await
+        service.sensor.add_pin(&pin)
+    };
+    let (id, _) = in_thread(permit, work).await?;
+    Ok((StatusCode::CREATED, Json(Created { id, detail: None })))
 }
 
 /// Marks the present moment in the capture, and pins the files around it.
@@ -1101,13 +1119,14 @@ pub async fn add_mark(
         duration("before", &it.before)?,
         duration("after", &it.after)?,
     );
-    in_thread(service.thread(&caller)?, move |_| {
+    let permit = service.thread(&caller)?;
+    let work = move |_: &dyn Fn() -> bool| {
         filter("filter", &it.filter)?;
-        let (id, detail) = service.sensor.mark(it.text, before, after, it.filter)?;
-        let detail = Some(detail);
-        Ok((StatusCode::CREATED, Json(Created { id, detail })))
-    })
-    .await
+        service.sensor.mark(it.text, before, after, it.filter)
+    };
+    let ((id, detail), _) = in_thread(permit, work).await?;
+    let detail = Some(detail);
+    Ok((StatusCode::CREATED, Json(Created { id, detail })))
 }
 
 /// Token of a browser.
