@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::{
     collections::BTreeMap,
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -175,10 +176,19 @@ pub struct SensorAccess {
     last: Mutex<LastReading>,
 }
 
+/// Reason why the state of the capture is not known.
+#[derive(Clone, Debug)]
+pub struct CaptureProblem {
+    /// Description of the problem.
+    pub text: String,
+    /// Set unless it is certain that no capture serves the control socket.
+    may_run: bool,
+}
+
 #[derive(Default)]
 struct LastReading {
     at: Option<Instant>,
-    result: Option<Result<CaptureAnswer, String>>,
+    result: Option<Result<CaptureAnswer, CaptureProblem>>,
     disk_hours: Option<f64>,
 }
 
@@ -195,7 +205,7 @@ impl SensorAccess {
 
     /// Returns the state of the capture, or the reason why it is unknown, and the hours of traffic
     /// that the disk holds.
-    pub fn capture(&self) -> (Result<CaptureAnswer, String>, Option<f64>) {
+    pub fn capture(&self) -> (Result<CaptureAnswer, CaptureProblem>, Option<f64>) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(at), Some(result)) = (last.at, &last.result)
             && at.elapsed() < FRESH
@@ -217,13 +227,12 @@ impl SensorAccess {
     }
 
     /// Returns the reason why frames before the time `end_ns` may be in no file yet, in nanoseconds
-    /// since 1970: the capture waits for its disk, or its `state` is unknown and it has files open,
-    /// the first since `open_since_ns`. `None`: there is no reason, or the capture has no control
-    /// service.
+    /// since 1970: the capture waits for its disk, or its `state` is unknown, and it has files open or
+    /// may run. `None`: there is no reason, or the capture has no control service.
     pub fn unwritten(
         &self,
-        state: &Result<CaptureAnswer, String>,
-        open_since_ns: Option<u64>,
+        state: &Result<CaptureAnswer, CaptureProblem>,
+        view: &StoreView,
         end_ns: u64,
     ) -> Option<String> {
         let before = |ns: u64, time: Duration| {
@@ -240,33 +249,46 @@ impl SensorAccess {
                     )
                 })
             }
-            Err(e) => {
-                let since_ns = open_since_ns.filter(|_| self.control.is_some())?;
+            Err(CaptureProblem { text, may_run }) => {
+                let _ = self.control.as_ref()?;
+                let finished_ns = may_run.then(|| view.span().map_or(0, |it| it.end));
+                let since_ns = view.open_since_ns.into_iter().chain(finished_ns).min()?;
                 (before(since_ns, HELD) < end_ns).then(|| {
                     format!(
-                        "frames may not be in a file yet: it is unknown whether the capture waits for its disk ({e})"
+                        "frames may not be in a file yet: it is unknown whether the capture waits for its disk ({text})"
                     )
                 })
             }
         }
     }
 
-    fn client(&self) -> Result<Client, String> {
-        let socket = self.control.as_ref();
-        let socket =
-            socket.ok_or("the capture has no control service; set [control] in its config")?;
-        let transport = UnixTransport::connect(socket)
-            .map_err(|e| format!("{}: the capture cannot be reached: {e}", socket.display()))?;
+    fn client(&self) -> Result<Client, CaptureProblem> {
+        let socket = self.control.as_ref().ok_or_else(|| CaptureProblem {
+            text: "the capture has no control service; set [control] in its config".into(),
+            may_run: false,
+        })?;
+        let transport = UnixTransport::connect(socket).map_err(|e| {
+            let shown = socket.display();
+            let kind = e.kind();
+            CaptureProblem {
+                text: format!("{shown}: the capture cannot be reached: {e}"),
+                may_run: !matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused),
+            }
+        })?;
         Ok(Client::new(transport))
     }
 
-    fn read_capture(&self) -> Result<(CaptureAnswer, Option<f64>), String> {
+    fn read_capture(&self) -> Result<(CaptureAnswer, Option<f64>), CaptureProblem> {
         let mut client = self.client()?;
+        let silent = |text| CaptureProblem {
+            text,
+            may_run: true,
+        };
         let mut ask = |command| {
             let answer = client.request(command, None, PATIENCE);
-            answer.map_err(|e| e.to_string())
+            answer.map_err(|e| silent(e.to_string()))
         };
-        let odd = || "the control service gave another answer than was asked for".to_owned();
+        let odd = || silent("the control service gave another answer than was asked for".into());
         let AnswerBody::Status(status) = ask(Command::Status)? else {
             return Err(odd());
         };
@@ -285,7 +307,7 @@ impl SensorAccess {
         after: Duration,
         filter: String,
     ) -> Result<(String, String), ApiError> {
-        let mut client = self.client().map_err(ApiError::Capture)?;
+        let mut client = self.client().map_err(|e| ApiError::Capture(e.text))?;
         let ms = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
         let command = Command::Mark {
             text,

@@ -66,6 +66,8 @@ pub struct StoreView {
     pub finished: Vec<KnownFile>,
     /// Capture files that are being written, with their present lengths.
     pub open: Vec<KnownFile>,
+    /// Messages on folders and files that cannot be read and may have frames.
+    pub losses: Vec<String>,
     /// Time at which the first of the open files was created, in nanoseconds since 1970; 0: its file
     /// system does not know it; `None`: no file is open.
     pub open_since_ns: Option<u64>,
@@ -96,7 +98,7 @@ impl StoreView {
         SearchedFiles {
             finished: self.finished.iter().filter(may_hold).map(of).collect(),
             open: self.open.iter().map(of).collect(),
-            losses: Vec::new(),
+            losses: self.losses.clone(),
         }
     }
 }
@@ -145,6 +147,7 @@ impl CaptureStore {
             return Ok(Arc::clone(&known.view));
         }
         let folder = CaptureFolder::search(&self.dir)?;
+        let losses = folder.losses().collect();
         let mut finished = folder.finished;
         let others = mem::take(&mut known.others);
         for (path, len) in folder.others {
@@ -160,7 +163,10 @@ impl CaptureStore {
         }
         finished.sort_by(|(a, _), (b, _)| natural_order(a, b));
         let before = mem::take(&mut known.facts);
-        let mut view = StoreView::default();
+        let mut view = StoreView {
+            losses,
+            ..StoreView::default()
+        };
         for (path, len) in finished {
             let facts = known_facts(&before, &path);
             if let Some(it) = &facts {

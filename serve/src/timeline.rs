@@ -123,6 +123,7 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
     }
     it.marks.truncate(MOST);
     it.gaps.truncate(MOST);
+    it.notes.extend(view.losses.iter().cloned());
     if it.unindexed_files > 0 {
         it.notes.push(format!(
             "{} files have no index (output.index_dir): their frames and losses are not counted",

@@ -35,7 +35,7 @@ use std::{
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 use wqcap_files::{
-    extract::{ExtractQuery, FrameQuery, SearchedFiles},
+    extract::{ExtractQuery, FrameQuery},
     index::FlowTerms,
     merge::OutputLimits,
 };
@@ -607,9 +607,12 @@ pub async fn packets_post(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let what = described(&parts, &String::from_utf8_lossy(&body));
-    let params = match media_type(&parts.headers) {
-        Some("application/x-www-form-urlencoded") => form(&body),
-        _ => json(&parts.headers, &body),
+    let params = match (parts.uri.query(), media_type(&parts.headers)) {
+        (Some(_), _) => Err(ApiError::Malformed(
+            "the parameters of this request must be in its body, and not in its address".into(),
+        )),
+        (None, Some("application/x-www-form-urlencoded")) => form(&body),
+        (None, _) => json(&parts.headers, &body),
     };
     packets(service, &parts, what, params).await
 }
@@ -734,13 +737,9 @@ async fn stream(
         // The capture is asked before the files are listed: what it writes after that is found.
         let state = service.sensor.capture().0;
         let view = service.view()?;
-        let losses = service
-            .sensor
-            .unwritten(&state, view.open_since_ns, frames.times.end);
-        let files = SearchedFiles {
-            losses: losses.into_iter().collect(),
-            ..view.files_of(&frames.times)
-        };
+        let mut files = view.files_of(&frames.times);
+        let unwritten = service.sensor.unwritten(&state, &view, frames.times.end);
+        files.losses.extend(unwritten);
         permit.add_files(files.finished.len() + files.open.len())?;
         let query = ExtractQuery {
             dir: service.plan.dir.clone(),
@@ -983,7 +982,7 @@ pub async fn status(
         let view = service.view()?;
         let (capture, capture_problem) = match capture {
             Ok(it) => (Some(it), None),
-            Err(problem) => (None, Some(problem)),
+            Err(problem) => (None, Some(problem.text)),
         };
         Ok(StatusAnswer {
             version: env!("CARGO_PKG_VERSION"),

@@ -563,6 +563,23 @@ fn fewer_frames_than_the_table_states_are_a_loss() {
     let lost = done.written.losses.join("; ");
     let said = "99 frames were read, but the store or the sensor states 100 frames";
     assert!(lost.contains(said), "{lost}");
+    // A section of pcapng without interfaces, as long as the object was.
+    let len = fs::metadata(&object).expect("there").len();
+    let head = [0x0A0D_0D0A, 28, 0x1A2B_3C4D, 1, u32::MAX, u32::MAX, 28];
+    let rest = u32::try_from(len).expect("short") - 28;
+    let mut bytes: Vec<u8> = head.iter().flat_map(|it| it.to_le_bytes()).collect();
+    // One block of a local type.
+    bytes.extend(
+        [0x8000_0BAD, rest]
+            .iter()
+            .flat_map(|it: &u32| it.to_le_bytes()),
+    );
+    bytes.resize(usize::try_from(len).expect("fits") - 4, 0);
+    bytes.extend(rest.to_le_bytes());
+    fs::write(&object, bytes).expect("written");
+    let failed = place.extract(of_times(&[], 0), 0..u64::MAX);
+    let failed = failed.expect_err("no frames").to_string();
+    assert!(failed.contains("states 100 frames"), "{failed}");
 }
 
 #[test]

@@ -111,10 +111,13 @@ impl Shipper {
     }
 
     /// Deletes what no file needs in the folder of copies: unfinished copies of a process that ended,
-    /// and copies that were finished before the end but not recorded. No copy may be in progress.
+    /// copies that were finished before the end but not recorded, and copies whose objects the store
+    /// has. No copy may be in progress.
     pub(super) fn sweep_copies(&self) {
         let records = self.journal.records();
-        let needed = records.filter(|it| it.copy.is_some());
+        let is_needed =
+            |it: &&DeliveryRecord| it.copy.is_some() && !matches!(it.state, DeliveryState::Shipped);
+        let needed = records.filter(is_needed);
         let needed: HashSet<_> = needed.map(|it| self.copy_path(it)).collect();
         // The folder may be missing.
         let there = fs::read_dir(self.plan.journal.join(COPIES));

@@ -19,15 +19,18 @@ use futures_util::{
 };
 use object_store::{
     Attribute, Attributes, ClientConfigKey, Error, GetOptions, GetRange, GetResult, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, RetryConfig, StaticCredentialProvider,
+    UpdateVersion,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::HttpError,
-    gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
+    gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey},
     multipart::{MultipartStore, PartId},
     path::Path,
 };
-use std::{env, error::Error as _, ffi::OsString, fmt::Debug, ops::Range, time::Duration};
+use std::{
+    env, error::Error as _, ffi::OsString, fmt::Debug, ops::Range, sync::Arc, time::Duration,
+};
 
 /// Maximum number of retries of a store request. After that the file waits for the next pass of
 /// shipping.
@@ -168,6 +171,20 @@ fn check_environment(
     Ok(())
 }
 
+/// Returns the builder of a bucket with the settings in the environment. The library heeds
+/// `GOOGLE_SKIP_SIGNATURE` only when it reads; for writes it would request a token from the machine's
+/// cloud, and send it to a server that requires no credentials.
+fn google() -> GoogleCloudStorageBuilder {
+    let builder = GoogleCloudStorageBuilder::from_env();
+    let skips = builder.get_config_value(&GoogleConfigKey::SkipSignature);
+    if skips.as_deref() != Some("true") {
+        return builder;
+    }
+    let bearer = String::new();
+    let none = StaticCredentialProvider::new(GcpCredential { bearer });
+    builder.with_credentials(Arc::new(none))
+}
+
 /// Opens a bucket as an object store. Region, endpoint and credentials are read from the usual
 /// environment variables of its cloud: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
 pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, StoreOpenProblem> {
@@ -201,10 +218,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
             AmazonS3Builder::from_env().with_bucket_name(bucket),
             AmazonS3ConfigKey
         ),
-        Cloud::Google => built!(
-            GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket),
-            GoogleConfigKey
-        ),
+        Cloud::Google => built!(google().with_bucket_name(bucket), GoogleConfigKey),
         Cloud::Azure => built!(
             MicrosoftAzureBuilder::from_env().with_container_name(bucket),
             AzureConfigKey

@@ -4,6 +4,7 @@
 //! | test | failing calls |
 //! |---|---|
 //! | `the_files_match_the_ledger_when_a_call_fails` | each system call of writer, closer and preopener: the second call, all calls, every other call |
+//! | `files_wait_for_room_for_their_names` | renames on a full disk |
 //! | `the_files_match_the_ledger_at_the_file_size_limit` | writes beyond RLIMIT_FSIZE, which raise SIGXFSZ |
 //!
 //! Each frame carries a number, so that gaps are detected.
@@ -33,7 +34,7 @@ const CALLS: [(&str, &[&str]); 15] = [
     ("fsync", &["EIO", "ENOSPC"]),
     ("ftruncate", &["EIO"]),
     ("linkat", &["EPERM", "ENOSPC"]),
-    ("renameat2", &["EINVAL", "EIO", "EEXIST"]),
+    ("renameat2", &["EINVAL", "EIO", "EEXIST", "ENOSPC"]),
     ("rename,renameat,renameat2", &["EIO"]),
     ("unlink,unlinkat", &["EIO"]),
     ("flock", &["EWOULDBLOCK", "ENOLCK"]),
@@ -123,7 +124,7 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
         ]);
     let run = match (call, error, when) {
         // The writer waits for space as long as the run lasts.
-        ("pwrite64", "ENOSPC", "1+") => run.args(&["--duration", "2"]),
+        ("pwrite64" | "renameat2", "ENOSPC", "1+") => run.args(&["--duration", "2"]),
         _ => run,
     };
     let done = run.done();
@@ -177,6 +178,38 @@ fn the_files_match_the_ledger_when_a_call_fails() {
     let never = CALLS.iter().filter(|(call, _)| !failed.contains(call));
     let never: Vec<_> = never.map(|(call, _)| call).collect();
     assert!(never.is_empty(), "no run called {never:?}");
+}
+
+#[test]
+fn files_wait_for_room_for_their_names() {
+    need!(strace());
+    let dir = Dir::new();
+    for (when, is_in_time) in [("1..3", true), ("1+", false)] {
+        let inject = format!("inject=renameat2:error=ENOSPC:when={when}");
+        let run = Wqcap::run(&dir, &format!("run-{is_in_time}"))
+            .model(&format!("synth:size=1000,flows=64,count={COUNT}"))
+            .queues(1)
+            .set("output.buffer=1MiB")
+            .set("output.rotate_size=2MiB")
+            .wrapped(&[
+                "strace",
+                "-D",
+                "-f",
+                "--seccomp-bpf",
+                "-o",
+                "/dev/null",
+                "-e",
+                "trace=renameat2",
+                "-e",
+                &inject,
+            ]);
+        let done = run.done();
+        done.says(&["No space left", "until the disk has room"]);
+        let total = assert_sound(&run, &done).expect("a summary").ledger.total;
+        let expected = if is_in_time { (0, COUNT) } else { (1, 0) };
+        let status = done.status.code().expect("a status");
+        assert_eq!((status, total.captured), expected, "{done}");
+    }
 }
 
 #[test]

@@ -212,8 +212,12 @@ impl CaptureFolder {
                     }
                     // Deleted by retention in the meantime.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    // The path is too long, so that no file of a capture is there.
-                    Err(e) if e.kind() == io::ErrorKind::InvalidFilename => {
+                    // The path is too long, so that no file of a capture is there; or the subfolder may
+                    // be listed and not be entered.
+                    Err(e)
+                        if e.kind() == io::ErrorKind::InvalidFilename
+                            || path.parent() != Some(dir) =>
+                    {
                         it.unread.push((path, e));
                     }
                     Err(e) => return Err(e),

@@ -404,6 +404,10 @@ impl MergePlan {
                 Err(e) => e.to_string(),
                 Ok(_) => match reader.end() {
                     Some(end @ FileEnd::Torn { .. }) => end.to_string(),
+                    _ if ranges.least_frames > 0 => format!(
+                        "the file describes no interface and has no frames, but the store or the sensor states {} frames",
+                        ranges.least_frames
+                    ),
                     _ => {
                         self.notes.push(format!(
                             "{shown}: the file describes no interface and has no frames"

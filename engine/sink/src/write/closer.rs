@@ -6,16 +6,18 @@ use crate::{
     block::{FileLedger, FrameTally},
     post::{CloseNotifier, retention::FinishedBy},
     write::{
+        disk_policy::{DiskError, ShutdownDeadline},
         finished::WriterReport,
         named::{NamedFile, SyncFailure, ToSync},
         naming::NameCandidates,
     },
 };
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{
-    io,
+    io, mem,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    thread,
+    time::{Duration, Instant, SystemTime},
 };
 use wqcap_core::{sync::wakeup::Alarm, time::system_ns};
 use wqcap_files::{
@@ -31,42 +33,125 @@ pub(super) enum CloserTask {
     Close(ClosingFile),
 }
 
-/// Runs the thread that syncs and closes capture files until all senders of tasks are dropped.
+/// Pause between two attempts to give complete files their names on a full disk.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Maximum number of complete files without names. Above it no further task is begun, so that the
+/// descriptors of such files are bounded.
+const MOST_UNNAMED: usize = 64;
+
+/// Runs the thread that syncs and closes capture files until all senders of tasks are dropped. After
+/// `deadline` it no longer waits for a full disk.
 pub(super) fn close(
     tasks: &Receiver<CloserTask>,
     failed: &Alarm,
     notifier: &CloseNotifier,
     files: FileList,
+    deadline: &ShutdownDeadline,
 ) -> WriterReport {
-    let mut finished = WriterReport {
-        files,
-        ..WriterReport::default()
+    let mut closer = Closer {
+        failed,
+        notifier,
+        deadline,
+        finished: WriterReport {
+            files,
+            ..WriterReport::default()
+        },
+        unnamed: Vec::new(),
+        waits: false,
+        tried: Instant::now(),
     };
-    for task in tasks {
-        let mut frames = None;
-        let done = match task {
-            CloserTask::Sync(order) => order.sync().map(|()| None).map_err(CloserFailure::Sync),
-            CloserTask::Close(file) => {
-                frames = Some(file.tally.frames);
-                file.finish().map_err(CloserFailure::Close)
+    loop {
+        let task = match closer.unnamed.len() {
+            0 => tasks.recv().map_err(RecvTimeoutError::from),
+            1..MOST_UNNAMED => tasks.recv_timeout(PAUSE),
+            _ => {
+                thread::sleep(PAUSE);
+                Err(RecvTimeoutError::Timeout)
             }
         };
-        match done {
-            Ok(None) => {}
-            Ok(Some(path)) => {
-                notifier.publish(&path, FinishedBy::ThisRun { frames });
-                // A file that is still to be encrypted is listed under its encrypted name.
-                if !notifier.seals() {
-                    finished.files.push(&path);
-                }
+        match task {
+            Ok(CloserTask::Sync(order)) => {
+                let done = order.sync().map(|()| None).map_err(CloserFailure::Sync);
+                closer.report(None, done);
             }
-            Err(failure) => {
-                finished.fail(failure);
-                failed.raise();
+            Ok(CloserTask::Close(file)) => closer.close(file),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if closer.tried.elapsed() >= PAUSE {
+            closer.close_unnamed();
+        }
+    }
+    // The writer has ended, and with it the run.
+    deadline.begin(Instant::now());
+    while !closer.unnamed.is_empty() {
+        thread::sleep(PAUSE);
+        closer.close_unnamed();
+    }
+    closer.finished
+}
+
+/// State of the thread that syncs and closes capture files.
+struct Closer<'t> {
+    failed: &'t Alarm,
+    notifier: &'t CloseNotifier,
+    deadline: &'t ShutdownDeadline,
+    finished: WriterReport,
+    /// Complete files whose folder has no room for their names, because the disk is full.
+    unnamed: Vec<ClosingFile>,
+    /// Set while there are such files, also during an attempt to name them.
+    waits: bool,
+    /// Time of the last attempt to name these files.
+    tried: Instant,
+}
+
+impl Closer<'_> {
+    /// Closes a complete file. If the disk has no room for its name, it is kept for a later attempt.
+    fn close(&mut self, file: ClosingFile) {
+        let done = file.close();
+        match &done {
+            Err(e) if e.waits_for_room() && !self.deadline.has_passed(Instant::now()) => {
+                if !self.waits {
+                    tracing::warn!("{e} until the disk has room");
+                    self.waits = true;
+                }
+                self.unnamed.push(file);
+            }
+            _ => {
+                file.count(done.is_ok());
+                let frames = Some(file.tally.frames);
+                self.report(frames, done.map_err(CloserFailure::Close));
             }
         }
     }
-    finished
+
+    /// Closes again the files that have no names yet.
+    fn close_unnamed(&mut self) {
+        for file in mem::take(&mut self.unnamed) {
+            self.close(file);
+        }
+        self.waits = !self.unnamed.is_empty();
+        self.tried = Instant::now();
+    }
+
+    /// Reports the outcome of a task: a file with its number of frames, or a failure.
+    fn report(&mut self, frames: Option<u64>, done: Result<Option<PathBuf>, CloserFailure>) {
+        match done {
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                let by = FinishedBy::ThisRun { frames };
+                self.notifier.publish(&path, by);
+                // A file that is still to be encrypted is listed under its encrypted name.
+                if !self.notifier.seals() {
+                    self.finished.files.push(&path);
+                }
+            }
+            Err(failure) => {
+                self.finished.fail(failure);
+                self.failed.raise();
+            }
+        }
+    }
 }
 
 /// Renames a complete capture file to its final name, or to the first free name of `others`.
@@ -116,6 +201,18 @@ pub(super) enum CloseFailure {
     },
 }
 
+impl CloseFailure {
+    /// Returns `true` if only the file's new name failed, because the disk has no room for it.
+    fn waits_for_room(&self) -> bool {
+        match self {
+            Self::Finish { step, source, .. } => {
+                *step == "rename" && DiskError::from(source) == DiskError::NoSpace
+            }
+            Self::Remove { .. } => false,
+        }
+    }
+}
+
 /// Capture file to close, which gets no more write blocks.
 pub(super) struct ClosingFile {
     pub(super) named: NamedFile,
@@ -130,18 +227,18 @@ pub(super) struct ClosingFile {
 }
 
 impl ClosingFile {
-    /// Truncates, syncs and renames the capture file, or removes it if it is empty. If that fails,
-    /// the file's frames count as lost, although [`crate::recover`] may still find them.
-    pub(super) fn finish(self) -> Result<Option<PathBuf>, CloseFailure> {
-        let finished = self.close();
-        match &finished {
-            Ok(_) => self.ledger.count_kept(&self.tally),
-            Err(_) => self.ledger.count_lost(&self.tally),
+    /// Counts the file's frames as kept or as lost, although [`crate::recover`] may still find lost
+    /// ones.
+    pub(super) fn count(&self, is_kept: bool) {
+        match is_kept {
+            true => self.ledger.count_kept(&self.tally),
+            false => self.ledger.count_lost(&self.tally),
         }
-        finished
     }
 
-    fn close(&self) -> Result<Option<PathBuf>, CloseFailure> {
+    /// Truncates, syncs and renames the capture file, or removes it if it is empty. After a failure
+    /// this can be repeated.
+    pub(super) fn close(&self) -> Result<Option<PathBuf>, CloseFailure> {
         let NamedFile {
             file,
             part,

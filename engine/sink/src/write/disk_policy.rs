@@ -13,7 +13,8 @@
 //! | io_uring_enter fails: EAGAIN, EBUSY, EINTR, ENOMEM | it is repeated after pauses of 1 ms, 2 ms and so on, at most eight times |
 //! | io_uring_enter fails otherwise or more often | blocks are written one at a time, without the ring |
 //! | a file cannot be opened in advance | it is created when it begins ([`super::preopen`]) |
-//! | a file cannot be synced, truncated or renamed | its frames are lost, and it keeps its `.part` name ([`super::closer`]) |
+//! | a complete file cannot be renamed: ENOSPC, EDQUOT | it waits, and is renamed every 0.2 s, until one second after the end of the run began ([`super::closer`]) |
+//! | a file cannot be synced or truncated, or be renamed otherwise | its frames are lost, and it keeps its `.part` name ([`super::closer`]) |
 //! | the disk is slow | no empty block returns to the sink, which waits or drops frames by `output.on_full` |
 //!
 //! This file makes no system calls. It gets error codes and times, so that its tests need no disk.
@@ -330,7 +331,7 @@ impl RingUse {
     }
 }
 
-/// Deadline for writing at the end of a run, shared with the writer thread.
+/// Deadline for writing at the end of a run, shared with the writer thread and the closer.
 #[derive(Debug, Default)]
 pub(super) struct ShutdownDeadline {
     /// Time at which the end of the run began.
@@ -362,7 +363,7 @@ impl ShutdownDeadline {
     }
 
     /// Returns `true` if the writer must not wait for a full disk any more.
-    fn has_passed(&self, now: Instant) -> bool {
+    pub(super) fn has_passed(&self, now: Instant) -> bool {
         let begun = self.begun.get();
         self.has_given_up()
             || begun.is_some_and(|begun| now.saturating_duration_since(*begun) >= PATIENCE)

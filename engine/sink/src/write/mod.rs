@@ -456,8 +456,9 @@ impl Writer {
         let work = WriterThread::new(naming, packed, it.states, channels, Arc::clone(&deadline));
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let listed = crate::post::list(files);
+        let until = Arc::clone(&deadline);
         let closer = spawn("wqcap-closer", move || {
-            close(&tasks, &flag, &notifier, listed)
+            close(&tasks, &flag, &notifier, listed, &until)
         })?;
         let (touched_in, touched) = crossbeam_channel::bounded(0);
         let touching = prefault(it.untouched, Some(touched_in))?;

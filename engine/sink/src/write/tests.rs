@@ -551,7 +551,10 @@ impl Seen {
     /// Finishes the files that the writer has passed to the closer, and returns their names.
     fn files(&self) -> Vec<PathBuf> {
         let finished = self.tasks.try_iter().filter_map(|task| match task {
-            CloserTask::Close(file) => file.finish().expect("finishes"),
+            CloserTask::Close(file) => {
+                file.count(true);
+                file.close().expect("closes")
+            }
             CloserTask::Sync(_) => None,
         });
         finished.collect()

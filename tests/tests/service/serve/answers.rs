@@ -4,9 +4,22 @@
 use super::{Answer, FRAMES, Service, Stored, serve};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{collections::BTreeSet, fs, os::unix::fs::FileExt};
+use std::{
+    collections::BTreeSet,
+    fs::{self, Permissions},
+    os::unix::fs::{FileExt, PermissionsExt},
+};
 use wqcap_tests::{
-    Dir, Program, Wqcap, compare::assert_bytes, files, machine::disks::Memory, need,
+    Dir, Program, Wqcap,
+    compare::assert_bytes,
+    files, frames,
+    machine::{
+        disks::Memory,
+        privileges::{self, ForAll, as_nobody},
+    },
+    need,
+    process::is_root,
+    skip,
 };
 
 fn encoded(text: &str) -> String {
@@ -242,6 +255,35 @@ fn an_answer_without_frames_that_wait_for_a_full_disk_is_incomplete() {
     }
     running.signal(Signal::TERM);
     let _ = running.wait();
+}
+
+#[test]
+fn an_answer_without_the_frames_of_an_unreadable_folder_is_incomplete() {
+    if !is_root() {
+        skip!("changing the user requires root");
+    }
+    let place = ForAll::new();
+    let cap = place.dir().folder("cap");
+    let hidden = place.dir().folder("cap/hidden");
+    for folder in [&cap, &hidden] {
+        files::write(&folder.join("a.pcap"), 1_600_000_000, &frames::assortment());
+    }
+    for (mode, complete) in [(0o755, "true"), (0o744, "false"), (0, "false")] {
+        fs::set_permissions(&hidden, Permissions::from_mode(mode)).expect("rights");
+        let dir = format!("output.dir={}", cap.display());
+        let program = Program::new(place.wqcap())
+            .args(["serve", "--set", &dir])
+            .args(["--set", "serve.listen=127.0.0.1:0"]);
+        let service = Service::start(&as_nobody(program, privileges::NONE));
+        let answer = service.ask("/api/v1/packets", &[]);
+        let head = &answer.head;
+        assert_eq!(answer.header("wqcap-complete"), Some(complete), "{head}");
+        let notes = service.json("/api/v1/timeline")["notes"].to_string();
+        for text in [answer.header("wqcap-lacks").unwrap_or_default(), &notes] {
+            assert_eq!(text.contains("hidden"), complete == "false", "{text}");
+        }
+        let _ = service.stop();
+    }
 }
 
 #[test]

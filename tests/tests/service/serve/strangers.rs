@@ -236,6 +236,12 @@ fn requests_that_wait_for_the_capture_take_few_threads() {
     while service.ask("/api/v1/status", &[]).status != 200 {
         assert!(Instant::now() < deadline, "the service answers again");
     }
+    // A capture that hangs may hold frames, also if it has no file open.
+    let answer = service.ask("/api/v1/packets?from=-1s", &[]);
+    let lacks = answer.header("wqcap-lacks").unwrap_or_default();
+    assert!(lacks.contains("it is unknown whether"), "{}", answer.head);
+    let past = service.ask("/api/v1/packets?from=1000&to=2000", &[]);
+    assert_eq!(past.header("wqcap-complete"), Some("true"), "{}", past.head);
     let _ = service.stop();
 }
 
