@@ -85,8 +85,8 @@ impl Cloud {
         }
     }
 
-    /// Returns the environment variables that select credentials for the cloud. If none is set,
-    /// credentials of the machine's cloud are used.
+    /// Returns the environment variables that select credentials for the cloud, or that it needs none.
+    /// If no variable is set, credentials of the machine's cloud are used.
     const fn credentials(self) -> &'static [&'static str] {
         match self {
             Self::S3 => &[
@@ -101,6 +101,7 @@ impl Cloud {
                 "GOOGLE_SERVICE_ACCOUNT",
                 "GOOGLE_SERVICE_ACCOUNT_KEY",
                 "GOOGLE_SERVICE_ACCOUNT_PATH",
+                "GOOGLE_SKIP_SIGNATURE",
             ],
             Self::Azure => &[
                 "AZURE_STORAGE_ACCOUNT_KEY",
