@@ -158,6 +158,39 @@ fn redirects_are_not_followed_and_no_credentials_are_sent() {
 }
 
 #[test]
+fn a_server_without_credentials_gets_no_token_of_the_cloud() {
+    let dir = Dir::new();
+    let sensor = Sensor::new(&dir, "tap-1");
+    let _ = sensor.capture(100, 1, &[]);
+    let tokens = Arc::new(AtomicUsize::new(0));
+    let requested = Arc::clone(&tokens);
+    // The store and the metadata service of the cloud.
+    let server = Hostile::start(move |target, to| {
+        if target.contains("computeMetadata") {
+            requested.fetch_add(1, Ordering::SeqCst);
+            let token = br#"{"access_token":"secret","expires_in":3600,"token_type":"Bearer"}"#;
+            return answer(to, "200 OK", "Metadata-Flavor: Google\r\n", token);
+        }
+        answer(to, "403 Forbidden", "", b"")
+    });
+    let address = server.address.to_string();
+    let ship = sensor
+        .ship("gs://captures", &["--once"])
+        .env("GCE_METADATA_HOST", &address)
+        .env("METADATA_HOST", &address)
+        .env("GOOGLE_BASE_URL", format!("http://{address}"))
+        .env("GOOGLE_ALLOW_HTTP", "true")
+        .env("NO_PROXY", "127.0.0.1");
+    for (skips, is_requested) in [("false", true), ("true", false)] {
+        let ship = ship.clone().env("GOOGLE_SKIP_SIGNATURE", skips);
+        let done = ship.run().expect(1);
+        done.says(&["403"]);
+        let requests = tokens.swap(0, Ordering::SeqCst);
+        assert_eq!(requests > 0, is_requested, "{done}");
+    }
+}
+
+#[test]
 fn endless_bodies_of_errors_are_cut() {
     for status in ["400 Bad", "403 Forbidden"] {
         let store = Hostile::start(move |_, to| endless(to, status, "<Error>", &ENDLESS));
