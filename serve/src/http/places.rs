@@ -2,8 +2,9 @@
 //!
 //! Invariants: at most `most` connections have a place, and `most_of_address` of one address. If all
 //! places are taken, a new connection gets the place of the oldest one without a permitted request, of
-//! the address with the most of these; the older connection is closed. Thus clients without a token
-//! or certificate cannot keep the others out.
+//! the address with the most of these; the older connection is closed. A named caller keeps three
+//! quarters of the places at most. Thus neither clients without a token or certificate nor one caller
+//! can keep the others out.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,6 +38,8 @@ struct TakenPlace {
     /// Handle that closes the connection; `None`: it has had a permitted request, and is not closed
     /// for another one.
     closer: Option<Arc<Notify>>,
+    /// Name of the caller for whom the connection keeps its place.
+    caller: Option<String>,
 }
 
 impl Taken {
@@ -103,6 +106,7 @@ impl Places {
         let place = TakenPlace {
             address,
             closer: Some(Arc::clone(&closer)),
+            caller: None,
         };
         taken.places.insert(number, place);
         let place = Place {
@@ -133,11 +137,20 @@ pub struct Place {
 }
 
 impl Place {
-    /// Notes that the connection has had a permitted request. From then on it is not closed for
-    /// another connection.
-    pub fn keep(&self) {
-        if let Some(it) = self.places.lock().places.get_mut(&self.number) {
+    /// Notes that the connection has had a permitted request of `caller`. From then on it is not
+    /// closed for another connection, unless this caller keeps three quarters of all places.
+    pub fn keep(&self, caller: Option<&str>) {
+        let mut taken = self.places.lock();
+        let of_caller = taken
+            .places
+            .values()
+            .filter(|it| it.caller.as_deref() == caller);
+        if caller.is_some() && of_caller.count() >= self.places.most / 4 * 3 {
+            return;
+        }
+        if let Some(it) = taken.places.get_mut(&self.number) {
             it.closer = None;
+            it.caller = caller.map(str::to_owned);
         }
     }
 
@@ -183,7 +196,7 @@ mod tests {
         // The share of the address: its oldest connection is closed. One that had a permitted request
         // stays.
         drop(other);
-        many[1].keep();
+        many[1].keep(None);
         let (fourth, closed) = take(1);
         assert_eq!(closed, 0);
         let (fifth, closed) = take(1);
@@ -201,7 +214,7 @@ mod tests {
         let places = Places::new(3, 2);
         let [a, b, c] = [1, 1, 2].map(|it| places.take(address(it)).0.expect("a place"));
         for it in [&a, &b, &c] {
-            it.keep();
+            it.keep(None);
         }
         for it in [1, 2] {
             let (refused, closed) = places.take(address(it));
@@ -211,6 +224,22 @@ mod tests {
         assert!(![&a, &b, &c].into_iter().any(is_lost));
         drop(c);
         assert!(places.take(address(2)).0.is_some());
+    }
+
+    #[test]
+    fn a_named_caller_keeps_three_quarters_of_the_places() {
+        let places = Places::new(4, 4);
+        let take = |last| places.take(address(last)).0;
+        let of_one: Vec<_> = (0..4).filter_map(take).collect();
+        for it in &of_one {
+            it.keep(Some("one"));
+        }
+        // The fourth has no kept place.
+        let other = take(9).expect("a place");
+        other.keep(Some("other"));
+        let lost: Vec<_> = of_one.iter().map(is_lost).collect();
+        assert_eq!(lost, [false, false, false, true]);
+        assert!(take(9).is_none());
     }
 
     #[test]

@@ -401,7 +401,7 @@ fn identified(service: &ServeState, parts: &Parts) -> (Caller, Result<(), ApiErr
     });
     match caller {
         Ok(caller) => {
-            connection.place.keep();
+            connection.place.keep(caller.name.as_deref());
             (caller, Ok(()))
         }
         Err(e) => (unknown(connection.address), Err(e)),

@@ -571,6 +571,47 @@ mod tests {
     }
 
     #[test]
+    fn damage_of_an_open_file_is_a_loss_unless_a_capture_writes_it() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (bytes, offsets) = written(FileFormat::Pcap, 3);
+        let second = offsets[1];
+        let mut wrong_length = bytes.clone();
+        wrong_length[second + 8..second + 12].fill(0xff);
+        let mut wrong_header = bytes.clone();
+        wrong_header[4] = 99;
+        let torn = bytes[..bytes.len() - 1].to_vec();
+        fs::write(dir.path().join("wqcap-q01-1.pcap"), &bytes).expect("written");
+        let part = dir.path().join("wqcap-q00-1.pcap.part");
+        for (content, frames, is_lost) in [
+            (torn, 2, false),
+            (wrong_length, 1, true),
+            (wrong_header, 0, true),
+        ] {
+            fs::write(&part, &content).expect("written");
+            for is_written in [false, true] {
+                let writer = fs::File::open(&part).expect("there");
+                if is_written {
+                    writer.lock().expect("locked");
+                }
+                let path = |name: &str| (dir.path().join(name), content.len() as u64);
+                let mut query = query(&dir, None);
+                query.files = Some(SearchedFiles {
+                    finished: vec![path("wqcap-q01-1.pcap")],
+                    open: vec![path("wqcap-q00-1.pcap")],
+                    losses: Vec::new(),
+                });
+                for times in [0..u64::MAX, 0..u64::MAX - 1] {
+                    query.frames.times = times;
+                    let done = extract(&query, |_, _| true).expect("done").written;
+                    assert_eq!(done.frames, 3 + frames);
+                    let has_loss = !done.losses.is_empty();
+                    assert_eq!(has_loss, is_lost && !is_written, "{:?}", done.losses);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_deleted_file_that_the_query_names_is_a_loss() {
         let dir = tempfile::tempdir().expect("dir");
         let path = |i: u64| dir.path().join(format!("wqcap-q00-{i}.pcap"));

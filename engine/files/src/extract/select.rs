@@ -190,7 +190,8 @@ impl FileSelection {
                 Err(e) if e.is_not_found() => {}
                 // The header of an open file is not on the disk yet.
                 Err(e)
-                    if found.file.is_open && !matches!(e, ReadError::TooManyInterfaces { .. }) =>
+                    if found.file.is_being_written()
+                        && !matches!(e, ReadError::TooManyInterfaces { .. }) =>
                 {
                     found.is_lost = true;
                 }

@@ -95,6 +95,19 @@ pub fn try_lock(file: &File) -> Result<(), TryLockError> {
     }
 }
 
+/// Returns `true` if another process has locked a regular file for itself alone, as a capture does
+/// while it writes the file; `false` if not. The file is locked for a moment to find out.
+///
+/// # Errors
+/// As [`open_regular`]; errors of flock(2).
+pub fn is_locked(path: &Path) -> io::Result<bool> {
+    match open_regular(path)?.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
 /// Reads a whole regular file of at most `most` bytes.
 ///
 /// # Errors

@@ -421,7 +421,7 @@ impl MergePlan {
                 },
             };
             // The header of an open file is not on the disk yet.
-            return match ranges.is_open {
+            return match ranges.is_being_written() {
                 true => Ok(None),
                 false => self.exclude(&ranges, &problem),
             };
@@ -495,7 +495,7 @@ impl MergePlan {
                 return Ok(None);
             }
             // The header of an open file is not on the disk yet.
-            None if ranges.is_open => return Ok(None),
+            None if ranges.is_being_written() => return Ok(None),
             None => {}
         }
         let problem = match e {

@@ -13,6 +13,10 @@ use crate::{
 };
 use std::{collections::VecDeque, mem};
 
+/// Maximum length in bytes of the torn record that a crash leaves at the end of an open file: longer
+/// than the longest record. More bytes may have other records.
+const LONGEST_TORN: u64 = 2 << 20;
+
 pub(super) struct MergeStream {
     /// Number of the stream in the merge plan; a stream that was split off has the same number.
     pub(super) number: usize,
@@ -254,15 +258,19 @@ impl MergeStream {
         let facts = &mut ledger.inputs[open.input];
         facts.bytes = open.reader.offset();
         let mut losses = Vec::new();
-        // The next records of an open file are not on the disk yet.
+        // The next records of a file that is being written are not on the disk yet. A crash leaves a
+        // torn record.
         let is_open = open.ranges.is_open;
-        if let Some(e) = error.filter(|_| !is_open) {
+        let is_written = error.is_some() && open.ranges.is_being_written();
+        if let Some(e) = error.filter(|_| !is_written) {
             losses.push(format!(
                 "{e}; the output has only the frames of this file before that place"
             ));
         }
         match open.reader.end() {
-            Some(FileEnd::Torn { .. } | FileEnd::Padding { .. }) if is_open => {}
+            Some(FileEnd::Padding { .. }) if is_open => {}
+            Some(FileEnd::Torn { bytes, .. })
+                if is_open && (bytes <= LONGEST_TORN || open.ranges.is_being_written()) => {}
             Some(end @ FileEnd::Torn { .. }) => losses.push(end.to_string()),
             Some(end @ FileEnd::Padding { .. }) => facts.notes.push(end.to_string()),
             Some(FileEnd::Clean) | None => {}

@@ -2,7 +2,7 @@
 
 use super::{Decompressor, PacketReader, ReadError};
 use crate::{
-    folder::FileStamp,
+    folder::{FileStamp, open::is_locked},
     name::PART,
     sealed::{Content, SecretKey, sealed_name},
 };
@@ -226,6 +226,15 @@ impl FileRanges {
             }
             result => result,
         }
+    }
+
+    /// Returns `true` if the capture file is open and a capture may be writing it, so that it may end
+    /// anywhere; `false` also if a crash left it. A file that has its final name meanwhile was being
+    /// written when it was listed.
+    pub(crate) fn is_being_written(&self) -> bool {
+        let mut part = self.path.clone().into_os_string();
+        part.push(PART);
+        self.is_open && is_locked(Path::new(&part)).unwrap_or(true)
     }
 
     /// Returns the name of the capture file for messages.
