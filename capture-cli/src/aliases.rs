@@ -87,12 +87,11 @@ pub fn settle(
 
 impl Settled {
     /// Takes the path of the config file from the front of the filter words, if the first of them
-    /// is a path.
+    /// is written as a path: with a slash, or with the extension `.toml`. Which files are in the
+    /// working directory does not matter: others may have placed them there.
     fn config_of(&mut self, mut words: Vec<String>) -> Vec<String> {
         let is_path = |word: &String| {
-            let path = Path::new(word);
-            !word.contains(char::is_whitespace)
-                && (path.is_file() || word.contains('/') || word.ends_with(".toml"))
+            !word.contains(char::is_whitespace) && (word.contains('/') || word.ends_with(".toml"))
         };
         if self.config.file.is_none() && words.first().is_some_and(is_path) {
             self.config.file = Some(words.remove(0).into());
@@ -101,28 +100,19 @@ impl Settled {
     }
 
     /// Takes the value of `-c` as a number of frames, as tcpdump and dumpcap do, if it has only
-    /// digits and no config file has this name.
+    /// digits, also if a file has this name.
     fn count_of_config(&mut self) {
         let count = |file: &PathBuf| {
             let text = file.to_str()?;
             let digits = text.bytes().all(|b| b.is_ascii_digit());
-            let number = text.parse::<u64>().ok().filter(|it| *it > 0);
-            digits.then(|| Some((number?, file.exists())))?
+            text.parse::<u64>().ok().filter(|it| digits && *it > 0)
         };
-        let count = match self.config.file.as_ref().and_then(count) {
-            None => return,
-            Some((_, true)) if self.limits.count.is_some() => return,
-            Some((count, true)) => {
-                self.notes.push(format!(
-                    "-c {count}: the file {count} exists, so it is the config file; write --count {count} to end after {count} frames"
-                ));
-                return;
-            }
-            Some((count, false)) => count,
+        let Some(count) = self.config.file.as_ref().and_then(count) else {
+            return;
         };
         self.config.file = None;
         self.notes.push(format!(
-            "-c {count}: no config file has the name {count}, so -c {count} is taken as --count {count}"
+            "-c {count} is taken as --count {count}; a config file of this name is -c ./{count}"
         ));
         self.limit(format!("-c {count}"), format!("--count {count}"));
         self.limits.count.get_or_insert(count);

@@ -93,3 +93,23 @@ fn folders_of_a_template_belong_to_the_name() {
     let output = it.config.load().unwrap().output;
     assert_eq!((output.dir, &output.name[..]), ("cap".into(), "%Y%m%d/%H"));
 }
+
+#[test]
+fn files_in_the_working_directory_do_not_change_the_meaning_of_words() {
+    // Paths that exist in the folder of the crate, where tests run.
+    for (words, file, filter) in [
+        (&["src"][..], None, "src"),
+        (&["Cargo.toml", "tcp"], Some("Cargo.toml"), "tcp"),
+        (&["./src", "tcp"], Some("./src"), "tcp"),
+        (&["tcp", "Cargo.toml"], None, "tcp Cargo.toml"),
+    ] {
+        let it = settled(words).unwrap();
+        let shown = it.config.file.as_ref().and_then(|it| it.to_str());
+        assert_eq!(shown, file, "{words:?}");
+        let set = it.config.set.first().map(|it| it.value.as_str());
+        assert_eq!(set, Some(filter), "{words:?}");
+    }
+    let it = settled(&["-c", "7"]).unwrap();
+    assert_eq!((it.config.file, it.limits.count), (None, Some(7)));
+    assert!(it.notes[0].contains("-c ./7"), "{:?}", it.notes);
+}
