@@ -74,6 +74,9 @@ pub struct ServePlan {
     pub flows: Option<FlowsFolder>,
     /// Path of the Unix socket of the capture's control service; `None`: the capture has none.
     pub control: Option<PathBuf>,
+    /// Set if the time stamps of the frames are those of the NIC's clock, which may differ from that
+    /// of the service.
+    pub has_nic_clock: bool,
     /// Decryption key of encrypted capture files; `None`: the service has no key.
     pub key: Option<SecretKey>,
     /// Name of the sensor on which the service runs.

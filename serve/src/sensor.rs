@@ -3,6 +3,7 @@
 //! Invariant: the control service is asked at most once in [`FRESH`], whatever the number of callers.
 
 use crate::{
+    ServePlan,
     error::ApiError,
     query::{
         digits::{digits, optional_digits},
@@ -22,7 +23,7 @@ use std::{
 use utoipa::ToSchema;
 use wqcap_control::{
     client::{Client, ClientError, UnixTransport},
-    protocol::{AnswerBody, Command, LedgerSnapshot, Stats, Status},
+    protocol::{AnswerBody, CaptureState, Command, LedgerSnapshot, Stats, Status},
 };
 use wqcap_core::stats::{LOSSES, QueueLedger};
 use wqcap_files::pin::{Pin, PinFolder};
@@ -149,6 +150,8 @@ pub struct CaptureAnswer {
     pub bits_per_s: Option<f64>,
     /// Milliseconds for which the oldest frames that are not on the disk have been waiting for it.
     pub waiting_ms: u64,
+    /// Milliseconds for which a receive loop has made no round; 0: each loop makes rounds.
+    pub stuck_ms: u64,
     /// Receive queues.
     pub queues: Vec<QueueRow>,
 }
@@ -173,6 +176,7 @@ pub struct QueueRow {
 pub struct SensorAccess {
     dir: PathBuf,
     control: Option<PathBuf>,
+    has_nic_clock: bool,
     last: Mutex<LastReading>,
 }
 
@@ -190,15 +194,36 @@ struct LastReading {
     at: Option<Instant>,
     result: Option<Result<CaptureAnswer, CaptureProblem>>,
     disk_hours: Option<f64>,
+    /// Rounds of each receive loop, and the time of the last reading before they changed.
+    beats: Vec<(u64, Instant)>,
+}
+
+impl LastReading {
+    /// Returns the time for which a receive loop has made no round, after a reading of the rounds of
+    /// all loops at the time `now`: the longest of these times, 0 if each loop has made rounds.
+    fn stuck(&mut self, beats: &[u64], now: Instant) -> Duration {
+        let before = self.at.unwrap_or(now);
+        if self.beats.len() != beats.len() {
+            self.beats = beats.iter().map(|it| (*it, now)).collect();
+        }
+        let mut longest = Duration::ZERO;
+        for (seen, beats) in self.beats.iter_mut().zip(beats) {
+            match seen.0 == *beats {
+                true => longest = longest.max(now.saturating_duration_since(seen.1)),
+                false => *seen = (*beats, before),
+            }
+        }
+        longest
+    }
 }
 
 impl SensorAccess {
-    /// Creates the access to the capture that writes to the folder `dir`; `control` is the socket
-    /// of its control service.
-    pub fn new(dir: PathBuf, control: Option<PathBuf>) -> Self {
+    /// Creates the access to the capture of the plan.
+    pub fn new(plan: &ServePlan) -> Self {
         Self {
-            dir,
-            control,
+            dir: plan.dir.clone(),
+            control: plan.control.clone(),
+            has_nic_clock: plan.has_nic_clock,
             last: Mutex::default(),
         }
     }
@@ -214,8 +239,12 @@ impl SensorAccess {
         }
         let now = Instant::now();
         let passed = last.at.map(|at| now - at);
-        let result = self.read_capture().map(|(mut it, hours)| {
+        let result = self.read_capture().map(|(mut it, hours, beats)| {
             last.disk_hours = hours;
+            if it.state == CaptureState::Running.to_string() {
+                let stuck = last.stuck(&beats, Instant::now());
+                it.stuck_ms = u64::try_from(stuck.as_millis()).unwrap_or(u64::MAX);
+            }
             if let (Some(Ok(before)), Some(passed)) = (&last.result, passed) {
                 it.add_rates(before, passed);
             }
@@ -227,8 +256,8 @@ impl SensorAccess {
     }
 
     /// Returns the reason why frames before the time `end_ns` may be in no file yet, in nanoseconds
-    /// since 1970: the capture waits for its disk, or its `state` is unknown, and it has files open or
-    /// may run. `None`: there is no reason, or the capture has no control service.
+    /// since 1970: the capture waits for its disk, a receive loop is stuck, or the `state` of the capture
+    /// is unknown, and it has files open or may run. `None`: there is no reason, or the capture has no control service.
     pub fn unwritten(
         &self,
         state: &Result<CaptureAnswer, CaptureProblem>,
@@ -240,13 +269,25 @@ impl SensorAccess {
         };
         match state {
             Ok(it) => {
-                let waiting = Duration::from_millis(it.waiting_ms);
-                let is_needed = end_ns > before(times::now(), waiting.saturating_add(HELD));
+                let (ms, why) = match it.waiting_ms >= it.stuck_ms {
+                    true => (
+                        it.waiting_ms,
+                        "the capture waits for its disk, which is full or slow",
+                    ),
+                    false => (
+                        it.stuck_ms,
+                        "a receive loop of the capture makes no progress",
+                    ),
+                };
+                let waiting = Duration::from_millis(ms);
+                let since_ns = match self.has_nic_clock {
+                    false => times::now(),
+                    true => view.span().map_or(0, |it| it.end).min(times::now()),
+                };
+                let is_needed = end_ns > before(since_ns, waiting.saturating_add(HELD));
                 (waiting >= UNWRITTEN && is_needed).then(|| {
                     let seconds = waiting.as_secs();
-                    format!(
-                        "frames of the last {seconds} s are not in a file yet: the capture waits for its disk, which is full or slow"
-                    )
+                    format!("frames of the last {seconds} s are not in a file yet: {why}")
                 })
             }
             Err(CaptureProblem { text, may_run }) => {
@@ -278,7 +319,9 @@ impl SensorAccess {
         Ok(Client::new(transport))
     }
 
-    fn read_capture(&self) -> Result<(CaptureAnswer, Option<f64>), CaptureProblem> {
+    /// Returns the state of the capture, the hours of traffic that its disk holds, and the rounds of
+    /// each receive loop.
+    fn read_capture(&self) -> Result<(CaptureAnswer, Option<f64>, Vec<u64>), CaptureProblem> {
         let mut client = self.client()?;
         let silent = |text| CaptureProblem {
             text,
@@ -295,7 +338,8 @@ impl SensorAccess {
         let AnswerBody::Stats(stats) = ask(Command::Stats)? else {
             return Err(odd());
         };
-        Ok(CaptureAnswer::new(&status, &stats))
+        let (answer, hours) = CaptureAnswer::new(&status, &stats);
+        Ok((answer, hours, stats.beats))
     }
 
     /// Requests a mark of the present moment from the capture. Returns the ID of the mark and the
@@ -483,5 +527,25 @@ mod tests {
         for other in ["", "full", "full avg60=1.0", "full avg10=x"] {
             assert_eq!(full_percent(other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_loop_that_makes_no_round_between_readings_is_stuck() {
+        let start = Instant::now();
+        let mut last = LastReading::default();
+        let mut longest = |second: u64, beats: &[u64]| {
+            let now = start + Duration::from_secs(second);
+            let stuck = last.stuck(beats, now);
+            last.at = Some(now);
+            stuck.as_secs()
+        };
+        assert_eq!(longest(0, &[1, 1]), 0);
+        assert_eq!(longest(2, &[9, 9]), 0);
+        // Its last round may have been immediately after the reading at 0 s.
+        assert_eq!(longest(3, &[12, 9]), 3);
+        assert_eq!(longest(5, &[20, 9]), 5);
+        assert_eq!(longest(7, &[30, 10]), 0);
+        assert_eq!(longest(8, &[31]), 0);
+        assert_eq!(longest(10, &[31]), 2);
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 use rustix::process::{getpriority_process, setpriority_process};
 use std::{sync::atomic::Ordering, time::Duration};
 use wqcap_engine::{
-    config::{Config, Format, ServeConfig},
+    config::{Clock, Config, Format, ServeConfig},
     plan::available_memory,
 };
 use wqcap_serve::{FlowsFolder, ServeLimits, ServePlan, Server, ServerError, TlsFiles, identity};
@@ -202,6 +202,7 @@ fn plan(config: &Config, serve: &ServeConfig) -> Result<ServePlan, Failure> {
             delay: it.active.0 + it.idle.0 + 2 * it.interval.0 + Duration::from_secs(10),
         }),
         control: config.control.as_ref().map(|it| it.unix.clone()),
+        has_nic_clock: config.capture.clock == Clock::Nic,
         key,
         sensor: match sensor {
             Some(name) => name.as_str().to_owned(),

@@ -260,7 +260,7 @@ impl Server {
     }
 }
 
-/// Starts the thread that reads the indexes of new capture files.
+/// Starts the thread that reads the indexes of new capture files, and the state of the capture.
 fn learner(
     service: &Arc<ServeState>,
     is_over: &Arc<AtomicBool>,
@@ -268,6 +268,8 @@ fn learner(
     let (service, is_over) = (Arc::clone(service), Arc::clone(is_over));
     let run = move || {
         while !is_over.load(Ordering::Relaxed) {
+            // A loop that makes no rounds between two readings is stuck.
+            let _ = service.sensor.capture();
             service.store.learn(|| !is_over.load(Ordering::Relaxed));
             thread::park_timeout(LEARN);
         }

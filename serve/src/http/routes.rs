@@ -107,7 +107,7 @@ impl ServeState {
     pub fn new(plan: ServePlan, tokens: Tokens) -> Self {
         Self {
             store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone(), plan.key.clone()),
-            sensor: SensorAccess::new(plan.dir.clone(), plan.control.clone()),
+            sensor: SensorAccess::new(&plan),
             counters: Arc::default(),
             changeable: Mutex::new(Changeable {
                 tokens: Arc::new(tokens),

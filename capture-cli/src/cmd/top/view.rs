@@ -348,6 +348,7 @@ mod tests {
                 queues,
             },
             nic: BTreeMap::from([("out_of_buffer".into(), Counter::Value(7))]),
+            beats: Vec::new(),
             disk: Some(WriteBuffers {
                 buffer: 64 << 20,
                 used: 3 << 20,

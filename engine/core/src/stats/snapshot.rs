@@ -17,6 +17,10 @@ pub struct Stats {
     /// Use of the write buffers; absent if no files are being written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<WriteBuffers>,
+    /// Number of rounds that the receive loop of each queue has made, including idle ones. A count
+    /// that does not change for seconds is that of a loop that is stuck.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beats: Vec<u64>,
     /// Statistics of the current traffic; absent if `capture.statistics` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<TrafficSnapshot>,

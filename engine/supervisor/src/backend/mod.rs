@@ -499,6 +499,7 @@ impl Backend for CaptureBackend {
                 ports: snapshot.ports,
             },
             nic: snapshot.nic,
+            beats: snapshot.rings.iter().map(|it| it.beats).collect(),
             disk: self.backlog(),
             statistics: self.traffic(),
         }
