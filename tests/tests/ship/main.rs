@@ -321,6 +321,31 @@ fn anonymized_objects_equal_the_output_of_extract() {
 }
 
 #[test]
+fn an_anonymized_file_is_sent_up_to_its_torn_record() {
+    let dir = Dir::new();
+    let (folder, url) = store(&dir);
+    let sensor = Sensor::new(&dir, "tap-1");
+    let captured = sensor.capture(100, 1, &[]);
+    let [name] = &sensor.captured().into_keys().collect::<Vec<_>>()[..] else {
+        panic!("several files")
+    };
+    let (start, _) = name.split_once('-').expect("a capture file name");
+    let path = sensor.at("out").join(format!("wqcap-q00-{start}.pcap"));
+    let file = fs::File::options().write(true).open(&path).expect("there");
+    let len = file.metadata().expect("there").len();
+    file.set_len(len - 50).expect("cut");
+    let key = dir.write("key", [7; 32]);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file can be written");
+    let set = format!("anonymize.key={}", key.display());
+    let done = sensor.ship(&url, &["--once", "--json", "--set", &set]);
+    let done = done.run().expect(1);
+    done.says(&["the last record is torn"]);
+    let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_ledger(&status, captured - 1, "shipped");
+    assert!(tree(&folder).keys().any(|it| it.starts_with("packets/")));
+}
+
+#[test]
 fn without_packets_the_block_tables_are_shipped() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);

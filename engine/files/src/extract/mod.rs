@@ -434,20 +434,18 @@ impl RecordSelection for Anonymous {
     }
 }
 
-/// Writes an anonymized copy of a capture file: the same frames in the same order. Equal keys yield
-/// equal bytes.
+/// Writes an anonymized copy of a capture file: the same frames in the same order, up to damage if
+/// there is any. Equal keys yield equal bytes.
 ///
 /// # Errors
-/// The file cannot be read to its end, its link type is not Ethernet, or `out` cannot be written.
+/// The file cannot be read, its link type is not Ethernet, or `out` cannot be written.
 pub fn anonymize_file(path: &Path, query: &AnonymizeParams, out: &Path) -> Result<(), MergeError> {
     let file = FileRanges::whole(path.to_owned());
     let mut plan = MergePlan::from_ranges(vec![file], Vec::new(), out, false)?;
     make_anonymous(&mut plan)?;
     let target = MergeTarget::new(out, &plan)?;
     let mut frames = Anonymous(Anonymizer::new(query));
-    let merged = merge::run_selected(plan, target, &mut frames, |_| true)?;
-    let loss = merged.inputs.into_iter().find_map(|it| it.loss);
-    loss.map_or(Ok(()), |loss| Err(MergeError::Failed(loss)))
+    merge::run_selected(plan, target, &mut frames, |_| true).map(drop)
 }
 
 #[cfg(test)]
