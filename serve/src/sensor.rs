@@ -150,7 +150,8 @@ pub struct CaptureAnswer {
     pub bits_per_s: Option<f64>,
     /// Milliseconds for which the oldest frames that are not on the disk have been waiting for it.
     pub waiting_ms: u64,
-    /// Milliseconds for which a receive loop has made no round; 0: each loop makes rounds.
+    /// Milliseconds for which frames may have waited because a receive loop made no round; 0: each loop
+    /// makes rounds.
     pub stuck_ms: u64,
     /// Receive queues.
     pub queues: Vec<QueueRow>,
@@ -196,6 +197,8 @@ struct LastReading {
     disk_hours: Option<f64>,
     /// Rounds of each receive loop, and the time of the last reading before they changed.
     beats: Vec<(u64, Instant)>,
+    /// Time at which the last stall of the capture began, and at which it was seen last.
+    stall: Option<(Instant, Instant)>,
 }
 
 impl LastReading {
@@ -214,6 +217,31 @@ impl LastReading {
             }
         }
         longest
+    }
+
+    /// Returns the time for which frames may have been waiting in the capture's rings, after a
+    /// reading that began at `asked` and ended at `now`. `stuck` is the time for which a loop has made
+    /// no round; `None`: the capture did not answer. When a stall ends, the loops need a moment for the
+    /// frames that have waited.
+    fn stalled(&mut self, stuck: Option<Duration>, asked: Instant, now: Instant) -> Duration {
+        let since = |it: Instant| now.saturating_duration_since(it);
+        let loops = stuck.unwrap_or(Duration::ZERO);
+        // The capture did not answer until this reading.
+        let was_silent = matches!(&self.result, Some(Err(e)) if e.may_run);
+        if stuck.is_none() || was_silent || loops.max(since(asked)) >= UNWRITTEN {
+            let own = loops.max(since(self.at.unwrap_or(asked)));
+            let begun = self
+                .stall
+                .map_or_else(|| now.checked_sub(own), |it| Some(it.0));
+            self.stall = Some((begun.unwrap_or(now), now));
+        }
+        match self.stall {
+            Some((begun, seen)) if since(seen) < UNWRITTEN => since(begun),
+            _ => {
+                self.stall = None;
+                loops
+            }
+        }
     }
 }
 
@@ -237,13 +265,19 @@ impl SensorAccess {
         {
             return (result.clone(), last.disk_hours);
         }
+        let asked = Instant::now();
+        let passed = last.at.map(|at| asked - at);
+        let read = self.read_capture();
         let now = Instant::now();
-        let passed = last.at.map(|at| now - at);
-        let result = self.read_capture().map(|(mut it, hours, beats)| {
+        if read.as_ref().is_err_and(|e| e.may_run) {
+            last.stalled(None, asked, now);
+        }
+        let result = read.map(|(mut it, hours, beats)| {
             last.disk_hours = hours;
             if it.state == CaptureState::Running.to_string() {
-                let stuck = last.stuck(&beats, Instant::now());
-                it.stuck_ms = u64::try_from(stuck.as_millis()).unwrap_or(u64::MAX);
+                let stuck = last.stuck(&beats, now);
+                let stalled = last.stalled(Some(stuck), asked, now);
+                it.stuck_ms = u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX);
             }
             if let (Some(Ok(before)), Some(passed)) = (&last.result, passed) {
                 it.add_rates(before, passed);
@@ -276,7 +310,7 @@ impl SensorAccess {
                     ),
                     false => (
                         it.stuck_ms,
-                        "a receive loop of the capture makes no progress",
+                        "the capture makes no progress, or has just continued after a stall",
                     ),
                 };
                 let waiting = Duration::from_millis(ms);
@@ -547,5 +581,36 @@ mod tests {
         assert_eq!(longest(7, &[30, 10]), 0);
         assert_eq!(longest(8, &[31]), 0);
         assert_eq!(longest(10, &[31]), 2);
+    }
+
+    #[test]
+    fn frames_that_waited_during_a_stall_need_a_moment_after_it() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let second = Duration::from_secs(1);
+        let silent = || CaptureProblem {
+            text: "timed out".into(),
+            may_run: true,
+        };
+        let mut last = LastReading::default();
+        let mut stalled = |stuck, asked, now| {
+            let stalled = last.stalled(stuck, at(asked), at(now));
+            last.at = Some(at(now));
+            last.result = Some(stuck.map(|_| CaptureAnswer::default()).ok_or(silent()));
+            stalled.as_secs()
+        };
+        assert_eq!(stalled(Some(Duration::ZERO), 1, 1), 0);
+        // The capture does not answer for 3 s, nor immediately after; it answers again; and it has
+        // caught up.
+        assert_eq!(stalled(None, 3, 6), 5);
+        assert_eq!(stalled(Some(Duration::ZERO), 8, 9), 8);
+        assert_eq!(stalled(Some(Duration::ZERO), 10, 10), 9);
+        assert_eq!(stalled(Some(Duration::ZERO), 11, 11), 0);
+        // A loop has been stuck, and continues.
+        assert_eq!(stalled(Some(2 * second), 20, 20), 9);
+        assert_eq!(stalled(Some(Duration::ZERO), 21, 21), 10);
+        assert_eq!(stalled(Some(Duration::ZERO), 22, 22), 0);
+        // The answer itself took 2 s.
+        assert_eq!(stalled(Some(Duration::ZERO), 23, 25), 3);
     }
 }
