@@ -16,8 +16,7 @@
 //! | `error` | errors as answers |
 //! | `store` | the files of the capture with their times, from indexes |
 //! | `packets` | streams the frames of a query |
-//! | `held` | answers that hold their permit until they are sent |
-//! | `permits` | how many requests are answered at the same time, and of one caller |
+//! | `permits` | how many requests are answered at the same time, and of one caller; answers that hold their permit until they are sent |
 //! | `flow_rows` | reads flow records |
 //! | `timeline` | stored frames and bytes by interval |
 //! | `sensor` | state of the capture, marks, pins |
@@ -38,7 +37,6 @@ mod audit;
 pub mod client;
 mod error;
 mod flow_rows;
-mod held;
 mod http;
 pub mod identity;
 mod packets;

@@ -16,8 +16,7 @@
 use crate::{
     audit::{AnswerFacts, Audited, Counters},
     error::ApiError,
-    held,
-    permits::ReadPermit,
+    permits::{ReadPermit, held},
 };
 use axum::{
     body::Body,
@@ -344,13 +343,13 @@ fn add_facts(headers: &mut HeaderMap, facts: &AnswerFacts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::permits::ReadPermits;
+    use crate::permits::tests::with_one_taken;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
 
     #[test]
     fn a_long_answer_holds_its_permit_until_it_is_taken() {
-        let (permits, permit) = ReadPermits::with_one_taken();
+        let (permits, permit) = with_one_taken();
         let (sender, pieces) = mpsc::channel(WAITING);
         let piece = || Bytes::from_static(b"frames");
         for piece in [

@@ -6,10 +6,9 @@ use crate::{
     audit::{Audited, Counters},
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
-    held,
     identity::{Caller, CallerRole, Tokens},
     packets::{self, PacketsForm},
-    permits::{ReadPermit, ReadPermits},
+    permits::{ReadPermit, ReadPermits, held},
     query::{steno, times},
     sensor::{self, PinsAnswer, SensorAccess, StatusAnswer},
     store::{CaptureStore, StoreView},
@@ -520,7 +519,7 @@ fn number(
 }
 
 /// Compiles the filter expression in the parameter `name` of a request. This can take a minute, so
-/// that the threads that handle connections must not call it.
+/// the threads that handle connections must not call it.
 fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
     if text.len() > LONGEST_FILTER {
         let problem = format!(

@@ -1,7 +1,7 @@
 //! Answers that hold the permit of their request until the client has taken them, so that the number
 //! of permits bounds the memory of answers that wait for slow clients.
 
-use crate::permits::ReadPermit;
+use super::ReadPermit;
 use axum::{
     body::Body,
     http::{HeaderValue, Response, header},
@@ -33,13 +33,13 @@ pub fn answer(bytes: Vec<u8>, permit: Arc<ReadPermit>) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::permits::ReadPermits;
+    use crate::permits::tests::with_one_taken;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
 
     #[test]
     fn an_answer_holds_its_permit_until_it_is_taken() {
-        let (permits, permit) = ReadPermits::with_one_taken();
+        let (permits, permit) = with_one_taken();
         let bytes: Vec<u8> = (0..=255).cycle().take(3 * PIECE + 1).collect();
         let mut body = answer(bytes.clone(), permit).into_body();
         let mut taken = Vec::new();

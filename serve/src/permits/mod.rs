@@ -5,6 +5,8 @@
 //! if there are several, is left to others. Callers without a name are all on this machine, and share
 //! all of them.
 
+pub mod held;
+
 use crate::{error::ApiError, identity::Caller};
 use std::{
     collections::HashMap,
@@ -104,19 +106,6 @@ impl ReadPermits {
         self.lock().all.requests > 0
     }
 
-    /// Returns new permits, with the only one that a test takes of them.
-    #[cfg(test)]
-    pub fn with_one_taken() -> (Self, Arc<ReadPermit>) {
-        let permits = Self::default();
-        let caller = Caller {
-            name: None,
-            role: crate::identity::CallerRole::Read,
-            address: ([127, 0, 0, 1], 1).into(),
-        };
-        let permit = permits.take(&caller, 1).expect("the first");
-        (permits, permit.into())
-    }
-
     fn lock(&self) -> MutexGuard<'_, Reading> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,7 +130,7 @@ impl Drop for ReadPermit {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::identity::CallerRole;
 
@@ -151,6 +140,13 @@ mod tests {
             role: CallerRole::Read,
             address: ([127, 0, 0, 1], 1).into(),
         }
+    }
+
+    /// Returns new permits, and the only one of them that is taken.
+    pub fn with_one_taken() -> (ReadPermits, Arc<ReadPermit>) {
+        let permits = ReadPermits::default();
+        let permit = permits.take(&caller(None), 1).expect("the first");
+        (permits, permit.into())
     }
 
     #[test]
