@@ -291,7 +291,8 @@ impl SensorAccess {
 
     /// Returns the reason why frames before the time `end_ns` may be in no file yet, in nanoseconds
     /// since 1970: the capture waits for its disk, a receive loop is stuck, or the `state` of the capture
-    /// is unknown, and it has files open or may run. `None`: there is no reason, or the capture has no control service.
+    /// is unknown, and it has files open or may run. `None`: there is no reason, or the capture has no
+    /// control service.
     pub fn unwritten(
         &self,
         state: &Result<CaptureAnswer, CaptureProblem>,
@@ -314,18 +315,20 @@ impl SensorAccess {
                     ),
                 };
                 let waiting = Duration::from_millis(ms);
-                let since_ns = match self.has_nic_clock {
-                    false => times::now(),
-                    true => view.span().map_or(0, |it| it.end).min(times::now()),
+                // A NIC's clock may be behind.
+                let written_ns = match self.has_nic_clock {
+                    false => u64::MAX,
+                    true => view.span().map_or(0, |it| it.end),
                 };
-                let is_needed = end_ns > before(since_ns, waiting.saturating_add(HELD));
+                let now_ns = times::now().min(written_ns);
+                let is_needed = end_ns > before(now_ns, waiting.saturating_add(HELD));
                 (waiting >= UNWRITTEN && is_needed).then(|| {
                     let seconds = waiting.as_secs();
                     format!("frames of the last {seconds} s are not in a file yet: {why}")
                 })
             }
             Err(CaptureProblem { text, may_run }) => {
-                let _ = self.control.as_ref()?;
+                self.control.as_ref()?;
                 let finished_ns = may_run.then(|| view.span().map_or(0, |it| it.end));
                 let since_ns = view.open_since_ns.into_iter().chain(finished_ns).min()?;
                 (before(since_ns, HELD) < end_ns).then(|| {

@@ -12,7 +12,7 @@ use crate::{
     extract::SLACK_NS,
     folder::{CaptureFolder, held::HeldFolder, open::try_lock, sync_folder},
     name::{FileName, PART},
-    read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
+    read::{Decompressor, FileEnd, LONGEST_TORN, PacketReader, ReadError, origin::is_capture},
 };
 use rustix::fs::FileType;
 use serde::Serialize;
@@ -280,9 +280,9 @@ struct CrashTrace {
     first: usize,
 }
 
-/// Trace of a crash in a file that is not compressed. It is longer than the longest record.
+/// Trace of a crash in a file that is not compressed.
 const OF_RECORDS: CrashTrace = CrashTrace {
-    most: 2 << 20,
+    most: LONGEST_TORN,
     first: 512 << 10,
 };
 /// Trace of a crash in a compressed file. It is longer than the longest compressed frame of a

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::{
     collections::{BTreeSet, VecDeque},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Mutex,
     thread,
 };
@@ -93,14 +93,30 @@ fn assert_sound(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
     Some(summary)
 }
 
+/// Returns the run with an error that strace injects into the calls `when` of a system call. `log` gets
+/// the calls.
+fn injected<'d>(run: Wqcap<'d>, call: &str, error: &str, when: &str, log: &Path) -> Wqcap<'d> {
+    let trace = format!("trace={call}");
+    let inject = format!("inject={call}:error={error}:when={when}");
+    let log = log.to_str().expect("a name");
+    let options = [
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "-o",
+        log,
+        "-e",
+        &trace,
+        "-e",
+        &inject,
+    ];
+    run.wrapped(&[&["strace"], &options[..]].concat())
+}
+
 /// Runs a capture with one injected error. Returns `true` if strace injected it.
 fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
     let name = format!("{}-{error}-{when}", call.split(',').next().expect("a call"));
     let log = dir.join(format!("{name}.strace"));
-    let (trace, inject) = (
-        format!("trace={call}"),
-        format!("inject={call}:error={error}:when={when}"),
-    );
     // Open files are synced every second.
     let pace = if call == "fdatasync" { ",pps=4000" } else { "" };
     let run = Wqcap::run(dir, &name)
@@ -109,19 +125,8 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
         .queues(if call.starts_with("io_uring") { 4 } else { 1 })
         .set("output.buffer=1MiB")
         .set("output.rotate_size=2MiB")
-        .timeout(std::time::Duration::from_secs(100))
-        .wrapped(&[
-            "strace",
-            "-D",
-            "-f",
-            "--seccomp-bpf",
-            "-o",
-            log.to_str().expect("a name"),
-            "-e",
-            &trace,
-            "-e",
-            &inject,
-        ]);
+        .timeout(std::time::Duration::from_secs(100));
+    let run = injected(run, call, error, when, &log);
     let run = match (call, error, when) {
         // The writer waits for space as long as the run lasts.
         ("pwrite64" | "renameat2", "ENOSPC", "1+") => run.args(&["--duration", "2"]),
@@ -185,24 +190,12 @@ fn files_wait_for_room_for_their_names() {
     need!(strace());
     let dir = Dir::new();
     for (when, is_in_time) in [("1..3", true), ("1+", false)] {
-        let inject = format!("inject=renameat2:error=ENOSPC:when={when}");
         let run = Wqcap::run(&dir, &format!("run-{is_in_time}"))
             .model(&format!("synth:size=1000,flows=64,count={COUNT}"))
             .queues(1)
             .set("output.buffer=1MiB")
-            .set("output.rotate_size=2MiB")
-            .wrapped(&[
-                "strace",
-                "-D",
-                "-f",
-                "--seccomp-bpf",
-                "-o",
-                "/dev/null",
-                "-e",
-                "trace=renameat2",
-                "-e",
-                &inject,
-            ]);
+            .set("output.rotate_size=2MiB");
+        let run = injected(run, "renameat2", "ENOSPC", when, Path::new("/dev/null"));
         let done = run.done();
         done.says(&["No space left", "until the disk has room"]);
         let total = assert_sound(&run, &done).expect("a summary").ledger.total;

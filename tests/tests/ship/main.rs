@@ -267,6 +267,14 @@ fn finished_files_are_shipped_and_can_be_found_in_the_store() {
     }
 }
 
+/// Writes a key for anonymization. Returns its path, and the setting that names it.
+fn anonymize_key(dir: &Dir) -> (PathBuf, String) {
+    let key = dir.write("key", [7; 32]);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file can be written");
+    let set = format!("anonymize.key={}", key.display());
+    (key, set)
+}
+
 #[test]
 fn anonymized_objects_equal_the_output_of_extract() {
     let dir = Dir::new();
@@ -277,9 +285,7 @@ fn anonymized_objects_equal_the_output_of_extract() {
         2,
         &["output.rotate_size=6MB", "output.compress=zstd"],
     );
-    let key = dir.write("key", [7; 32]);
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file can be written");
-    let set = format!("anonymize.key={}", key.display());
+    let (key, set) = anonymize_key(&dir);
     let status = sensor.ship_once(&url, &["--set", &set]);
     assert_ledger(&status, captured, "shipped");
     let copies = sensor.at("journal").join("copies");
@@ -334,9 +340,7 @@ fn an_anonymized_file_is_sent_up_to_its_torn_record() {
     let file = fs::File::options().write(true).open(&path).expect("there");
     let len = file.metadata().expect("there").len();
     file.set_len(len - 50).expect("cut");
-    let key = dir.write("key", [7; 32]);
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file can be written");
-    let set = format!("anonymize.key={}", key.display());
+    let (_, set) = anonymize_key(&dir);
     let done = sensor.ship(&url, &["--once", "--json", "--set", &set]);
     let done = done.run().expect(1);
     done.says(&["the last record is torn"]);

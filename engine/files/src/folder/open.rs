@@ -96,7 +96,7 @@ pub fn try_lock(file: &File) -> Result<(), TryLockError> {
 }
 
 /// Returns `true` if another process has locked a regular file for itself alone, as a capture does
-/// while it writes the file; `false` if not. The file is locked for a moment to find out.
+/// while it writes the file; `false` if not. To find out, this function locks the file for a moment.
 ///
 /// # Errors
 /// As [`open_regular`]; errors of flock(2).

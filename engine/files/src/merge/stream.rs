@@ -9,13 +9,9 @@ use super::{
 };
 use crate::{
     format::{DistinctTexts, Interface, InterfaceStatistics, secrets::Secrets},
-    read::{Deletion, FileEnd, FileRanges, FileReader, Packet, ReadError},
+    read::{Deletion, FileEnd, FileRanges, FileReader, LONGEST_TORN, Packet, ReadError},
 };
 use std::{collections::VecDeque, mem};
-
-/// Maximum length in bytes of the torn record that a crash leaves at the end of an open file: longer
-/// than the longest record. More bytes may have other records.
-const LONGEST_TORN: u64 = 2 << 20;
 
 pub(super) struct MergeStream {
     /// Number of the stream in the merge plan; a stream that was split off has the same number.

@@ -17,5 +17,9 @@ pub use wqcap_pcap::read::{
     ReadError, first_frame_len, is_capture_start,
 };
 
+/// Maximum length in bytes of the torn record that a crash leaves at the end of an uncompressed file:
+/// longer than the longest record. More bytes may have other records.
+pub(crate) const LONGEST_TORN: u64 = 2 << 20;
+
 #[cfg(test)]
 mod tests;

@@ -213,9 +213,7 @@ impl FileRanges {
         access: impl Fn(&Path) -> io::Result<T>,
     ) -> io::Result<T> {
         if self.is_open {
-            let mut part = self.path.clone().into_os_string();
-            part.push(PART);
-            match access(Path::new(&part)) {
+            match access(&self.part()) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 result => return result,
             }
@@ -232,9 +230,14 @@ impl FileRanges {
     /// anywhere; `false` also if a crash left it. A file that has its final name meanwhile was being
     /// written when it was listed.
     pub(crate) fn is_being_written(&self) -> bool {
+        self.is_open && is_locked(&self.part()).unwrap_or(true)
+    }
+
+    /// Returns the path that the capture file has while it is open.
+    fn part(&self) -> PathBuf {
         let mut part = self.path.clone().into_os_string();
         part.push(PART);
-        self.is_open && is_locked(Path::new(&part)).unwrap_or(true)
+        part.into()
     }
 
     /// Returns the name of the capture file for messages.

@@ -57,7 +57,6 @@ pub(super) fn close(
             ..WriterReport::default()
         },
         unnamed: Vec::new(),
-        waits: false,
         tried: Instant::now(),
     };
     loop {
@@ -74,7 +73,7 @@ pub(super) fn close(
                 let done = order.sync().map(|()| None).map_err(CloserFailure::Sync);
                 closer.report(None, done);
             }
-            Ok(CloserTask::Close(file)) => closer.close(file),
+            Ok(CloserTask::Close(file)) => closer.close(file, true),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -99,21 +98,19 @@ struct Closer<'t> {
     finished: WriterReport,
     /// Complete files whose folder has no room for their names, because the disk is full.
     unnamed: Vec<ClosingFile>,
-    /// Set while there are such files, also during an attempt to name them.
-    waits: bool,
     /// Time of the last attempt to name these files.
     tried: Instant,
 }
 
 impl Closer<'_> {
-    /// Closes a complete file. If the disk has no room for its name, it is kept for a later attempt.
-    fn close(&mut self, file: ClosingFile) {
+    /// Closes a complete file. If the disk has no room for its name, it is kept for a later attempt;
+    /// the log has the first of such files, of those that are `new`.
+    fn close(&mut self, file: ClosingFile, new: bool) {
         let done = file.close();
         match &done {
             Err(e) if e.waits_for_room() && !self.deadline.has_passed(Instant::now()) => {
-                if !self.waits {
+                if new && self.unnamed.is_empty() {
                     tracing::warn!("{e} until the disk has room");
-                    self.waits = true;
                 }
                 self.unnamed.push(file);
             }
@@ -128,9 +125,8 @@ impl Closer<'_> {
     /// Closes again the files that have no names yet.
     fn close_unnamed(&mut self) {
         for file in mem::take(&mut self.unnamed) {
-            self.close(file);
+            self.close(file, false);
         }
-        self.waits = !self.unnamed.is_empty();
         self.tried = Instant::now();
     }
 
