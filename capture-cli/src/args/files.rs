@@ -8,7 +8,7 @@ use std::{path::PathBuf, time::Duration};
 use strum::VariantNames;
 use wqcap_engine::{
     config::Slice,
-    filter::{Filter, quoted_expression},
+    filter::{FileFilter, quoted_expression},
     frame::{NoCommunityId, check_community_id, dedup::MayDiffer},
 };
 
@@ -112,9 +112,9 @@ pub struct FilterArgs {
 
 impl FilterArgs {
     /// Compiles the expression of `--filter`.
-    pub fn compile(&self) -> Result<Filter, Failure> {
+    pub fn compile(&self) -> Result<FileFilter, Failure> {
         let it = &self.expression;
-        Filter::compile(it)
+        FileFilter::compile(it)
             .map_err(|e| Failure::refused(format!("--filter {}: {e}", quoted_expression(it))))
     }
 }

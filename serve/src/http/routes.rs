@@ -40,7 +40,7 @@ use wqcap_files::{
 };
 use wqcap_frame::{
     check_community_id,
-    filter::{Filter, FilterError},
+    filter::{FileFilter, Filter, FilterError},
 };
 
 /// Maximum number of threads of requests for states, timelines, pins and marks.
@@ -520,14 +520,22 @@ fn number(
 
 /// Compiles the filter expression in the parameter `name` of a request. This can take a minute, so
 /// the threads that handle connections must not call it.
-fn filter(name: &'static str, text: &str) -> Result<Filter, ApiError> {
+fn filter(name: &'static str, text: &str) -> Result<FileFilter, ApiError> {
+    compiled(name, text, FileFilter::compile)
+}
+
+fn compiled<F>(
+    name: &'static str,
+    text: &str,
+    compile: impl FnOnce(&str) -> Result<F, FilterError>,
+) -> Result<F, ApiError> {
     if text.len() > LONGEST_FILTER {
         let problem = format!(
             "the filter has more than {LONGEST_FILTER} bytes, which is the limit; name networks instead of hosts"
         );
         return Err(ApiError::value(name, text, problem));
     }
-    Filter::compile(text).map_err(|e| match e {
+    compile(text).map_err(|e| match e {
         FilterError::Busy | FilterError::NoThread(_) => ApiError::NoThread(io::Error::other(e)),
         e => ApiError::value(name, text, e),
     })
@@ -799,10 +807,10 @@ fn steno_frames(
     };
     let parsed = steno::parse(text, times::now());
     let alternatives = parsed.map_err(|e| ApiError::value("query", text, e))?;
-    let compiled = |it: &str| filter("query", &steno::behind_vlan_tags(it));
+    let compiled = |it: &str| compiled("query", &steno::behind_vlan_tags(it), Filter::compile);
     let out = form.file_name.into();
     let query = match &alternatives[..] {
-        [] => FrameQuery::new(0..0, Filter::default(), out),
+        [] => FrameQuery::new(0..0, FileFilter::default(), out),
         [only] => FrameQuery {
             terms: Some(FlowTerms::parse(&only.filter)),
             ..FrameQuery::new(only.times.clone(), compiled(&only.filter)?, out)
@@ -815,7 +823,7 @@ fn steno_frames(
                 .map(|it| Ok((it.times.clone(), compiled(&it.filter)?)));
             FrameQuery {
                 alternatives: pairs.collect::<Result<_, ApiError>>()?,
-                ..FrameQuery::new(start..end, Filter::default(), out)
+                ..FrameQuery::new(start..end, FileFilter::default(), out)
             }
         }
     };

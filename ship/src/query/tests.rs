@@ -35,7 +35,7 @@ use wqcap_files::{
     name::FileName,
     read::{self, FileRanges},
 };
-use wqcap_frame::filter::Filter;
+use wqcap_frame::filter::FileFilter;
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -320,7 +320,7 @@ impl TestBench {
         StoreQuery {
             store: self.url.clone(),
             choice,
-            frames: FrameQuery::new(times, Filter::default(), self.at("found.pcap")),
+            frames: FrameQuery::new(times, FileFilter::default(), self.at("found.pcap")),
         }
     }
 
@@ -489,7 +489,7 @@ fn a_filter_on_a_flow_fetches_little_more_than_its_frames() {
     }
     let extracted = |filter: &str| {
         let mut query = place.query(of_times(&[], DAY), 0..u64::MAX);
-        query.frames.filter = Filter::compile(filter).expect("compiles");
+        query.frames.filter = FileFilter::compile(filter).expect("compiles");
         let done = extract(&query, &Arc::default(), |_| {}).expect("extracted");
         (done, place.found())
     };

@@ -581,6 +581,47 @@ fn filters_match_the_address_families_of_all_systems() {
     }
 }
 
+/// Expressions that libpcap refuses for Ethernet, and accepts for the link type of the file. tcpdump
+/// reading the same file is the judge.
+#[test]
+fn filters_need_not_be_defined_for_ethernet() {
+    let dir = Dir::new();
+    let out = dir.join("out.pcap");
+    for (name, link, filter, heads) in [
+        ("wlan", 105, "type data", [[0x08, 0], [0x80, 0]]),
+        ("cooked", 113, "inbound", [[0, 0], [0, 4]]),
+        ("cooked2", 276, "ifindex 7", [[0, 0], [0, 0]]),
+        ("sunatm", 123, "vpi 7", [[0, 7], [0, 9]]),
+        ("pflog", 117, "inbound", [[0, 0], [0, 0]]),
+    ] {
+        let mut file = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, link]
+            .map(u32::to_le_bytes)
+            .concat();
+        for (at, head) in (0u8..).zip(heads) {
+            let mut frame = [&head[..], &[0; 98]].concat();
+            // Interface index of Linux cooked v2, and direction of PFLOG.
+            (frame[7], frame[60]) = (7 + at, 1 + at);
+            file.extend([START, 0, 100, 100].map(u32::to_le_bytes).concat());
+            file.extend(frame);
+        }
+        let file = dir.write(&format!("{name}.pcap"), file);
+        let judge = Program::new("tcpdump").args(["--count", "-r"]);
+        let judged = judge.arg(&file).arg(filter).run().expect(0).stdout;
+        assert_eq!(judged.trim(), "1 packet", "{name}");
+        let done = to_file("extract", &file, &out, &["--filter", filter, "--json"]);
+        let report: Value = serde_json::from_str(&done.expect(0).stdout).expect("JSON");
+        assert_eq!(report["frames"], 1, "{name}");
+    }
+    let wired = dir.write("wired.pcap", PCAP.file(&[1000, 1001]));
+    to_file("extract", &wired, &out, &["--filter", "type data"])
+        .expect(1)
+        .says(&[
+            "2 frames of link type 1 (Ethernet)",
+            "supported only on 802.11",
+        ]);
+    to_file("extract", &wired, &out, &["--filter", "type"]).expect(2);
+}
+
 #[test]
 fn packets_without_an_ethernet_header_are_filtered_and_counted() {
     let dir = Dir::new();

@@ -30,7 +30,7 @@ use wqcap_engine::{
     anonymize::AnonymizeParams,
     extract::{self, ExtractQuery, Extracted, FrameQuery, FramesWritten},
     files::{pin::PinFolder, sealed::SecretKey},
-    filter::{Filter, quoted_expression},
+    filter::{FileFilter, quoted_expression},
     index::FlowTerms,
 };
 
@@ -141,7 +141,7 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
             let dir = extract::folder_of(&args.dir);
             let pin = PinFolder { dir }.find(id)?;
             let expression = both(&pin.filter, &args.filter.expression);
-            let filter = Filter::compile(&expression).map_err(|e| {
+            let filter = FileFilter::compile(&expression).map_err(|e| {
                 Failure::refused(format!(
                     "--mark {id}: {}: {e}",
                     quoted_expression(&expression)

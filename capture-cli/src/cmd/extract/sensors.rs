@@ -22,7 +22,7 @@ use std::{
 };
 use wqcap_engine::{
     extract::{FramesWritten, extract_ranges},
-    filter::Filter,
+    filter::FileFilter,
 };
 use wqcap_serve::client::{ClientFiles, MOST_PACKETS, SensorClient, SensorFetchError};
 
@@ -168,7 +168,7 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     }
     // The sensors have applied the query.
     query.times = 0..u64::MAX;
-    query.filter = Filter::default();
+    query.filter = FileFilter::default();
     if spool.holds_output {
         query.limits.bytes = spool.room()?;
     }

@@ -20,7 +20,6 @@ pub use select::IndexUse;
 
 use crate::{
     anonymize::{AnonymizeCounts, AnonymizeParams, Anonymizer},
-    format::ETHERNET,
     index::{FlowTerms, IndexFolder},
     link::{EthernetFrames, LoopbackFamilies, link_type_name},
     merge::{self, MergeError, MergePlan, MergeTarget, OutputLimits, PortLink, RecordSelection},
@@ -39,7 +38,7 @@ pub use times::SLACK_NS;
 use times::is_in;
 use wqcap_frame::{
     Headers,
-    filter::{Filter, FilterError},
+    filter::{FileFilter, Filter, FilterError},
 };
 
 /// Query for frames in a folder of capture files.
@@ -76,8 +75,8 @@ pub struct FrameQuery {
     /// Time range of the frames to select, in nanoseconds since 1970: start inclusive, end
     /// exclusive.
     pub times: Range<u64>,
-    /// Packet filter that selected frames match.
-    pub filter: Filter,
+    /// Filter that selected frames match.
+    pub filter: FileFilter,
     /// Community ID of the flow to select, as [`Headers::community_id`] computes it of the
     /// innermost packet. `None`: any flow.
     pub community_id: Option<String>,
@@ -99,10 +98,10 @@ pub struct FrameQuery {
 impl FrameQuery {
     /// Creates a query for the frames of `times` that match `filter`, unlimited and unchanged.
     #[must_use]
-    pub fn new(times: Range<u64>, filter: Filter, out: PathBuf) -> Self {
+    pub fn new(times: Range<u64>, filter: impl Into<FileFilter>, out: PathBuf) -> Self {
         Self {
             times,
-            filter,
+            filter: filter.into(),
             community_id: None,
             alternatives: Vec::new(),
             terms: None,
@@ -169,7 +168,7 @@ pub struct ReadCount {
 /// Selection of the records that match a query, with the anonymizer if one is configured.
 struct FrameSelection<'q> {
     query: &'q FrameQuery,
-    /// Filters for link types other than Ethernet, compiled at their first frames.
+    /// Filters of the query for each link type, compiled at their first frames.
     filters: Vec<LinkFilter>,
     ethernet: EthernetFrames,
     families: LoopbackFamilies,
@@ -192,11 +191,7 @@ impl FrameSelection<'_> {
             return false;
         }
         let (bytes, len) = packet.without_fcs(link.fcs_len);
-        let accepts = match link.link_type {
-            ETHERNET => query.filter.accepts(bytes, len),
-            other => self.accepts_other(other, bytes, len),
-        };
-        accepts
+        self.accepts(link.link_type, bytes, len)
             && (query.alternatives.is_empty()
                 || self
                     .ethernet
@@ -213,10 +208,10 @@ impl FrameSelection<'_> {
             })
     }
 
-    /// Returns `true` if the filter accepts a frame of a link type other than Ethernet. The
-    /// expression has the meaning that it has for tcpdump reading a file of this link type.
-    fn accepts_other(&mut self, link_type: u32, bytes: &[u8], len: u32) -> bool {
-        if self.query.filter.program().is_none() {
+    /// Returns `true` if the filter of the query accepts a frame of a link type.
+    #[inline]
+    fn accepts(&mut self, link_type: u32, bytes: &[u8], len: u32) -> bool {
+        if self.query.filter.accepts_all() {
             return true;
         }
         let known = self.filters.iter().position(|it| it.link_type == link_type);

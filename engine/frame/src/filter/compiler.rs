@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Link type of Ethernet: LINKTYPE_ETHERNET.
-const ETHERNET: u32 = 1;
+pub(super) const ETHERNET: u32 = 1;
 /// Stack size in bytes of the thread that compiles filters, without the share that grows with the
 /// expression.
 const STACK: usize = 2 << 20;
@@ -46,20 +46,11 @@ impl Filter {
     pub fn compile(expression: &str) -> Result<Self, FilterError> {
         compiler_of(expression).compile(expression)
     }
-
-    /// Compiles the expression of this filter for frames of another link type (LINKTYPE_ value). The
-    /// expression then has the meaning that it has for tcpdump reading a file of that link type.
-    ///
-    /// # Errors
-    /// See [`FilterCompiler::compile_for`].
-    pub fn for_link_type(&self, link_type: u32) -> Result<Self, FilterError> {
-        compiler_of(self.expression()).compile_for(self.expression(), link_type)
-    }
 }
 
 /// Returns the compiler that all long expressions share, so that abandoned compilations cannot
 /// accumulate; a new compiler for other expressions.
-fn compiler_of(expression: &str) -> FilterCompiler {
+pub(super) fn compiler_of(expression: &str) -> FilterCompiler {
     match expression.len() > LONG {
         true => LONG_EXPRESSIONS.clone(),
         false => FilterCompiler::default(),
@@ -185,6 +176,7 @@ impl Drop for CompilationGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::filter::FileFilter;
 
     #[test]
     fn programs_are_cached_by_each_compiler() {
@@ -210,7 +202,7 @@ mod tests {
         for (last, is_long) in [(100, false), (300, true)] {
             let ports: Vec<_> = (1..=last).map(|it: u16| it.to_string()).collect();
             let expression = format!("udp port {}", ports.join(" or "));
-            let filter = Filter::compile(&expression).expect("compiles");
+            let filter = FileFilter::compile(&expression).expect("compiles");
             assert_eq!(is_cached(&expression, ETHERNET), is_long);
             filter.for_link_type(113).expect("compiles");
             assert_eq!(is_cached(&expression, 113), is_long);

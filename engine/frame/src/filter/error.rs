@@ -21,6 +21,10 @@ pub enum FilterError {
     /// error.
     #[error("{0}")]
     Refused(#[from] ProgramError),
+    /// The filter expression is refused for Ethernet frames for the reason in this error, but is
+    /// defined for frames of other link types.
+    #[error("{0}")]
+    OtherLinkType(Box<Self>),
     /// The filter expression has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
         "the filter expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter the capture files with `wqcap extract`"

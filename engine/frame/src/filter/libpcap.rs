@@ -14,6 +14,11 @@ use super::{
 /// per frame, but available sooner.
 pub(super) const MOST_OPTIMISED: usize = 8192;
 
+/// Link types with tests of pcap-filter(7) that Ethernet does not have: IEEE 802.11 with radiotap,
+/// PFLOG, Linux cooked v2, SunATM and MTP2 with its pseudo header. Others have no further ones:
+/// `gencode.c` of libpcap.
+const WITH_OWN_TESTS: [u32; 5] = [127, 117, 276, 123, 139];
+
 /// Checks that a filter expression is within the limits of length and nesting that keep libpcap
 /// within its stack.
 pub(super) fn check_limits(expression: &str) -> Result<(), FilterError> {
@@ -44,11 +49,24 @@ fn nesting(expression: &str) -> usize {
 /// Compiles a filter expression for frames of a link type with libpcap in the current thread, which
 /// needs a large stack.
 pub(super) fn compile(expression: &str, link_type: u32) -> Result<Program, FilterError> {
-    let mut code = instructions(expression, link_type, false)?;
+    let mut code =
+        instructions(expression, link_type, false).map_err(|e| of_link_type(e, expression))?;
     if code.len() <= MOST_OPTIMISED {
         code = instructions(expression, link_type, true)?;
     }
-    Ok(Program::new(&code)?)
+    Program::new(&code).map_err(|e| of_link_type(e.into(), expression))
+}
+
+/// Marks the reason why an expression is refused for a link type if it is defined for another one.
+fn of_link_type(reason: FilterError, expression: &str) -> FilterError {
+    let is_defined = |link_type: &u32| {
+        let code = instructions(expression, *link_type, false);
+        code.is_ok_and(|it| Program::new(&it).is_ok())
+    };
+    match WITH_OWN_TESTS.iter().any(is_defined) {
+        true => FilterError::OtherLinkType(Box::new(reason)),
+        false => reason,
+    }
 }
 
 /// Returns the number that libpcap uses in programs on Linux for a link type of capture files: its

@@ -3,8 +3,8 @@
 //!
 //! libpcap parses and optimises, so an expression has exactly the meaning that it has for tcpdump
 //! reading a file: `vlan` tests the tags in the frame and shifts the offsets after it, and `len` is
-//! the length on the wire. Expressions that test properties outside the frame (`inbound`,
-//! `ifindex`) are rejected.
+//! the length on the wire. Expressions that test properties outside the frame (`ifindex`) are
+//! rejected. A [`Filter`] is for Ethernet frames, a [`FileFilter`] for frames of all link types.
 //!
 //! Invariants: a [`Program`] is verified, so it terminates and cannot read outside the frame.
 //! Running a program takes no lock and does not allocate. A filter is replaced as a whole, between
@@ -15,6 +15,7 @@ mod compiler;
 mod constraints;
 mod error;
 mod expression;
+mod files;
 mod libpcap;
 mod program;
 mod sync;
@@ -24,4 +25,5 @@ pub use compiler::FilterCompiler;
 pub use constraints::{Bits, Constraints, OffsetOrigin};
 pub use error::{DEEPEST_NESTING, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION};
 pub use expression::{Filter, quoted_expression};
+pub use files::FileFilter;
 pub use program::{Instruction, Program, ProgramError};
