@@ -3,7 +3,9 @@
 
 use super::{ConfigArgs, seconds};
 use crate::{failure::Failure, term::time::TimePoint};
-use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValuesParser, StringValueParser, TypedValueParser,
+};
 use std::{path::PathBuf, time::Duration};
 use strum::VariantNames;
 use wqcap_engine::{
@@ -195,6 +197,7 @@ pub struct ExtractArgs {
     /// Use the times and the filter of this mark or pin, as `wqcap pin list` prints its id;
     /// --filter selects among its frames
     #[arg(long, value_name = "ID", conflicts_with_all = ["from", "to"])]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub mark: Option<String>,
     #[command(flatten)]
     pub filter: FilterArgs,

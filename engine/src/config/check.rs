@@ -6,7 +6,10 @@ use super::{
     Span,
 };
 use crate::text::counted;
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use wqcap_files::name::NameTemplate;
 
 /// Largest number of WRs in a receive ring: the RQ's producer index has 16 bits, and libmlx5 rounds
@@ -418,16 +421,24 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
         let problem = "wqcap ship does not open encrypted files: leave this key or [ship] out, and let the store encrypt";
         found.push(Problem::new(source.config_key(), source, problem).involving(&["ship"]));
     }
+    let store = ship.store.as_deref();
+    let store = store.and_then(|it| it.strip_prefix("file://"));
+    let flows = config.flows.as_ref().map(|it| &it.dir);
     for (key, dir) in [
-        ("output.dir", &config.output.dir),
-        ("output.index_dir", &config.output.index_dir),
+        ("output.dir", Some(&config.output.dir)),
+        ("output.index_dir", Some(&config.output.index_dir)),
+        ("flows.dir", flows),
     ] {
+        let mut refuse = |place: &'static str, value: String| {
+            let problem = format!("this directory is also that of {key}; name another directory");
+            found.push(Problem::new(place, value, problem).involving(&[key]));
+        };
+        let Some(dir) = dir else { continue };
         if *dir == ship.journal {
-            let value = format!("{:?}", ship.journal);
-            let problem = format!(
-                "the directory of the journal is also that of {key}; name another directory"
-            );
-            found.push(Problem::new("ship.journal", value, problem).involving(&[key]));
+            refuse("ship.journal", format!("{:?}", ship.journal));
+        }
+        if let Some(store) = store.filter(|it| Path::new(it) == dir) {
+            refuse("ship.store", format!("\"file://{store}\""));
         }
     }
 }

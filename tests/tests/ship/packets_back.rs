@@ -308,6 +308,11 @@ fn losses_and_wrong_arguments_are_reported_and_other_frames_are_extracted() {
     done.says(&[name, "is not in the store"]);
     let rest = files::read(&fleet.dir.join("rest.pcapng")).len() as u64;
     assert!(rest > FRAMES && rest < 3 * FRAMES, "{rest}");
+    let kept = &objects[0];
+    let length = fs::metadata(kept).expect("the object is there").len();
+    let over = fleet.wqcap(&["extract", "store", "-o"]).arg(kept).run();
+    over.expect(2).says(&["the output is a file of the store"]);
+    assert_eq!(fs::metadata(kept).expect("it is still there").len(), length);
 
     fleet.dir.folder("empty");
     let absent = format!("file://{}", fleet.dir.join("absent").display());

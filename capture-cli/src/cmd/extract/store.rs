@@ -60,12 +60,22 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
         ("--mark", args.mark.is_some()),
         ("--index", args.index.is_some()),
     ];
-    match misplaced.into_iter().find(|(_, is_given)| *is_given) {
-        None => Ok(Some(url)),
-        Some((name, _)) => Err(Failure::refused(format!(
+    if let Some((name, _)) = misplaced.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::refused(format!(
             "{name} is for a directory of capture files, but {shown} is a store; leave {name} out"
-        ))),
+        )));
     }
+    let place = |path: &Path| path.canonicalize().ok();
+    let out = place(&args.out).filter(|it| it.is_file());
+    if let (Some(out), Some(store)) = (out, store::folder_of(&url).and_then(place))
+        && out.starts_with(store)
+    {
+        return Err(Failure::refused(format!(
+            "{}: the output is a file of the store; name another output",
+            args.out.display()
+        )));
+    }
+    Ok(Some(url))
 }
 
 /// Extracts frames from an object store, and prints the amount of data fetched.
