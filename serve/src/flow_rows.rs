@@ -22,6 +22,7 @@ use wqcap_files::{
     folder::open::read_regular,
     index::{FlowTerms, IndexFlow},
 };
+use wqcap_frame::ethertype::{IPV4, IPV6};
 use wqcap_ship::columns::Columns;
 
 /// Maximum number of flow records that one request reads.
@@ -139,7 +140,9 @@ pub struct FlowsAnswer {
     pub matched: u64,
     /// Set if `flows` lacks matching records: more than `limit`, or more than a request reads.
     pub truncated: bool,
-    /// Set if records decide the whole filter. Otherwise some records may have no matching frame.
+    /// Set if records decide the whole filter. Otherwise some records may have no matching frame:
+    /// the filter tests more than addresses, ports and protocols, or records of tunnels match, by the
+    /// packet inside or by the addresses of the tunnel.
     pub exact: bool,
     /// Number of files, or directories of files, whose records are missing because they cannot be
     /// read. `notes` names them.
@@ -167,12 +170,22 @@ pub struct FlowsQuery {
     pub limit: usize,
 }
 
+/// Returns `true` if flow records decide a whole filter expression, of which they test `terms`: a
+/// record is of both directions, and of frames with and without VLAN tags.
+fn is_exact(filter: &str, terms: &FlowTerms) -> bool {
+    let is_open = |word: &str| ["src", "dst", "vlan"].contains(&word);
+    match filter.trim() {
+        "" => true,
+        _ => !terms.is_empty() && !filter.split_whitespace().any(is_open),
+    }
+}
+
 /// Reads the flow records that match a query. `is_wanted` is called before each row group of a file;
 /// if it returns `false`, the answer lacks records without a note.
 pub fn read(folder: &FlowsFolder, query: &FlowsQuery, is_wanted: &dyn Fn() -> bool) -> FlowsAnswer {
     let terms = FlowTerms::parse(&query.filter);
     let mut answer = FlowsAnswer {
-        exact: query.filter.trim().is_empty() || !terms.is_empty(),
+        exact: is_exact(&query.filter, &terms),
         ..FlowsAnswer::default()
     };
     let mut rows = 0;
@@ -292,7 +305,7 @@ fn of_file(
             break;
         }
         let group = group.map_err(|e| e.to_string())?;
-        add_rows(&FlowColumns::read(&group)?, query, terms, answer);
+        add_rows(&FlowColumns::read(&group, terms)?, query, terms, answer);
     }
     Ok(rows)
 }
@@ -307,9 +320,10 @@ fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: 
             && has_name(&row, &query.name)
             && (query.community_id.is_empty()
                 || row.community_id.as_ref() == Some(&query.community_id))
-            && (terms.is_empty() || terms.allows(&table.index_flow(n, &row)))
+            && let Some(is_tunnel) = table.matches(n, &row, terms)
         {
             answer.matched += 1;
+            answer.exact &= !is_tunnel || query.filter.trim().is_empty();
             text += row.text_len();
             answer.flows.push(row);
         }
@@ -335,6 +349,7 @@ type Numbers = Vec<Option<u64>>;
 type Texts = Vec<Option<String>>;
 
 /// Columns of a Parquet file of flow records.
+#[derive(Default)]
 struct FlowColumns {
     first: Numbers,
     last: [Numbers; 2],
@@ -345,6 +360,9 @@ struct FlowColumns {
     bytes: [Numbers; 2],
     src: Texts,
     dst: Texts,
+    /// Source and destination of the tunnel; null without a filter to decide.
+    outer: [Texts; 2],
+    outer_protocol: Numbers,
     sni: Texts,
     ja4: Texts,
     host: Texts,
@@ -354,8 +372,8 @@ struct FlowColumns {
 }
 
 impl FlowColumns {
-    /// Reads the columns of a row group.
-    fn read(columns: &Columns) -> Result<Self, String> {
+    /// Reads the columns of a row group, as far as an answer or the terms of its filter need them.
+    fn read(columns: &Columns, terms: &FlowTerms) -> Result<Self, String> {
         let numbers = |name| columns.numbers(name).map_err(|e| e.to_string());
         let left = Cell::new(MOST_GROUP_TEXT);
         let texts = |name| {
@@ -374,6 +392,10 @@ impl FlowColumns {
             true => texts(name),
             false => Ok(vec![None; columns.rows()]),
         };
+        let outer = |name| match terms.is_empty() {
+            true => Ok(vec![None; columns.rows()]),
+            false => optional(name),
+        };
         Ok(Self {
             first: numbers("first_fwd_ns")?,
             last: [numbers("last_fwd_ns")?, numbers("last_rev_ns")?],
@@ -384,6 +406,11 @@ impl FlowColumns {
             bytes: [numbers("bytes_fwd")?, numbers("bytes_rev")?],
             src: texts("src")?,
             dst: texts("dst")?,
+            outer: [outer("outer_src")?, outer("outer_dst")?],
+            outer_protocol: match columns.has("outer_protocol") {
+                true => numbers("outer_protocol")?,
+                false => Vec::new(),
+            },
             sni: optional("tls_sni")?,
             ja4: optional("ja4")?,
             host: optional("http_host")?,
@@ -425,30 +452,50 @@ impl FlowColumns {
         })
     }
 
-    /// Returns the flow of record `n` in the form that the terms of filters examine.
-    fn index_flow(&self, n: usize, row: &FlowRow) -> IndexFlow {
-        let end = |address: &str, port: Option<u16>| {
-            let number = match address.parse() {
-                Ok(IpAddr::V4(it)) => u128::from(it.to_bits()),
-                Ok(IpAddr::V6(it)) => it.to_bits(),
-                Err(_) => 0,
-            };
-            (number, port.unwrap_or(0))
-        };
-        let (a, b) = (end(&row.src, row.src_port), end(&row.dst, row.dst_port));
-        let ethertype = self.ethertype.get(n).copied().flatten();
-        IndexFlow::between(
-            ethertype.and_then(|it| u16::try_from(it).ok()).unwrap_or(0),
-            row.protocol.unwrap_or(0),
-            a,
-            b,
-        )
+    /// Returns whether record `n` is one of a tunnel, if the terms of a filter allow its packets or
+    /// those of the tunnel.
+    fn matches(&self, n: usize, row: &FlowRow, terms: &FlowTerms) -> Option<bool> {
+        let number = |of: &Numbers| of.get(n).copied().flatten();
+        let text = |of: &Texts| of.get(n).cloned().flatten();
+        if terms.is_empty() {
+            return Some(false);
+        }
+        let protocol = row.protocol.unwrap_or(0);
+        let ends = [(&*row.src, row.src_port), (&*row.dst, row.dst_port)];
+        let inner = index_flow(number(&self.ethertype), protocol, ends);
+        let tunnel = text(&self.outer[0]).zip(text(&self.outer[1]));
+        let tunnel = tunnel.map(|(src, dst)| {
+            let ethertype = if src.contains(':') { IPV6 } else { IPV4 };
+            let protocol = number(&self.outer_protocol);
+            let protocol = protocol.and_then(|it| u8::try_from(it).ok());
+            let ends = [(&*src, None), (&*dst, None)];
+            index_flow(Some(ethertype.into()), protocol.unwrap_or(0), ends)
+        });
+        let is_allowed = terms.allows(&inner)
+            || (tunnel.as_ref()).is_some_and(|it| terms.allows_with_some_ports(it));
+        is_allowed.then_some(tunnel.is_some())
     }
+}
+
+/// Returns a flow between two ends, each an address with a port, in the form that the terms of
+/// filters examine.
+fn index_flow(ethertype: Option<u64>, protocol: u8, ends: [(&str, Option<u16>); 2]) -> IndexFlow {
+    let [a, b] = ends.map(|(address, port)| {
+        let number = match address.parse() {
+            Ok(IpAddr::V4(it)) => u128::from(it.to_bits()),
+            Ok(IpAddr::V6(it)) => it.to_bits(),
+            Err(_) => 0,
+        };
+        (number, port.unwrap_or(0))
+    });
+    let ethertype = ethertype.and_then(|it| u16::try_from(it).ok());
+    IndexFlow::between(ethertype.unwrap_or(0), protocol, a, b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use parquet::{
         basic::Compression,
         column::writer::ColumnWriter,
@@ -499,6 +546,56 @@ mod tests {
         FlowsFolder {
             dir: dir.into(),
             delay: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn records_do_not_decide_directions_and_tags() {
+        for (filter, expected) in [
+            ("", true),
+            ("host 10.0.0.1 and udp port 53", true),
+            ("dst host 10.0.0.1", false),
+            ("udp src port 53", false),
+            ("vlan 5 and host 10.0.0.1", false),
+            ("tcp or udp", false),
+        ] {
+            assert_eq!(
+                is_exact(filter, &FlowTerms::parse(filter)),
+                expected,
+                "{filter}"
+            );
+        }
+    }
+    #[test]
+    fn records_of_tunnels_match_by_both_packets_and_decide_no_filter() {
+        let text = |it: &str| vec![Some(it.to_owned())];
+        let packet = || FlowColumns {
+            first: vec![Some(1)],
+            src: text("192.168.1.1"),
+            dst: text("192.168.1.2"),
+            ports: [vec![Some(1111)], vec![Some(80)]],
+            protocol: vec![Some(6)],
+            ethertype: vec![Some(IPV4.into())],
+            ..FlowColumns::default()
+        };
+        let tunnel = FlowColumns {
+            outer: [text("2001:db8::3"), text("2001:db8::4")],
+            outer_protocol: vec![Some(17)],
+            ..packet()
+        };
+        for (filter, of_packet, of_tunnel) in [
+            ("", Some(false), Some(false)),
+            ("tcp port 80 and host 192.168.1.2", Some(false), Some(true)),
+            ("udp port 4789 and host 2001:db8::3", None, Some(true)),
+            ("ip6", None, Some(true)),
+            ("host 2001:db8::5", None, None),
+            ("tcp port 81", None, None),
+        ] {
+            let terms = FlowTerms::parse(filter);
+            for (table, expected) in [(&packet(), of_packet), (&tunnel, of_tunnel)] {
+                let row = table.row(0).expect("a record");
+                assert_eq!(table.matches(0, &row, &terms), expected, "{filter}");
+            }
         }
     }
 

@@ -33,6 +33,10 @@ use wqcap_files::{
 /// Age after which the list of capture files is read again.
 const FRESH: Duration = Duration::from_millis(500);
 
+/// Time after which the index of a capture file that had none is looked for again. A capture writes
+/// an index shortly after it has finished the file, and `wqcap extract --index` at any time.
+const INDEX_RETRY: Duration = Duration::from_secs(5);
+
 /// Times of the frames in a finished capture file, with its parts and marks.
 #[derive(Clone, Debug, Default)]
 pub struct StoredFileFacts {
@@ -112,8 +116,15 @@ pub struct CaptureStore {
     known: Mutex<Known>,
 }
 
-/// Facts of a capture file, with the length and time that the file had when they were read.
-type StampedFacts = (FileStamp, Arc<StoredFileFacts>);
+/// Facts that were read of a capture file.
+#[derive(Clone)]
+struct StampedFacts {
+    /// Length and time that the file had when its facts were read.
+    stamp: FileStamp,
+    facts: Arc<StoredFileFacts>,
+    /// Time at which the index of the file was last looked for.
+    looked: Instant,
+}
 
 #[derive(Default)]
 struct Known {
@@ -172,7 +183,7 @@ impl CaptureStore {
             if let Some(it) = &facts {
                 known.facts.insert(path.clone(), it.clone());
             }
-            let facts = facts.map(|(_, facts)| facts);
+            let facts = facts.map(|it| it.facts);
             view.finished.push(KnownFile { path, len, facts });
         }
         for part in folder.unfinished {
@@ -193,22 +204,32 @@ impl CaptureStore {
         Ok(Arc::clone(&known.view))
     }
 
-    /// Reads the facts of finished capture files that have none yet, while `may_continue` returns
-    /// `true`. Later views include these facts.
+    /// Reads the facts of finished capture files that have none yet, or had no index
+    /// [`INDEX_RETRY`] ago, while `may_continue` returns `true`. Later views include these facts.
     pub fn learn(&self, may_continue: impl Fn() -> bool) {
         let Ok(view) = self.view() else { return };
+        let mut unknown: Vec<_> = {
+            let known = self.known();
+            let is_due = |it: &&KnownFile| match known.facts.get(&it.path) {
+                None => true,
+                Some(it) => {
+                    let may_be_indexed = self.index_dir.is_some() && !it.facts.is_indexed;
+                    may_be_indexed && it.looked.elapsed() >= INDEX_RETRY
+                }
+            };
+            view.finished.iter().filter(is_due).collect()
+        };
         // Most requests are for recent frames.
-        let unknown = view.finished.iter().filter(|it| it.facts.is_none());
-        let mut unknown: Vec<_> = unknown.collect();
-        unknown.sort_by_key(|it| {
+        unknown.sort_by_cached_key(|it| {
             let modified = it.path.metadata().and_then(|it| it.modified());
             Reverse(modified.ok())
         });
         let mut has_learned = false;
         for file in unknown.into_iter().take_while(|_| may_continue()) {
-            if let Some(facts) = self.read_facts(&file.path) {
-                self.known().facts.insert(file.path.clone(), facts);
-                has_learned = true;
+            if let Some(read) = self.read_facts(&file.path) {
+                let old = file.facts.as_ref();
+                has_learned |= old.is_none_or(|it| !Arc::ptr_eq(it, &read.facts));
+                self.known().facts.insert(file.path.clone(), read);
             }
         }
         if has_learned {
@@ -227,23 +248,33 @@ impl CaptureStore {
     }
 
     fn read_facts(&self, path: &Path) -> Option<StampedFacts> {
-        let stamp = FileStamp::read(path).ok()?;
+        let old = known_facts(&self.known().facts, path);
+        let (stamp, looked) = (FileStamp::read(path).ok()?, Instant::now());
         let index = self.index_dir.as_deref().and_then(|folder| {
             let dir = &self.dir;
             IndexFolder { folder, dir }.load_summary(path)
         });
-        let facts = match index {
-            Some(index) => StoredFileFacts::of_index(index),
-            None => StoredFileFacts::without_index(path, &stamp, self.key.clone())?,
+        let old = old.filter(|it| it.stamp == stamp);
+        let facts = match (index, old) {
+            (Some(index), _) => Arc::new(StoredFileFacts::of_index(index)),
+            (None, Some(old)) => old.facts,
+            (None, None) => {
+                let facts = StoredFileFacts::without_index(path, &stamp, self.key.clone())?;
+                Arc::new(facts)
+            }
         };
-        Some((stamp, Arc::new(facts)))
+        Some(StampedFacts {
+            stamp,
+            facts,
+            looked,
+        })
     }
 }
 
 /// Returns the cached facts of a capture file, unless the file has changed since they were read.
 fn known_facts(known: &HashMap<PathBuf, StampedFacts>, path: &Path) -> Option<StampedFacts> {
     let facts = known.get(path)?;
-    let is_same = FileStamp::read(path).is_ok_and(|it| it == facts.0);
+    let is_same = FileStamp::read(path).is_ok_and(|it| it == facts.stamp);
     is_same.then(|| facts.clone())
 }
 
@@ -362,6 +393,30 @@ mod tests {
             ),
             (2, true)
         );
+    }
+
+    #[test]
+    fn an_index_that_is_written_later_is_read() {
+        let [dir, indexes] = [(); 2].map(|()| tempfile::tempdir().expect("dir"));
+        let path = file(dir.path(), "wqcap-q00-1.pcap", &[10, 20]);
+        let store = CaptureStore::new(dir.path().to_owned(), Some(indexes.path().to_owned()), None);
+        let learned = || {
+            store.learn(|| true);
+            let view = store.view().expect("view");
+            view.finished[0].facts.clone().expect("facts").is_indexed
+        };
+        assert!(!learned());
+        let folder = IndexFolder {
+            folder: indexes.path(),
+            dir: dir.path(),
+        };
+        let built = folder.build(&path, None, || true).expect("built");
+        assert!(built.is_some() && !learned());
+        let mut known = store.known();
+        let facts = known.facts.get_mut(&path).expect("facts");
+        facts.looked = facts.looked.checked_sub(INDEX_RETRY).expect("earlier");
+        drop(known);
+        assert!(learned());
     }
 
     #[test]

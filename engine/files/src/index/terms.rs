@@ -66,12 +66,29 @@ impl FlowTerms {
     /// Returns `true` if the filter expression may accept a frame of this flow.
     #[must_use]
     pub fn allows(&self, flow: &IndexFlow) -> bool {
-        self.0.iter().all(|term| match *term {
-            Term::Ethertype(ethertype) => flow.ethertype == ethertype,
-            Term::Protocol(n) => [IPV4, IPV6].contains(&flow.ethertype) && flow.protocol == n,
-            Term::Host(address) => flow.has_address(address),
-            Term::Port(port) => flow.has_port(port),
+        self.0.iter().all(|it| it.allows(flow))
+    }
+
+    /// Returns `true` if the filter expression may accept a frame of this flow, whose ports are not
+    /// known.
+    #[must_use]
+    pub fn allows_with_some_ports(&self, flow: &IndexFlow) -> bool {
+        let has_ports = [6, 17, 132].contains(&flow.protocol);
+        self.0.iter().all(|it| match it {
+            Term::Port(_) => has_ports,
+            _ => it.allows(flow),
         })
+    }
+}
+
+impl Term {
+    fn allows(self, flow: &IndexFlow) -> bool {
+        match self {
+            Self::Ethertype(ethertype) => flow.ethertype == ethertype,
+            Self::Protocol(n) => [IPV4, IPV6].contains(&flow.ethertype) && flow.protocol == n,
+            Self::Host(address) => flow.has_address(address),
+            Self::Port(port) => flow.has_port(port),
+        }
     }
 }
 

@@ -325,8 +325,11 @@ impl FileRanges {
             // The file was replaced since: the ranges are those of another one.
             true => std::iter::once(0..u64::MAX).collect(),
         };
+        // A capture cuts reserved space off the file that it finishes, and a named file can be one.
+        let is_finished = self.found_in.is_some() && !self.is_open;
         let mut ranges = ranges.into_iter();
         Ok(RangeSource {
+            least: if is_finished { file.len()? } else { 0 },
             file,
             here: 0,
             now: ranges.next().unwrap_or(0..0),
@@ -340,6 +343,8 @@ impl FileRanges {
 struct RangeSource {
     /// Open capture file from which the ranges are read.
     file: Content,
+    /// Minimum length in bytes of the open file; it is an error if the file ends before.
+    least: u64,
     /// Current position of the range reader in the capture file.
     here: u64,
     /// Part of the current byte range that is not read yet.
@@ -364,6 +369,15 @@ impl Read for RangeSource {
         let left = usize::try_from(self.now.end - self.now.start).unwrap_or(usize::MAX);
         let want = into.len().min(left);
         let n = self.file.read(&mut into[..want])?;
+        if n == 0 && want > 0 && self.here < self.least {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!(
+                    "the file became shorter while it was read: it ends before byte {} of {}",
+                    self.here, self.least
+                ),
+            ));
+        }
         let begun = self.here;
         self.here += n as u64;
         self.now.start += n as u64;
@@ -394,6 +408,37 @@ mod tests {
         std::fs::remove_file(sealed_name(&path)).expect("removed");
         let e = file.source().err().expect("gone");
         assert_eq!(e.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_finished_file_that_is_cut_while_it_is_read_is_an_error() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("a.pcap");
+        let file = |found_in: Option<&Path>, is_open| FileRanges {
+            found_in: found_in.map(Path::to_owned),
+            is_open,
+            ..FileRanges::whole(path.clone())
+        };
+        let dir = Some(dir.path());
+        for (file, is_error) in [
+            (file(dir, false), true),
+            (file(dir, true), false),
+            (file(None, false), false),
+        ] {
+            std::fs::write(&path, [7; 1000]).expect("written");
+            let mut source = file.source().expect("opens");
+            source.read_exact(&mut [0; 100]).expect("reads");
+            let whole = std::fs::File::options().write(true).open(&path);
+            whole.and_then(|it| it.set_len(500)).expect("cut");
+            let read = source.read_to_end(&mut Vec::new());
+            match read {
+                Ok(n) => assert!(n == 400 && !is_error),
+                Err(e) => assert!(
+                    is_error && e.to_string().contains("byte 500 of 1000"),
+                    "{e}"
+                ),
+            }
+        }
     }
 
     #[test]
