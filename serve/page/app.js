@@ -873,7 +873,7 @@ function showNoFlows(reason) {
 /** Returns what a person should know about the flows that are listed. */
 function flowNotes({ flows, truncated, exact, notes }) {
   const all = (notes ?? []).map(visible);
-  if (!exact) all.push('Flow records cannot decide every part of this filter: some flows may have no matching frames.');
+  if (!exact) all.push('Flow records cannot decide every part of this filter: some flows may have no matching frames, and some frames no flow here.');
   const column = COLUMNS.find((it) => it.id === state.sort.column);
   const isServerOrder = column.server && state.sort.descending === Boolean(column.number);
   if (truncated && !isServerOrder) all.push(`Only the ${formatCount(flows.length)} loaded flows are in this order.`);

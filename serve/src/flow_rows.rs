@@ -22,7 +22,7 @@ use wqcap_files::{
     folder::open::read_regular,
     index::{FlowTerms, IndexFlow},
 };
-use wqcap_frame::ethertype::{IPV4, IPV6};
+use wqcap_frame::ethertype::{ARP, IPV4, IPV6};
 use wqcap_ship::columns::Columns;
 
 /// Maximum number of flow records that one request reads.
@@ -140,9 +140,10 @@ pub struct FlowsAnswer {
     pub matched: u64,
     /// Set if `flows` lacks matching records: more than `limit`, or more than a request reads.
     pub truncated: bool,
-    /// Set if records decide the whole filter. Otherwise some records may have no matching frame:
-    /// the filter tests more than addresses, ports and protocols, or records of tunnels match, by the
-    /// packet inside or by the addresses of the tunnel.
+    /// Set if the addresses, ports and protocols of records decide the whole filter. Otherwise some
+    /// records may have no matching frame, and some frames no matching record: the filter tests
+    /// something else, records of tunnels or with VLAN tags match, or records of ARP, which have no
+    /// IP addresses, may match.
     pub exact: bool,
     /// Number of files, or directories of files, whose records are missing because they cannot be
     /// read. `notes` names them.
@@ -320,10 +321,13 @@ fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: 
             && has_name(&row, &query.name)
             && (query.community_id.is_empty()
                 || row.community_id.as_ref() == Some(&query.community_id))
-            && let Some(is_tunnel) = table.matches(n, &row, terms)
         {
+            let decision = Decision::of(table, n, &row, terms);
+            answer.exact &= !matches!(decision, Decision::Listed | Decision::Left);
+            if matches!(decision, Decision::Left | Decision::No) {
+                continue;
+            }
             answer.matched += 1;
-            answer.exact &= !is_tunnel || query.filter.trim().is_empty();
             text += row.text_len();
             answer.flows.push(row);
         }
@@ -363,6 +367,7 @@ struct FlowColumns {
     /// Source and destination of the tunnel; null without a filter to decide.
     outer: [Texts; 2],
     outer_protocol: Numbers,
+    vlan: Numbers,
     sni: Texts,
     ja4: Texts,
     host: Texts,
@@ -392,6 +397,10 @@ impl FlowColumns {
             true => texts(name),
             false => Ok(vec![None; columns.rows()]),
         };
+        let optional_numbers = |name| match columns.has(name) {
+            true => numbers(name),
+            false => Ok(Vec::new()),
+        };
         let outer = |name| match terms.is_empty() {
             true => Ok(vec![None; columns.rows()]),
             false => optional(name),
@@ -407,10 +416,8 @@ impl FlowColumns {
             src: texts("src")?,
             dst: texts("dst")?,
             outer: [outer("outer_src")?, outer("outer_dst")?],
-            outer_protocol: match columns.has("outer_protocol") {
-                true => numbers("outer_protocol")?,
-                false => Vec::new(),
-            },
+            outer_protocol: optional_numbers("outer_protocol")?,
+            vlan: optional_numbers("vlan")?,
             sni: optional("tls_sni")?,
             ja4: optional("ja4")?,
             host: optional("http_host")?,
@@ -451,29 +458,49 @@ impl FlowColumns {
             ended_by: text(&self.ended_by),
         })
     }
+}
 
-    /// Returns whether record `n` is one of a tunnel, if the terms of a filter allow its packets or
-    /// those of the tunnel.
-    fn matches(&self, n: usize, row: &FlowRow, terms: &FlowTerms) -> Option<bool> {
+/// Decision on a flow record by the terms of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    /// The filter accepts frames of the record.
+    Yes,
+    /// The filter may accept frames of the record, which is in the answer.
+    Listed,
+    /// The filter may accept frames of the record, which is not in the answer: one of ARP, without
+    /// the addresses in it.
+    Left,
+    /// The filter accepts no frame of the record.
+    No,
+}
+
+impl Decision {
+    /// Decides on record `n` of a table, which is `row`.
+    fn of(table: &FlowColumns, n: usize, row: &FlowRow, terms: &FlowTerms) -> Self {
         let number = |of: &Numbers| of.get(n).copied().flatten();
         let text = |of: &Texts| of.get(n).cloned().flatten();
         if terms.is_empty() {
-            return Some(false);
+            return Self::Yes;
         }
         let protocol = row.protocol.unwrap_or(0);
         let ends = [(&*row.src, row.src_port), (&*row.dst, row.dst_port)];
-        let inner = index_flow(number(&self.ethertype), protocol, ends);
-        let tunnel = text(&self.outer[0]).zip(text(&self.outer[1]));
+        let inner = index_flow(number(&table.ethertype), protocol, ends);
+        let tunnel = text(&table.outer[0]).zip(text(&table.outer[1]));
         let tunnel = tunnel.map(|(src, dst)| {
             let ethertype = if src.contains(':') { IPV6 } else { IPV4 };
-            let protocol = number(&self.outer_protocol);
+            let protocol = number(&table.outer_protocol);
             let protocol = protocol.and_then(|it| u8::try_from(it).ok());
             let ends = [(&*src, None), (&*dst, None)];
             index_flow(Some(ethertype.into()), protocol.unwrap_or(0), ends)
         });
-        let is_allowed = terms.allows(&inner)
-            || (tunnel.as_ref()).is_some_and(|it| terms.allows_with_some_ports(it));
-        is_allowed.then_some(tunnel.is_some())
+        let is_arp = inner.ethertype == ARP;
+        match (terms.allows(&inner), tunnel) {
+            (true, None) if number(&table.vlan).is_none() => Self::Yes,
+            (true, _) => Self::Listed,
+            (false, Some(it)) if terms.allows_with_some_ports(&it) => Self::Listed,
+            (false, None) if is_arp && terms.allows_with_some_addresses(&inner) => Self::Left,
+            _ => Self::No,
+        }
     }
 }
 
@@ -567,7 +594,8 @@ mod tests {
         }
     }
     #[test]
-    fn records_of_tunnels_match_by_both_packets_and_decide_no_filter() {
+    fn records_of_tunnels_tags_and_arp_do_not_decide_filters() {
+        use Decision::{Left, Listed, No, Yes};
         let text = |it: &str| vec![Some(it.to_owned())];
         let packet = || FlowColumns {
             first: vec![Some(1)],
@@ -583,19 +611,38 @@ mod tests {
             outer_protocol: vec![Some(17)],
             ..packet()
         };
-        for (filter, of_packet, of_tunnel) in [
-            ("", Some(false), Some(false)),
-            ("tcp port 80 and host 192.168.1.2", Some(false), Some(true)),
-            ("udp port 4789 and host 2001:db8::3", None, Some(true)),
-            ("ip6", None, Some(true)),
-            ("host 2001:db8::5", None, None),
-            ("tcp port 81", None, None),
+        let tagged = FlowColumns {
+            vlan: vec![Some(7)],
+            ..packet()
+        };
+        let arp = FlowColumns {
+            src: text("02:00:00:00:00:01"),
+            dst: text("ff:ff:ff:ff:ff:ff"),
+            ports: [vec![None], vec![None]],
+            protocol: vec![None],
+            ethertype: vec![Some(0x0806)],
+            ..packet()
+        };
+        let tables = [packet(), tagged, tunnel, arp];
+        for (filter, expected) in [
+            ("", [Yes; 4]),
+            (
+                "tcp port 80 and host 192.168.1.2",
+                [Yes, Listed, Listed, No],
+            ),
+            ("udp port 4789 and host 2001:db8::3", [No, No, Listed, No]),
+            ("ip6", [No, No, Listed, No]),
+            ("host 2001:db8::5", [No; 4]),
+            ("host 10.0.0.1", [No, No, No, Left]),
+            ("arp", [No, No, No, Yes]),
+            ("tcp port 81", [No; 4]),
         ] {
             let terms = FlowTerms::parse(filter);
-            for (table, expected) in [(&packet(), of_packet), (&tunnel, of_tunnel)] {
-                let row = table.row(0).expect("a record");
-                assert_eq!(table.matches(0, &row, &terms), expected, "{filter}");
-            }
+            let decided = |table| {
+                let row = FlowColumns::row(table, 0).expect("a record");
+                Decision::of(table, 0, &row, &terms)
+            };
+            assert_eq!(tables.each_ref().map(decided), expected, "{filter}");
         }
     }
 

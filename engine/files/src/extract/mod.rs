@@ -330,7 +330,13 @@ fn extract_to(
     let selection = select(&wanted, &meter, &|| watch(0, 0))?;
     let read = selection.files.len() as u64;
     let (files, index) = (selection.files, selection.index);
-    let mut plan = MergePlan::from_ranges(files, selection.notes, &query.frames.out, false)?;
+    // If other files were searched by their indexes, or the output is a stream with its own list of
+    // losses, an output without frames is a result also if no file can be read.
+    let plan = match writer.is_some() || read < selection.finished {
+        true => MergePlan::from_found,
+        false => MergePlan::from_ranges,
+    };
+    let mut plan = plan(files, selection.notes, &query.frames.out, false)?;
     let searched = query.files.iter();
     let mut losses: Vec<_> = searched.flat_map(|it| it.losses.iter().cloned()).collect();
     losses.extend(selection.losses);

@@ -1,7 +1,7 @@
 //! Necessary conditions that a filter expression puts on a flow, derived from plain conjunctions
 //! (`and`).
 
-use super::flow::{ARP, IPV4, IPV6, IndexFlow, RARP};
+use super::flow::{ARP, IPV4, IPV6, IndexFlow, PORTED, RARP};
 use std::{iter::Peekable, net::IpAddr, str::SplitWhitespace};
 
 /// Necessary conditions of a filter expression: every frame that the expression accepts satisfies
@@ -73,9 +73,18 @@ impl FlowTerms {
     /// known.
     #[must_use]
     pub fn allows_with_some_ports(&self, flow: &IndexFlow) -> bool {
-        let has_ports = [6, 17, 132].contains(&flow.protocol);
         self.0.iter().all(|it| match it {
-            Term::Port(_) => has_ports,
+            Term::Port(_) => PORTED.contains(&flow.protocol),
+            _ => it.allows(flow),
+        })
+    }
+
+    /// Returns `true` if the filter expression may accept a frame of this flow, whose IPv4 addresses
+    /// are not known.
+    #[must_use]
+    pub fn allows_with_some_addresses(&self, flow: &IndexFlow) -> bool {
+        self.0.iter().all(|it| match it {
+            Term::Host(IpAddr::V4(_)) => true,
             _ => it.allows(flow),
         })
     }

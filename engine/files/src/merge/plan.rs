@@ -189,9 +189,25 @@ impl MergePlan {
         self.ports.list.iter().map(|port| port.name.as_str())
     }
 
-    /// Plans a merge of ranges of capture files. `notes` are notes for the user that are known
-    /// already. `statistics` is `true` if the files' own interface statistics apply to the ranges.
+    /// Plans a merge of ranges of capture files, of which at least one must be readable. `notes` are
+    /// notes for the user that are known already. `statistics` is `true` if the files' own interface
+    /// statistics apply to the ranges.
     pub(crate) fn from_ranges(
+        files: Vec<FileRanges>,
+        notes: Vec<String>,
+        out: &Path,
+        statistics: bool,
+    ) -> Result<Self, MergeError> {
+        let has_inputs = !files.is_empty();
+        let plan = Self::from_found(files, notes, out, statistics)?;
+        match plan.streams.is_empty() && has_inputs {
+            true => Err(plan.without_streams()),
+            false => Ok(plan),
+        }
+    }
+
+    /// Plans a merge as [`MergePlan::from_ranges`] does, also if none of the files can be read.
+    pub(crate) fn from_found(
         files: Vec<FileRanges>,
         notes: Vec<String>,
         out: &Path,
@@ -244,9 +260,6 @@ impl MergePlan {
                     files: [file].into(),
                 }),
             }
-        }
-        if plan.streams.is_empty() && has_inputs {
-            return Err(plan.without_streams());
         }
         for stream in &mut plan.streams {
             let by_time = |a: &FilePlan, b: &FilePlan| {

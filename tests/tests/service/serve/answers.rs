@@ -20,6 +20,7 @@ use wqcap_tests::{
     need,
     process::is_root,
     skip,
+    wqcap::wqcap,
 };
 
 fn encoded(text: &str) -> String {
@@ -284,6 +285,27 @@ fn an_answer_without_the_frames_of_an_unreadable_folder_is_incomplete() {
         }
         let _ = service.stop();
     }
+}
+
+#[test]
+fn an_answer_of_unreadable_files_only_is_incomplete_without_frames() {
+    let dir = Dir::new();
+    let cap = dir.folder("cap");
+    for name in ["wqcap-q00-1.pcapng", "wqcap-q01-1.pcap"] {
+        dir.write(&format!("cap/{name}"), "junk, which is no capture file");
+    }
+    let dir = format!("output.dir={}", cap.display());
+    let serve = wqcap(["serve", "--set", &dir]).args(["--set", "serve.listen=127.0.0.1:0"]);
+    let service = Service::start(&serve);
+    for format in ["pcapng", "pcap"] {
+        let answer = service.ask(&format!("/api/v1/packets?format={format}"), &[]);
+        let head = &answer.head;
+        assert!(head.starts_with("http/1.1 204"), "{head}");
+        assert_eq!(answer.header("wqcap-complete"), Some("false"), "{head}");
+        let lacks = answer.header("wqcap-lacks").unwrap_or_default();
+        assert!(lacks.contains("wqcap-q00-1.pcapng"), "{lacks}");
+    }
+    let _ = service.stop();
 }
 
 #[test]
