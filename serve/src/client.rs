@@ -291,6 +291,9 @@ impl SensorClient {
         })?;
         let lacks = closing_comment(to).ok().flatten();
         let lacks = lacks.or_else(|| completeness.lacks());
+        // The end of such an answer may only be the end of its connection.
+        let unstated = "the answer does not state its number of frames (Wqcap-Frames), so that it is unknown if it is complete: does a proxy remove it?";
+        let lacks = lacks.or_else(|| frames.is_none().then(|| unstated.into()));
         Ok(FetchedAnswer {
             bytes,
             frames,
@@ -473,6 +476,7 @@ mod tests {
         for (head, body, lacks) in [
             ("Wqcap-Complete: true\r\nWqcap-Frames: 5\r\n", "", None),
             ("", "", Some("does not state")),
+            ("Wqcap-Complete: true\r\n", "", Some("number of frames")),
             ("Wqcap-Complete: false\r\n", "", Some("without a reason")),
             (
                 "Wqcap-Complete: false\r\nWqcap-Lacks: a file\r\n",
