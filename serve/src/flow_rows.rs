@@ -323,8 +323,8 @@ fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: 
                 || row.community_id.as_ref() == Some(&query.community_id))
         {
             let decision = Decision::of(table, n, &row, terms);
-            answer.exact &= !matches!(decision, Decision::Listed | Decision::Left);
-            if matches!(decision, Decision::Left | Decision::No) {
+            answer.exact &= !matches!(decision, Decision::Possible | Decision::Unlisted);
+            if matches!(decision, Decision::Unlisted | Decision::Excluded) {
                 continue;
             }
             answer.matched += 1;
@@ -464,14 +464,14 @@ impl FlowColumns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     /// The filter accepts frames of the record.
-    Yes,
+    Accepted,
     /// The filter may accept frames of the record, which is in the answer.
-    Listed,
-    /// The filter may accept frames of the record, which is not in the answer: one of ARP, without
-    /// the addresses in it.
-    Left,
+    Possible,
+    /// The filter may accept frames of the record, which is not in the answer: it is one of ARP, and
+    /// does not have the addresses in the frames.
+    Unlisted,
     /// The filter accepts no frame of the record.
-    No,
+    Excluded,
 }
 
 impl Decision {
@@ -480,7 +480,7 @@ impl Decision {
         let number = |of: &Numbers| of.get(n).copied().flatten();
         let text = |of: &Texts| of.get(n).cloned().flatten();
         if terms.is_empty() {
-            return Self::Yes;
+            return Self::Accepted;
         }
         let protocol = row.protocol.unwrap_or(0);
         let ends = [(&*row.src, row.src_port), (&*row.dst, row.dst_port)];
@@ -495,11 +495,11 @@ impl Decision {
         });
         let is_arp = inner.ethertype == ARP;
         match (terms.allows(&inner), tunnel) {
-            (true, None) if number(&table.vlan).is_none() => Self::Yes,
-            (true, _) => Self::Listed,
-            (false, Some(it)) if terms.allows_with_some_ports(&it) => Self::Listed,
-            (false, None) if is_arp && terms.allows_with_some_addresses(&inner) => Self::Left,
-            _ => Self::No,
+            (true, None) if number(&table.vlan).is_none() => Self::Accepted,
+            (true, _) => Self::Possible,
+            (false, Some(it)) if terms.allows_with_some_ports(&it) => Self::Possible,
+            (false, None) if is_arp && terms.allows_with_some_addresses(&inner) => Self::Unlisted,
+            _ => Self::Excluded,
         }
     }
 }
@@ -593,9 +593,10 @@ mod tests {
             );
         }
     }
+
     #[test]
     fn records_of_tunnels_tags_and_arp_do_not_decide_filters() {
-        use Decision::{Left, Listed, No, Yes};
+        use Decision::{Accepted, Excluded, Possible, Unlisted};
         let text = |it: &str| vec![Some(it.to_owned())];
         let packet = || FlowColumns {
             first: vec![Some(1)],
@@ -625,17 +626,20 @@ mod tests {
         };
         let tables = [packet(), tagged, tunnel, arp];
         for (filter, expected) in [
-            ("", [Yes; 4]),
+            ("", [Accepted; 4]),
             (
                 "tcp port 80 and host 192.168.1.2",
-                [Yes, Listed, Listed, No],
+                [Accepted, Possible, Possible, Excluded],
             ),
-            ("udp port 4789 and host 2001:db8::3", [No, No, Listed, No]),
-            ("ip6", [No, No, Listed, No]),
-            ("host 2001:db8::5", [No; 4]),
-            ("host 10.0.0.1", [No, No, No, Left]),
-            ("arp", [No, No, No, Yes]),
-            ("tcp port 81", [No; 4]),
+            (
+                "udp port 4789 and host 2001:db8::3",
+                [Excluded, Excluded, Possible, Excluded],
+            ),
+            ("ip6", [Excluded, Excluded, Possible, Excluded]),
+            ("host 2001:db8::5", [Excluded; 4]),
+            ("host 10.0.0.1", [Excluded, Excluded, Excluded, Unlisted]),
+            ("arp", [Excluded, Excluded, Excluded, Accepted]),
+            ("tcp port 81", [Excluded; 4]),
         ] {
             let terms = FlowTerms::parse(filter);
             let decided = |table| {
