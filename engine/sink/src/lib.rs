@@ -184,6 +184,10 @@ pub trait Encoder: Clone + Send + 'static {
     fn interface(&self, _queue: u16) -> u32 {
         0
     }
+    /// Returns `true` if a sink sends the trailer at its end also if it has taken no frame record.
+    fn ends_without_records(&self) -> bool {
+        false
+    }
     /// Returns the encoded length of a frame record in bytes.
     fn record_len(&self, record: &Record<'_>) -> usize;
     /// Writes the frame record into `out`, which has exactly [`Encoder::record_len`] bytes.

@@ -11,7 +11,9 @@
 //! block arrived and the silent queues had blocks to fill, if those queues were seen idle since then,
 //! else after [`LONGEST`]. With `on_full = "drop"`, records are also released when a queue has few
 //! blocks left to fill, because it would drop frames otherwise: one block lasts for a millisecond, less
-//! than this thread may wait for a CPU. A record that arrives later with an earlier stamp is written where
+//! than this thread may wait for a CPU. With `on_full = "hold"`, such a queue waits, and its records are
+//! released as soon as queues that have been silent for [`WINDOW`] are seen idle [`SETTLED`] after the
+//! block arrived; otherwise, one idle queue would limit the others to their blocks per second. A record that arrives later with an earlier stamp is written where
 //! it arrives, and counted: no frame is left out for the sake of the order. The kernel stamps frames
 //! of one queue on several cores, so that single frames are microseconds late. If a stamp is earlier by
 //! more than [`SET_BACK_NS`], a clock was set back, and the order begins again with it.
@@ -47,6 +49,8 @@ use wqcap_frame::dedup::DedupWindow;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Time that a frame record waits for earlier records of silent queues that were not seen idle.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Time for which a frame may be on its way from its time stamp to its receive loop.
+const SETTLED: Duration = Duration::from_millis(100);
 /// Time in nanoseconds by which a record is behind the one before if a clock was set back: longer
 /// than any record waits.
 const SET_BACK_NS: u64 = LONGEST.as_nanos() as u64;
@@ -110,6 +114,11 @@ impl Encoder for Relay {
     }
 
     fn set_filter(&mut self, _filter: &str) -> bool {
+        true
+    }
+
+    /// The ordering thread must not wait for a queue that has ended without a record.
+    fn ends_without_records(&self) -> bool {
         true
     }
 
@@ -300,6 +309,9 @@ pub(super) struct QueueLine {
     pub(super) empty: Sender<Block>,
     /// Time since which the queue has had relay blocks to fill.
     free_since: Instant,
+    /// Time since which no relay block of the queue has been waiting, at the earliest the time of the
+    /// first block of any queue.
+    silent_since: Instant,
     /// Latest time at which the receive queue was known to be empty.
     empty_at: Option<Instant>,
     /// Relay blocks that arrived from the queue with their times of arrival, oldest first.
@@ -328,6 +340,7 @@ impl QueueLine {
             counters,
             empty,
             free_since: Instant::now(),
+            silent_since: Instant::now(),
             empty_at: None,
             blocks: VecDeque::new(),
             at: 0,
@@ -359,6 +372,9 @@ impl QueueLine {
                     if self.empty.is_empty() {
                         // The output may have blocked since `now`.
                         self.free_since = now.max(Instant::now());
+                    }
+                    if self.blocks.is_empty() {
+                        self.silent_since = now.max(Instant::now());
                     }
                     // The sink may have ended already, and then needs no blocks.
                     let _ = self.empty.send(block);
@@ -430,6 +446,8 @@ pub(super) struct Reorderer<O> {
     last_ns: u64,
     /// Set from the time when a queue has few blocks left until all queues have enough again.
     is_short: bool,
+    /// Set when the first relay block has arrived.
+    has_begun: bool,
 }
 
 impl<O: OrderedOutput> Reorderer<O> {
@@ -450,6 +468,7 @@ impl<O: OrderedOutput> Reorderer<O> {
             out,
             last_ns: 0,
             is_short: false,
+            has_begun: false,
         }
     }
 
@@ -503,7 +522,7 @@ impl<O: OrderedOutput> Reorderer<O> {
                 std::thread::sleep(GATHER);
             }
         }
-        // Queues without a frame send no end of their relay.
+        // A queue whose loop ended in a panic may send no end of its relay.
         self.silent = 0;
         self.write_released(Instant::now());
         self.end_batch(false);
@@ -545,6 +564,10 @@ impl<O: OrderedOutput> Reorderer<O> {
     }
 
     fn arrive(&mut self, full: Full, now: Instant) {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.lines.iter_mut().for_each(|it| it.silent_since = now);
+        }
         let index = usize::from(full.queue);
         let line = &mut self.lines[index];
         let was_silent = line.blocks.is_empty();
@@ -578,7 +601,30 @@ impl<O: OrderedOutput> Reorderer<O> {
     /// Returns `true` if a queue's next frame record is written although other queues are silent.
     fn is_released(&mut self, index: usize, now: Instant) -> bool {
         self.release_time(index).is_some_and(|at| at <= now)
-            || self.on_full == OnFull::Drop && self.check_blocks()
+            || match self.on_full {
+                OnFull::Drop => self.check_blocks(),
+                OnFull::Hold => self.is_settled(index, now) && self.check_blocks(),
+            }
+    }
+
+    /// Returns `true` if all silent queues have been silent for [`WINDOW`], with blocks to fill, and
+    /// were seen idle [`SETTLED`] after a queue's oldest block arrived.
+    fn is_settled(&self, index: usize, now: Instant) -> bool {
+        let Some((came, _)) = self.lines[index].blocks.front() else {
+            return false;
+        };
+        let is_settled = |it: &QueueLine| {
+            let since = it.free_since.max(it.silent_since);
+            it.empty_at >= Some(*came + SETTLED) && since + WINDOW <= now
+        };
+        self.silent_lines().all(is_settled)
+    }
+
+    /// Returns the queues that have not ended and have no relay block waiting.
+    fn silent_lines(&self) -> impl Iterator<Item = &QueueLine> {
+        self.lines
+            .iter()
+            .filter(|it| it.blocks.is_empty() && !it.ended)
     }
 
     /// Returns `true` if a queue has few blocks left to fill, or had and does not have enough yet.
@@ -593,10 +639,9 @@ impl<O: OrderedOutput> Reorderer<O> {
     /// silent.
     fn release_time(&self, index: usize) -> Option<Instant> {
         let (came, _) = self.lines[index].blocks.front()?;
-        let silent = |it: &&QueueLine| it.blocks.is_empty() && !it.ended;
-        let silent = || self.lines.iter().filter(silent);
-        let since = silent().map(|it| it.free_since).fold(*came, Instant::max);
-        let seen_idle = silent().all(|it| it.empty_at >= Some(*came));
+        let free = self.silent_lines().map(|it| it.free_since);
+        let since = free.fold(*came, Instant::max);
+        let seen_idle = self.silent_lines().all(|it| it.empty_at >= Some(*came));
         Some(since + if seen_idle { WINDOW } else { LONGEST })
     }
 
@@ -1069,6 +1114,30 @@ mod tests {
         );
         assert_eq!((bench.late(0), bench.late(1)), (0, 0));
         assert_eq!(bench.written(now + WINDOW), [(0, 20)]);
+    }
+
+    #[test]
+    fn with_hold_a_long_idle_queue_does_not_limit_the_others() {
+        let mut bench = Bench::new(2, 2);
+        bench.reorderer.on_full = OnFull::Hold;
+        let now = Instant::now();
+        assert_eq!(bench.give(0, &[10], None, now), []);
+        assert_eq!(bench.give(0, &[20], None, now), []);
+        assert_eq!(bench.written(now + SETTLED), [], "queue 1 may begin later");
+        assert_eq!(bench.written(now + WINDOW), [(0, 10), (0, 20)]);
+        let now = now + WINDOW;
+        assert_eq!(bench.give(0, &[30], None, now), []);
+        assert_eq!(bench.give(0, &[40], None, now), []);
+        let almost = SETTLED - Duration::from_nanos(1);
+        assert_eq!(bench.written(now + almost), []);
+        let now = now + SETTLED;
+        assert_eq!(bench.written(now), [(0, 30)], "a block is free again");
+        // Queue 1 has sent a record, and has the whole window for the next one.
+        assert_eq!(bench.give(1, &[35], None, now), [(1, 35)]);
+        assert_eq!(bench.give(0, &[50], None, now), []);
+        assert_eq!(bench.written(now + WINDOW / 2), []);
+        assert_eq!(bench.give(1, &[38], None, now + WINDOW / 2), [(1, 38)]);
+        assert_eq!(bench.late(1), 0);
     }
 
     #[test]

@@ -4,7 +4,10 @@
 use super::interface::all_that_fit;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 use wqcap_tests::{
     Dir, Pair, Program, Running, Summary,
     compare::assert_same,
@@ -745,4 +748,36 @@ fn any_is_every_interface_that_is_up_but_not_those_above_others() {
     let found = found.into_iter().map(|it| it.bytes);
     let found: Vec<_> = found.filter(|it| sent.contains(it)).collect();
     assert_same("frames", &found, sent);
+}
+
+/// A queue without traffic must not hold back the others when the run ends: with `hold` and a small
+/// buffer, their loops wait for it.
+#[test]
+fn a_queue_that_ends_without_a_frame_does_not_delay_the_end() {
+    let dir = Dir::new();
+    let out = format!("output.dir={}", dir.folder("out").display());
+    let run = wqcap(["run", "--json"])
+        .args(["--model", "synth:size=200,flows=1,count=100000"])
+        .args(["--model", "synth:size=1514,flows=1000,count=100000"])
+        .args(["--set", &out, "--set", "output.buffer=8MiB"])
+        .args(["--set", "output.order=time", "--set", "output.on_full=hold"])
+        .args([
+            "--set",
+            "capture.queues=2",
+            "--set",
+            "capture.loops=separate",
+        ]);
+    let mut running = run.start();
+    let part = dir.join("out");
+    running.until("the first frames in a file", |_| {
+        let files = std::fs::read_dir(&part).into_iter().flatten().flatten();
+        files
+            .filter_map(|it| it.metadata().ok())
+            .any(|it| it.len() > 0)
+    });
+    running.signal(Signal::TERM);
+    let begun = Instant::now();
+    let _ = running.wait().expect(0);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }

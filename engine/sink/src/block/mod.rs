@@ -563,6 +563,9 @@ impl<E: Encoder> Consumer for PortsSink<E> {
 
 impl<E: Encoder> Drop for BlockSink<E> {
     fn drop(&mut self) {
+        if self.begun == 0 && self.encoder.ends_without_records() {
+            self.begin_file(0);
+        }
         self.end_file(false);
     }
 }
