@@ -4,7 +4,10 @@ use crate::identity::Caller;
 use axum::http::StatusCode;
 use std::{
     fmt::{self, Write as _},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 use wqcap_control::audit::{Peer, log_answer, log_frequent};
@@ -101,6 +104,60 @@ impl Drop for Audited {
     }
 }
 
+/// Answers with packets that are in progress.
+#[derive(Default)]
+pub struct OpenAnswers(Mutex<Vec<Weak<OpenAnswer>>>);
+
+/// Answer with packets that is in progress, whose audit line is written once: at its end, or at the end
+/// of the service.
+pub struct OpenAnswer {
+    audited: Mutex<Option<Audited>>,
+    /// Number of bytes that were passed on. The client has received at most these.
+    pub sent: AtomicU64,
+}
+
+impl OpenAnswers {
+    /// Adds an answer to a request.
+    pub fn begin(&self, audited: Audited) -> Arc<OpenAnswer> {
+        let answer = Arc::new(OpenAnswer {
+            audited: Mutex::new(Some(audited)),
+            sent: AtomicU64::new(0),
+        });
+        let mut all = self.all();
+        all.retain(|it| it.strong_count() > 0);
+        all.push(Arc::downgrade(&answer));
+        answer
+    }
+
+    /// Writes the audit lines of answers that are still in progress, because the service ends while
+    /// their threads wait for a disk.
+    pub fn end(&self, counters: &Counters) {
+        for answer in self.all().drain(..).filter_map(|it| it.upgrade()) {
+            answer.leave(counters);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Weak<OpenAnswer>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenAnswer {
+    /// Takes the audit of the request, to write its line; `None`: the line is written.
+    pub fn end(&self) -> Option<Audited> {
+        let mut audited = self.audited.lock().unwrap_or_else(PoisonError::into_inner);
+        audited.take()
+    }
+
+    /// Writes the audit line of an answer whose client left before its end, or did not read, unless the
+    /// line is written.
+    pub fn leave(&self, counters: &Counters) {
+        if let Some(audited) = self.end() {
+            audited.leave(counters, self.sent.load(Ordering::Relaxed));
+        }
+    }
+}
+
 /// Size of an answer with packets, and the reasons why the answer lacks frames.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerFacts {
@@ -175,7 +232,7 @@ impl Audited {
 
     /// Writes the audit line of a request for packets whose client left before the end of the answer,
     /// or did not read. It has received at most `bytes`.
-    pub fn leave(mut self, counters: &Counters, bytes: u64) {
+    fn leave(mut self, counters: &Counters, bytes: u64) {
         self.is_written = true;
         counters.answered.fetch_add(1, Ordering::Relaxed);
         counters.incomplete.fetch_add(1, Ordering::Relaxed);
@@ -209,7 +266,29 @@ impl Audited {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::CallerRole;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn an_answer_has_one_line_also_if_the_service_ends_before_it() {
+        let caller = Caller {
+            name: None,
+            role: CallerRole::Read,
+            address: ([127, 0, 0, 1], 1).into(),
+        };
+        let (answers, counters) = (OpenAnswers::default(), Counters::default());
+        let begin = || answers.begin(Audited::new(caller.clone(), "GET /api/v1/packets"));
+        let [gone, reading] = [begin(), begin()];
+        for (answer, sent) in [(&gone, 5), (&reading, 7)] {
+            answer.sent.store(sent, Ordering::Relaxed);
+        }
+        gone.leave(&counters);
+        answers.end(&counters);
+        reading.leave(&counters);
+        assert!(reading.end().is_none());
+        let counted = [&counters.answered, &counters.incomplete, &counters.bytes];
+        assert_eq!(counted.map(|it| it.load(Ordering::Relaxed)), [2, 2, 12]);
+    }
 
     #[test]
     fn the_documentation_lists_exactly_these_counters() {

@@ -14,7 +14,7 @@
 //! permit while it holds any.
 
 use crate::{
-    audit::{AnswerFacts, Audited, Counters},
+    audit::{AnswerFacts, Counters, OpenAnswer},
     error::ApiError,
     permits::{ReadPermit, held},
 };
@@ -30,7 +30,7 @@ use std::{
     io::{self, ErrorKind, Write},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
@@ -99,7 +99,7 @@ impl PacketsForm {
 pub async fn answer(
     prepare: impl FnOnce(&ReadPermit) -> Result<(ExtractQuery, PacketsForm), ApiError> + Send + 'static,
     permit: ReadPermit,
-    audited: Audited,
+    open: Arc<OpenAnswer>,
     counters: Arc<Counters>,
 ) -> Result<Response<Body>, ApiError> {
     let (sender, mut pieces) = mpsc::channel(WAITING);
@@ -109,28 +109,31 @@ pub async fn answer(
     let run = move || {
         // Dropped last: the end of the service waits for the audit lines of all permits.
         let permit = permit;
-        let delivery = Arc::<Delivery>::default();
+        let has_left = Arc::<AtomicBool>::default();
         let writer = PieceWriter {
             sender: sender.clone(),
             handle: handle.clone(),
-            delivery: Arc::clone(&delivery),
+            open: Arc::clone(&open),
+            has_left: Arc::clone(&has_left),
         };
         let result = prepare(&permit).and_then(|(query, form)| {
             send(&handle, &sender, AnswerPiece::Form(form));
             read(&query, form, writer, || !sender.is_closed())
         });
-        let has_left = delivery.has_left.load(Ordering::Relaxed) || sender.is_closed();
+        let has_left = has_left.load(Ordering::Relaxed) || sender.is_closed();
         match result {
             Err(e) => {
-                audited.refuse(&counters, e.status(), &e.to_string());
+                if let Some(audited) = open.end() {
+                    audited.refuse(&counters, e.status(), &e.to_string());
+                }
                 send(&handle, &sender, AnswerPiece::Refused(e));
             }
             // Without the last message the body ends with an error.
-            Ok(_) if has_left => {
-                audited.leave(&counters, delivery.bytes.load(Ordering::Relaxed));
-            }
+            Ok(_) if has_left => open.leave(&counters),
             Ok(facts) => {
-                audited.answer(&counters, &facts);
+                if let Some(audited) = open.end() {
+                    audited.answer(&counters, &facts);
+                }
                 send(&handle, &sender, AnswerPiece::End(facts));
             }
         }
@@ -207,16 +210,10 @@ fn send(handle: &Handle, sender: &mpsc::Sender<AnswerPiece>, piece: AnswerPiece)
 struct PieceWriter {
     sender: mpsc::Sender<AnswerPiece>,
     handle: Handle,
-    delivery: Arc<Delivery>,
-}
-
-/// Part of an answer that has been passed to its client.
-#[derive(Default)]
-struct Delivery {
-    /// Number of bytes that were passed on. The client has received at most these.
-    bytes: AtomicU64,
+    /// Answer to which the pieces belong.
+    open: Arc<OpenAnswer>,
     /// Set when the client has left, or does not read the answer.
-    has_left: AtomicBool,
+    has_left: Arc<AtomicBool>,
 }
 
 impl Write for PieceWriter {
@@ -226,11 +223,12 @@ impl Write for PieceWriter {
         }
         let piece = AnswerPiece::Bytes(Bytes::copy_from_slice(bytes));
         if !send(&self.handle, &self.sender, piece) {
-            self.delivery.has_left.store(true, Ordering::Relaxed);
+            self.has_left.store(true, Ordering::Relaxed);
             return Err(ErrorKind::BrokenPipe.into());
         }
-        let delivered = &self.delivery.bytes;
-        delivered.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.open
+            .sent
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes.len())
     }
 

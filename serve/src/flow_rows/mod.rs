@@ -141,7 +141,7 @@ pub struct FlowsAnswer {
     /// Set if the addresses, ports and protocols of records decide the whole filter. Otherwise some
     /// records may have no matching frame, and some frames no matching record: the filter tests
     /// something else, records of tunnels or with VLAN tags match, or records of ARP, which have no
-    /// IP addresses, may match.
+    /// IP addresses, may match; or a record lacks its time or its addresses.
     pub exact: bool,
     /// Number of files, or directories of files, whose records are missing because they cannot be
     /// read. `notes` names them.
@@ -303,7 +303,10 @@ fn of_file(
 fn add_rows(table: &FlowColumns, query: &FlowsQuery, terms: &FlowTerms, answer: &mut FlowsAnswer) {
     let mut text: usize = answer.flows.iter().map(FlowRow::text_len).sum();
     for n in 0..table.first.len() {
-        let Some(row) = table.row(n) else { continue };
+        let Some(row) = table.row(n) else {
+            answer.exact = false;
+            continue;
+        };
         if row.first_ns < query.times.end
             && row.last_ns >= query.times.start
             && has_name(&row, &query.name)

@@ -251,6 +251,7 @@ impl Server {
             };
             let _ = timeout(LAST + GRACE, until_not(&|| places.is_any_taken())).await;
             let _ = timeout(GRACE, until_not(&|| service.is_reading())).await;
+            service.answers.end(&service.counters);
             Ok(())
         });
         is_over.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use super::places::Place;
 use crate::{
     ServeLimits, ServePlan,
-    audit::{Audited, Counters},
+    audit::{Audited, Counters, OpenAnswers},
     error::{ApiError, ErrorBody, FailureText},
     flow_rows::{self, FlowOrder, FlowsAnswer, FlowsQuery, MOST_ANSWERED},
     identity::{Caller, CallerRole, Tokens},
@@ -73,6 +73,8 @@ pub struct ServeState {
     pub store: CaptureStore,
     pub sensor: SensorAccess,
     pub counters: Arc<Counters>,
+    /// Answers with packets that are in progress.
+    pub answers: OpenAnswers,
     /// Tokens and limits of the service, which a reload replaces.
     changeable: Mutex<Changeable>,
     /// Permits of the requests that are reading capture files at present.
@@ -108,6 +110,7 @@ impl ServeState {
             store: CaptureStore::new(plan.dir.clone(), plan.index_dir.clone(), plan.key.clone()),
             sensor: SensorAccess::new(&plan),
             counters: Arc::default(),
+            answers: OpenAnswers::default(),
             changeable: Mutex::new(Changeable {
                 tokens: Arc::new(tokens),
                 limits: plan.limits,
@@ -738,6 +741,7 @@ async fn stream(
         }
     };
     let counters = Arc::clone(&service.counters);
+    let open = service.answers.begin(audited);
     let prepare = move |permit: &ReadPermit| {
         let (frames, form) = build(&service)?;
         sensor::check_disk()?;
@@ -757,7 +761,7 @@ async fn stream(
         };
         Ok((query, form))
     };
-    packets::answer(prepare, permit, audited, counters).await
+    packets::answer(prepare, permit, open, counters).await
 }
 
 /// Answers a query in stenographer's language with a pcap file.
