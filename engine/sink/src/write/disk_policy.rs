@@ -129,7 +129,7 @@ impl fmt::Display for DiskNotice {
             Self::WasFull { lasted } => write!(
                 f,
                 "output.dir: there was no room for {:.1} s on the disk; frames without a free write buffer were \
-                 counted as dropped_storage",
+                 counted as dropped_storage, or waited (output.on_full)",
                 lasted.as_secs_f64()
             ),
         }
