@@ -3,7 +3,7 @@
 use crate::packets::{COMPLETE, FRAMES, LACKS};
 use http_body_util::BodyExt;
 use reqwest::{
-    Certificate, Client, Identity, Response,
+    Certificate, Client, Identity, Response, StatusCode,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, TE},
     redirect::Policy,
 };
@@ -341,11 +341,15 @@ impl SensorClient {
         let _ = timeout(CONNECT, read).await;
         let stated: Value = serde_json::from_slice(&text).unwrap_or_default();
         let of = |field: &str| stated[field].as_str().map(str::to_owned);
+        let remedy = of("remedy").unwrap_or_default();
+        // A sensor that is busy or has failed does not refuse the request itself.
+        let is_of_sensor = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
         match of("detail") {
+            Some(detail) if is_of_sensor => Err(lost(format!("{detail}; {remedy}"))),
             Some(detail) => Err(SensorFetchError::Refused {
                 url: url.to_owned(),
                 detail,
-                remedy: of("remedy").unwrap_or_default(),
+                remedy,
             }),
             None => Err(lost(format!(
                 "the answer has the HTTP status {status}, and is not an error message of `wqcap serve`"
@@ -501,6 +505,19 @@ mod tests {
                 None => assert_eq!((it.lacks, it.frames), (None, Some(5)), "{head}"),
                 Some(part) => assert!(it.lacks.is_some_and(|it| it.contains(part)), "{head}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_busy_sensor_does_not_refuse_the_request() {
+        for (status, is_refusal) in [("400", true), ("401", true), ("429", false), ("503", false)] {
+            let body = r#"{"error":"x","detail":"why","remedy":"wait"}"#;
+            let head = format!("Content-Length: {}\r\n", body.len());
+            let answer = format!("HTTP/1.1 {status} x\r\n{head}\r\n{body}");
+            let e = fetched(answer.leak()).expect_err("no answer");
+            assert!(e.to_string().ends_with("why; wait"), "{e}");
+            let refused = matches!(e, SensorFetchError::Refused { .. });
+            assert_eq!(refused, is_refusal, "{status}");
         }
     }
 
