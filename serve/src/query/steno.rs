@@ -321,11 +321,12 @@ fn always_within(times: Range<u64>) -> Alternative {
     }
 }
 
-/// Returns a pcap-filter expression for the frames of `filter`, with and without a VLAN tag.
+/// Returns a pcap-filter expression for the frames of `filter`, without a VLAN tag and behind one or
+/// two tags.
 pub fn behind_vlan_tags(filter: &str) -> String {
     match filter {
         "" => String::new(),
-        it => format!("({it}) or (vlan and ({it}))"),
+        it => format!("({it}) or (vlan and (({it}) or (vlan and ({it}))))"),
     }
 }
 
@@ -438,6 +439,40 @@ mod tests {
         ] {
             let filter = behind_vlan_tags(&filter_of(query));
             Filter::compile(&filter).expect(&filter);
+        }
+    }
+
+    #[test]
+    fn frames_behind_two_vlan_tags_match() {
+        let mut packet = vec![0; 40];
+        packet[0] = 0x45;
+        packet[9] = 17;
+        packet[12..20].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        (packet[21], packet[23]) = (53, 99);
+        for (query, is_match) in [
+            ("host 1.2.3.4", true),
+            ("port 53", true),
+            ("udp and net 5.6.0.0/16 and port 99", true),
+            ("ip proto 6 or port 53", true),
+            ("tcp and port 53", false),
+            ("host 1.2.3.5 or port 54", false),
+        ] {
+            let filter = Filter::compile(&behind_vlan_tags(&filter_of(query))).expect(query);
+            for tags in [
+                &[][..],
+                &[[0x81, 0]],
+                &[[0x81, 0]; 2],
+                &[[0x88, 0xa8], [0x81, 0]],
+            ] {
+                let mut frame = vec![0; 12];
+                for tag in tags {
+                    frame.extend(tag);
+                    frame.extend([0, 7]);
+                }
+                frame.extend([8, 0]);
+                frame.extend(&packet);
+                assert_eq!(filter.accepts(&frame, 60), is_match, "{query} {tags:?}");
+            }
         }
     }
 
