@@ -30,6 +30,9 @@ use wqcap_files::pin::{Pin, PinFolder};
 
 /// Age after which the state of the capture is read again from its control service.
 const FRESH: Duration = Duration::from_secs(1);
+/// Time in seconds after the start of a capture with frames by which it has a file: the first
+/// frames are in one after a second.
+const FIRST_FILE_S: f64 = 5.0;
 /// Time for which frames wait for the disk, above which answers that need them are incomplete.
 const UNWRITTEN: Duration = Duration::from_secs(2);
 /// Time for which the capture gathers frames before it sends them to the disk.
@@ -155,6 +158,18 @@ pub struct CaptureAnswer {
     pub stuck_ms: u64,
     /// Receive queues.
     pub queues: Vec<QueueRow>,
+}
+
+impl CaptureAnswer {
+    /// Returns the number of frames that the capture has written.
+    fn captured(&self) -> u64 {
+        self.ledger.get("captured").copied().unwrap_or_default()
+    }
+
+    /// Returns `true` if the capture runs, and has had the time to write frames to a file.
+    fn has_files(&self) -> bool {
+        self.state == "running" && self.captured() > 0 && self.elapsed_s >= FIRST_FILE_S
+    }
 }
 
 /// Receive queue of the capture.
@@ -303,6 +318,10 @@ impl SensorAccess {
             ns.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
         };
         match state {
+            Ok(it) if view.is_empty() && it.has_files() => Some(format!(
+                "output.dir has no file, but the running capture has captured {} frames: is its disk mounted here?",
+                it.captured()
+            )),
             Ok(it) => {
                 let (ms, why) = match it.waiting_ms >= it.stuck_ms {
                     true => (
@@ -563,6 +582,31 @@ mod tests {
         assert_eq!(full_percent(text), Some(81.5));
         for other in ["", "full", "full avg60=1.0", "full avg10=x"] {
             assert_eq!(full_percent(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_running_capture_without_a_file_is_elsewhere() {
+        let access = SensorAccess {
+            dir: PathBuf::new(),
+            control: Some(PathBuf::new()),
+            has_nic_clock: false,
+            last: Mutex::default(),
+        };
+        for (state, elapsed_s, captured, is_odd) in [
+            ("running", 9.0, 5, true),
+            ("running", 1.0, 5, false),
+            ("running", 9.0, 0, false),
+            ("stopped", 9.0, 5, false),
+        ] {
+            let answer = CaptureAnswer {
+                state: state.into(),
+                elapsed_s,
+                ledger: [("captured".to_owned(), captured)].into(),
+                ..CaptureAnswer::default()
+            };
+            let problem = access.unwritten(&Ok(answer), &StoreView::default(), 0);
+            assert_eq!(problem.is_some(), is_odd, "{state} {elapsed_s} {captured}");
         }
     }
 

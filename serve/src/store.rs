@@ -16,6 +16,7 @@ use std::{
     collections::HashMap,
     fs, io, mem,
     ops::Range,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -78,6 +79,11 @@ pub struct StoreView {
 }
 
 impl StoreView {
+    /// Returns `true` if the folder has no capture file.
+    pub fn is_empty(&self) -> bool {
+        self.finished.is_empty() && self.open.is_empty()
+    }
+
     /// Returns the facts of those finished capture files whose facts were read.
     pub fn facts(&self) -> impl Iterator<Item = &StoredFileFacts> {
         self.finished.iter().filter_map(|it| it.facts.as_deref())
@@ -113,7 +119,14 @@ pub struct CaptureStore {
     index_dir: Option<PathBuf>,
     /// Key that opens encrypted capture files.
     key: Option<SecretKey>,
+    /// Device and inode of the folder at the start; `None`: it could not be read.
+    identity: Option<(u64, u64)>,
     known: Mutex<Known>,
+}
+
+/// Returns the device and the inode of a folder; `None`: it cannot be read.
+fn identity(dir: &Path) -> Option<(u64, u64)> {
+    dir.metadata().ok().map(|it| (it.dev(), it.ino()))
 }
 
 /// Facts that were read of a capture file.
@@ -140,6 +153,7 @@ impl CaptureStore {
     /// Nothing is read yet.
     pub fn new(dir: PathBuf, index_dir: Option<PathBuf>, key: Option<SecretKey>) -> Self {
         Self {
+            identity: identity(&dir),
             dir,
             index_dir,
             key,
@@ -198,6 +212,12 @@ impl CaptureStore {
                 let facts = None;
                 view.open.push(KnownFile { path, len, facts });
             }
+        }
+        if view.is_empty() && self.identity.is_some() && identity(&self.dir) != self.identity {
+            let dir = self.dir.display();
+            view.losses.push(format!(
+                "{dir}: the directory is not that at the start, and has no capture file: is its disk mounted?"
+            ));
         }
         known.view = Arc::new(view);
         known.listed = Some(Instant::now());
@@ -417,6 +437,24 @@ mod tests {
         facts.looked = facts.looked.checked_sub(INDEX_RETRY).expect("earlier");
         drop(known);
         assert!(learned());
+    }
+
+    #[test]
+    fn an_empty_folder_in_place_of_the_first_one_is_a_loss() {
+        let dir = tempfile::tempdir().expect("dir");
+        let [cap, away] = ["cap", "away"].map(|it| dir.path().join(it));
+        fs::create_dir(&cap).expect("made");
+        let store = CaptureStore::new(cap.clone(), None, None);
+        let losses = || {
+            store.known().listed = None;
+            store.view().expect("view").losses.len()
+        };
+        assert_eq!(losses(), 0, "no file yet");
+        fs::rename(&cap, &away).expect("renamed");
+        fs::create_dir(&cap).expect("made");
+        assert_eq!(losses(), 1);
+        let _ = file(&cap, "wqcap-q00-1.pcap", &[10]);
+        assert_eq!(losses(), 0, "a new folder of the capture");
     }
 
     #[test]
