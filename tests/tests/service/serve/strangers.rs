@@ -255,11 +255,13 @@ fn filters_that_compile_slowly_do_not_block_others() {
         let slow: Vec<_> = (0..2)
             .map(|_| scope.spawn(|| service.ask(&path, &[]).status))
             .collect();
+        let mut served = 0;
         while !slow.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            let begun = Instant::now();
             assert_serves(&service);
-            assert!(begun.elapsed() < Duration::from_secs(2));
+            served += 1;
         }
+        // If compilations blocked others, one round would take as long as a compilation.
+        assert!(served > 5, "{served}");
         for answer in slow {
             assert_eq!(answer.join().expect("joined"), 200);
         }
