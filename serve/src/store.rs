@@ -216,7 +216,7 @@ impl CaptureStore {
         if view.is_empty() && self.identity.is_some() && identity(&self.dir) != self.identity {
             let dir = self.dir.display();
             view.losses.push(format!(
-                "{dir}: the directory is not that at the start, and has no capture file: is its disk mounted?"
+                "{dir}: this is another directory than at the start of the service, and has no capture file: is its disk mounted?"
             ));
         }
         known.view = Arc::new(view);
@@ -268,16 +268,18 @@ impl CaptureStore {
     }
 
     fn read_facts(&self, path: &Path) -> Option<StampedFacts> {
-        let old = known_facts(&self.known().facts, path);
         let (stamp, looked) = (FileStamp::read(path).ok()?, Instant::now());
         let index = self.index_dir.as_deref().and_then(|folder| {
             let dir = &self.dir;
             IndexFolder { folder, dir }.load_summary(path)
         });
-        let old = old.filter(|it| it.stamp == stamp);
+        let known = self.known();
+        let old = known.facts.get(path).filter(|it| it.stamp == stamp);
+        let old = old.map(|it| Arc::clone(&it.facts));
+        drop(known);
         let facts = match (index, old) {
             (Some(index), _) => Arc::new(StoredFileFacts::of_index(index)),
-            (None, Some(old)) => old.facts,
+            (None, Some(old)) => old,
             (None, None) => {
                 let facts = StoredFileFacts::without_index(path, &stamp, self.key.clone())?;
                 Arc::new(facts)

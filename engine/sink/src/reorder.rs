@@ -13,8 +13,9 @@
 //! blocks left to fill, because it would drop frames otherwise: one block lasts for a millisecond, less
 //! than this thread may wait for a CPU. With `on_full = "hold"`, such a queue waits, and its records are
 //! released as soon as queues that have been silent for [`WINDOW`] are seen idle [`SETTLED`] after the
-//! block arrived; otherwise, one idle queue would limit the others to their blocks per second. A record that arrives later with an earlier stamp is written where
-//! it arrives, and counted: no frame is left out for the sake of the order. The kernel stamps frames
+//! block arrived; otherwise, one idle queue would limit the others to their blocks per second. A record
+//! that arrives later with an earlier stamp is written where it arrives, and counted: no frame is left
+//! out for the sake of the order. The kernel stamps frames
 //! of one queue on several cores, so that single frames are microseconds late. If a stamp is earlier by
 //! more than [`SET_BACK_NS`], a clock was set back, and the order begins again with it.
 //!
