@@ -26,7 +26,7 @@ use std::{
 };
 use wqcap_engine::{
     files::folder::open::{MOST_LIST, read_named},
-    format::secrets::Secrets,
+    format::secrets::{KeyLog, Secrets},
     frame::dedup::IgnoredFields,
     merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget},
 };
@@ -55,7 +55,16 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     daemon::raise_descriptor_limit();
     let mut plan = MergePlan::new(&args.inputs, key.as_ref(), &args.out)?;
     for path in &args.inject_secrets {
-        plan.inject(key_log(path)?)?;
+        let log = key_log(path)?;
+        plan.inject(log.secrets)?;
+        if let Some(lines) = log.left_out {
+            plan.add_note(format!(
+                "--inject-secrets {}: {} left out, the first is line {}: not a line of a TLS key log",
+                path.display(),
+                counted(lines.count as u64, "line"),
+                lines.first
+            ));
+        }
     }
     if let Some(window) = args.dedup {
         let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
@@ -82,7 +91,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
 }
 
 /// Reads the secrets in the TLS key log at `path`.
-fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
+fn key_log(path: &Path) -> Result<KeyLog, Failure> {
     let refused = |reason: &dyn Display| {
         let shown = path.display();
         Failure::refused(format!("--inject-secrets {shown}: {reason}"))

@@ -102,6 +102,19 @@ fn tshark_decrypts_the_output_of_merge_extract_and_recover() {
     let frames = capinfos::frames(&plain);
     assert_eq!(capinfos::frames(&merged), frames);
 
+    // A browser is writing the last line of its log.
+    let growing = at("growing.log");
+    let mut text = fs::read(&log).expect("the log can be read");
+    text.extend_from_slice(b"CLIENT_RANDOM 0011");
+    fs::write(&growing, text).expect("the log can be written");
+    let with_note = at("with-note.pcapng");
+    inject(&growing, &with_note).expect(0).says(&[
+        "note: --inject-secrets",
+        "growing.log",
+        "1 line left out",
+    ]);
+    assert_eq!(requests(&with_note), "/a-secret-path");
+
     // The secrets survive a second merge, an extraction, and the recovery of an unfinished file.
     let again = at("again.pcapng");
     let _ = wqcap(["merge", "-o"])

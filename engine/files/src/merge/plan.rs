@@ -297,6 +297,11 @@ impl MergePlan {
         Ok(())
     }
 
+    /// Adds a note for the user to the summary of the merge.
+    pub fn add_note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
     /// Makes the merge leave out repetitions: records with the same bytes as a written record whose
     /// timestamp is less than `window_ns` earlier. Bytes in `ignored` fields are not compared.
     ///

@@ -480,7 +480,7 @@ fn secrets_keep_their_position_and_are_written_once() {
     let out = dir.path().join("out.pcapng");
     let mut plan = MergePlan::new(&inputs, None, &out).expect("plan");
     let injected = Secrets::from_tls_key_log(b"CLIENT_RANDOM 00 11").expect("a log");
-    plan.inject(injected).expect("a place");
+    plan.inject(injected.secrets).expect("a place");
     let target = MergeTarget::new(&out, &plan).expect("target");
     let summary = run(plan, target, |_| true).expect("merge");
     for input in &summary.inputs {

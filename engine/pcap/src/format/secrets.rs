@@ -29,10 +29,30 @@ pub struct Secrets {
     options: Vec<u8>,
 }
 
+/// Secrets of a TLS key log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyLog {
+    /// Decryption secrets that consist of complete lines; at least one line is a secret.
+    pub secrets: Vec<Secrets>,
+    /// Lines that do not have the format of a TLS key log, and are therefore in none of the
+    /// secrets, such as the last line of a log while a browser writes it.
+    pub left_out: Option<LinesLeftOut>,
+}
+
+/// Lines of a text file that are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinesLeftOut {
+    /// Number of the first of these lines in the file; the first line of the file is number 1.
+    pub first: usize,
+    /// Number of lines that are left out, at least 1.
+    pub count: usize,
+}
+
 /// Reason why a TLS key log cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyLogError {
-    /// A line of the key log file does not have the format of a TLS key log.
+    /// The file contains no secret, and the line with this number does not have the format of a TLS
+    /// key log.
     #[error(
         "line {0} is not a line of a TLS key log; write LABEL CLIENT_RANDOM SECRET, the format of SSLKEYLOGFILE"
     )]
@@ -83,20 +103,27 @@ impl Secrets {
         self.bytes.len() + self.options.len()
     }
 
-    /// Converts a TLS key log to decryption secrets blocks that consist of complete lines.
+    /// Converts a TLS key log to decryption secrets blocks that consist of complete lines. Lines
+    /// with another format are left out.
     ///
     /// # Errors
-    /// A line is not a line of a TLS key log, or the log contains no secret.
-    pub fn from_tls_key_log(log: &[u8]) -> Result<Vec<Self>, KeyLogError> {
+    /// The log contains no secret.
+    pub fn from_tls_key_log(log: &[u8]) -> Result<KeyLog, KeyLogError> {
         // Editors of Windows begin a text with a byte order mark.
         let log = log.strip_prefix("\u{feff}".as_bytes()).unwrap_or(log);
         let mut pieces: Vec<Vec<u8>> = Vec::new();
         let mut found = false;
+        let mut left_out: Option<LinesLeftOut> = None;
         for (at, line) in (1..).zip(log.split_inclusive(|it| *it == b'\n')) {
             match secret(line) {
                 Some(true) => found = true,
                 Some(false) => {}
-                None => return Err(KeyLogError::Line(at)),
+                None => {
+                    let first = left_out.map_or(at, |it| it.first);
+                    let count = left_out.map_or(1, |it| it.count + 1);
+                    left_out = Some(LinesLeftOut { first, count });
+                    continue;
+                }
             }
             match pieces.last_mut() {
                 Some(piece) if piece.len() < PIECE => piece.extend_from_slice(line),
@@ -104,14 +131,17 @@ impl Secrets {
             }
         }
         if !found {
-            return Err(KeyLogError::Empty);
+            return Err(left_out.map_or(KeyLogError::Empty, |it| KeyLogError::Line(it.first)));
         }
         let piece = |bytes| Self {
             kind: TLS_KEY_LOG,
             bytes,
             options: Vec::new(),
         };
-        Ok(pieces.into_iter().map(piece).collect())
+        Ok(KeyLog {
+            secrets: pieces.into_iter().map(piece).collect(),
+            left_out,
+        })
     }
 }
 
@@ -147,7 +177,9 @@ mod tests {
         let log: String = (0..40_000).map(line).collect();
         let log = format!("# a comment\r\n\n{log}RSA 0123456789abcdef 00ff");
         let marked = format!("\u{feff}{log}");
-        let pieces = Secrets::from_tls_key_log(marked.as_bytes()).unwrap();
+        let found = Secrets::from_tls_key_log(marked.as_bytes()).unwrap();
+        assert_eq!(found.left_out, None);
+        let pieces = found.secrets;
         assert_eq!(pieces.len(), 2);
         let all: Vec<u8> = pieces.iter().flat_map(|it| it.bytes.clone()).collect();
         assert!(all == log.as_bytes());
@@ -155,12 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_log_is_rejected_with_the_line_number() {
-        let bad = format!("{}-----BEGIN PRIVATE KEY-----\n", line(1));
+    fn a_log_without_secrets_is_rejected_with_the_line_number() {
         for (log, error) in [
             (&b""[..], KeyLogError::Empty),
             (b"# nothing\n", KeyLogError::Empty),
-            (bad.as_bytes(), KeyLogError::Line(2)),
+            (
+                b"# a comment\n-----BEGIN PRIVATE KEY-----\n",
+                KeyLogError::Line(2),
+            ),
             (b"CLIENT_RANDOM 00 zz\n", KeyLogError::Line(1)),
             (b"\xff\xfe\n", KeyLogError::Line(1)),
             (b"CLIENT_RANDOM 00 00 00\n", KeyLogError::Line(1)),
@@ -170,9 +204,22 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_another_format_are_left_out() {
+        let torn = &line(2)[..40];
+        let log = format!("{}-----BEGIN PRIVATE KEY-----\n{}{torn}", line(1), line(3));
+        let found = Secrets::from_tls_key_log(log.as_bytes()).unwrap();
+        assert_eq!(found.left_out, Some(LinesLeftOut { first: 2, count: 2 }));
+        let [secrets] = &found.secrets[..] else {
+            panic!("one block: {:?}", found.secrets);
+        };
+        assert!(secrets.bytes == format!("{}{}", line(1), line(3)).as_bytes());
+    }
+
+    #[test]
     fn truncated_blocks_are_not_decoded() {
         let secrets = Secrets::from_tls_key_log(line(3).as_bytes())
             .unwrap()
+            .secrets
             .remove(0);
         let mut block = Vec::new();
         secrets.encode(&mut block);
