@@ -1,7 +1,12 @@
 //! `wqcap top` on a terminal: tests read the screen through tmux.
 
 use rustix::process::Signal;
-use std::{path::PathBuf, thread, time::Instant};
+use std::{
+    os::unix::net::UnixListener,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
 use wqcap_tests::{
     Dir, Done, Program, Running, Wqcap, binaries,
     process::{HANG, TICK},
@@ -250,6 +255,38 @@ fn top_ends_with_its_terminal() {
         running.signal(Signal::TERM);
         let _ = running.wait().expect(0);
     }
+}
+
+/// The control service may hang before its first answer.
+#[test]
+fn a_signal_ends_top_before_the_first_answer() {
+    if no_tmux() {
+        skip!("tmux is not installed");
+    }
+    let dir = Dir::new();
+    let socket = dir.join("silent");
+    let service = UnixListener::bind(&socket).expect("the socket can be made");
+    let pid_file = dir.join("pid");
+    let line = format!(
+        "sh -c 'echo $$ > {}; exec {} top --unix {}'",
+        pid_file.display(),
+        binaries::wqcap().display(),
+        socket.display()
+    );
+    let terminal = Terminal::new(&dir, &line, 80, 24);
+    let _connection = service.accept().expect("`wqcap top` connects");
+    let pid = std::fs::read_to_string(&pid_file).expect("the file was written");
+    let pid: i32 = pid.trim().parse().expect("a process id");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process id");
+    let begun = Instant::now();
+    rustix::process::kill_process(pid, Signal::INT).expect("the process runs");
+    let _ = terminal.assert_restored("status=0");
+    // The service has 10 s for its answer.
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 #[test]

@@ -33,7 +33,10 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Status and counters of the capture from the control service, or the failure of the request for
 /// them.
-type Answer = Result<(Box<Status>, Box<Stats>), Failure>;
+type Answer = Result<Readings, Failure>;
+
+/// Status and counters of the capture.
+type Readings = (Box<Status>, Box<Stats>);
 
 /// Shows the live view of a capture until a key, a signal, or the end of the capture ends it.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
@@ -49,7 +52,9 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let request = args.clone();
     start(move || poll_service(&request, &sender))?;
     // An error of connecting is printed before the terminal is changed.
-    let first = answers.recv().unwrap_or_else(|_| Err(poller_ended()))?;
+    let Some(first) = first_answer(&answers, &stop)? else {
+        return Ok(());
+    };
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (sender, keys) = sync_channel(16);
     let ended = start(move || forward_events(&sender))
@@ -76,6 +81,21 @@ fn start(run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     started
         .map(drop)
         .map_err(|e| Failure::of_setup(format_args!("cannot start a thread: {e}"), &e))
+}
+
+/// Waits for the first answer of the control service; `None` if a signal asks for the end before.
+fn first_answer(
+    answers: &Receiver<Answer>,
+    stop: &AtomicBool,
+) -> Result<Option<Readings>, Failure> {
+    while !stop.load(Ordering::Relaxed) {
+        match answers.recv_timeout(POLL) {
+            Ok(answer) => return answer.map(Some),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(poller_ended()),
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the failure for the end of the thread that polls the control service.
