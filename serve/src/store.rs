@@ -171,7 +171,15 @@ impl CaptureStore {
         if known.listed.is_some_and(|it| it.elapsed() < FRESH) {
             return Ok(Arc::clone(&known.view));
         }
-        let folder = CaptureFolder::search(&self.dir)?;
+        let folder = CaptureFolder::search(&self.dir).map_err(|e| {
+            // The service's sandbox has a right to the first folder only, not to a file system that
+            // is mounted in its place.
+            if identity(&self.dir).is_some_and(|now| self.identity.is_some_and(|it| it != now)) {
+                let text = format!("{e}; replaced or mounted since the start: restart the service");
+                return io::Error::new(e.kind(), text);
+            }
+            e
+        })?;
         let losses = folder.losses().collect();
         let mut finished = folder.finished;
         let others = mem::take(&mut known.others);
@@ -457,6 +465,11 @@ mod tests {
         assert_eq!(losses(), 1);
         let _ = file(&cap, "wqcap-q00-1.pcap", &[10]);
         assert_eq!(losses(), 0, "a new folder of the capture");
+        fs::remove_dir_all(&cap).expect("removed");
+        fs::write(&cap, "").expect("written");
+        store.known().listed = None;
+        let error = store.view().err().expect("not a folder").to_string();
+        assert!(error.contains("restart the service"), "{error}");
     }
 
     #[test]

@@ -215,7 +215,7 @@ fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
             ("port_down", words, None)
         }
         End::DeviceLost(text) => ("device_lost", "the device was lost", Some(text)),
-        End::Storage(text) => ("storage", "files can no longer be written", Some(text)),
+        End::Storage(text) => ("storage", "a file can no longer be written", Some(text)),
         End::Failed(text) => ("failed", "failed", Some(text)),
         End::ReaderLeft => ("reader_left", "the reader of stdout exited", None),
     }
