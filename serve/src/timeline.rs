@@ -3,7 +3,7 @@
 
 use crate::{query::digits::digits, sensor::PinRow, store::StoreView};
 use serde::Serialize;
-use std::ops::Range;
+use std::{collections::HashSet, ops::Range};
 use utoipa::ToSchema;
 use wqcap_files::index::IndexPart;
 
@@ -72,7 +72,7 @@ pub struct Gap {
 /// Mark that an operator set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TimelineMark {
-    /// Time of the frame with the mark.
+    /// Time of the frame with the mark; of the earliest one, if several queues have the mark.
     #[serde(serialize_with = "digits")]
     #[schema(value_type = String)]
     pub ns: u64,
@@ -109,7 +109,9 @@ pub fn timeline(view: &StoreView, times: Range<u64>, count: u64, pins: Vec<PinRo
     let indexed = view.facts().filter(|facts| facts.is_indexed).count() as u64;
     it.unindexed_files = it.files - indexed;
     it.marks.sort_by_key(|mark| mark.ns);
-    it.marks.dedup();
+    // Each queue has the mark in its own file.
+    let mut known = HashSet::new();
+    it.marks.retain(|mark| known.insert(mark.text.clone()));
     it.gaps = gaps(spans, &times, SHORTEST_GAP_NS.max(step_ns));
     for (what, is_long) in [
         ("marks", it.marks.len() > MOST),
@@ -282,6 +284,28 @@ mod tests {
                     .all(|it| *it == TimelineInterval::default())
             );
         }
+    }
+
+    #[test]
+    fn a_mark_in_the_files_of_several_queues_is_one_mark() {
+        let file = |marks: &[(u64, &str)]| KnownFile {
+            path: "x".into(),
+            len: 1,
+            facts: Some(Arc::new(StoredFileFacts {
+                marks: marks.iter().map(|(ns, it)| (*ns, (*it).into())).collect(),
+                ..StoredFileFacts::default()
+            })),
+        };
+        let view = StoreView {
+            finished: vec![
+                file(&[(21, "a: alert"), (30, "b: alert")]),
+                file(&[(20, "a: alert")]),
+            ],
+            ..StoreView::default()
+        };
+        let marks = timeline(&view, 0..100, 10, Vec::new()).marks;
+        let marks: Vec<_> = marks.iter().map(|it| (it.ns, it.text.as_str())).collect();
+        assert_eq!(marks, [(20, "a: alert"), (30, "b: alert")]);
     }
 
     #[test]
