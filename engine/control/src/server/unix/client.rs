@@ -24,6 +24,8 @@ pub struct UnixClient {
     pub id: ClientId,
     pub uid: u32,
     pub stream: UnixStream,
+    /// `true` for a client of the owner of the capture process, or of root.
+    pub is_owner: bool,
     session: ClientSession,
     /// Time of the client's last request or answer; `None`: the client may be idle for any time.
     active: Option<Instant>,
@@ -49,21 +51,22 @@ pub struct UnixClient {
 }
 
 impl UnixClient {
-    /// Creates a client whose connection to the Unix socket was just accepted. The client of an
-    /// owner `may_idle` for any time.
+    /// Creates a client whose connection to the Unix socket was just accepted. `is_owner` is `true`
+    /// for the owner of the capture process and root, who may be idle for any time.
     pub fn new(
         id: ClientId,
         uid: u32,
         stream: UnixStream,
         session: ClientSession,
-        may_idle: bool,
+        is_owner: bool,
     ) -> Self {
         Self {
             id,
             uid,
             stream,
             session,
-            active: (!may_idle).then(Instant::now),
+            is_owner,
+            active: (!is_owner).then(Instant::now),
             inbox: Vec::new(),
             outbox: Vec::new(),
             arriving: None,
@@ -162,14 +165,14 @@ impl UnixClient {
             .map_or(Duration::from_secs(60), |it| it + Duration::from_millis(1))
     }
 
-    /// Runs one round of the server for the client: receives bytes, handles requests, pushes
-    /// statistics, sends answers.
-    pub fn serve(&mut self, now: Instant, limits: &ClientLimits) {
+    /// Runs one round of the server for the client: receives bytes, handles requests while
+    /// `has_time` returns `true`, pushes statistics, sends answers.
+    pub fn serve(&mut self, now: Instant, limits: &ClientLimits, has_time: impl Fn() -> bool) {
         if self.wants_input(now, limits) {
             self.receive(limits);
         }
         for _ in 0..ROUND {
-            if !self.may_send_request(now, limits) {
+            if !self.may_send_request(now, limits) || !has_time() {
                 break;
             }
             let Some(line) = self.take_line() else { break };
@@ -269,11 +272,11 @@ mod tests {
     #[test]
     fn a_client_that_asks_for_nothing_is_idle_after_a_while() {
         let limits = ClientLimits::default();
-        for (may_idle, ends) in [(false, true), (true, false)] {
+        for (is_owner, ends) in [(false, true), (true, false)] {
             let (stream, _theirs) = UnixStream::pair().expect("a pair");
             let session = harness(AccessLevel::ReadOnly).session;
             let start = Instant::now();
-            let mut client = UnixClient::new(7, 1000, stream, session, may_idle);
+            let mut client = UnixClient::new(7, 1000, stream, session, is_owner);
             assert!(!client.is_idle(start + limits.idle / 2, &limits));
             let later = Instant::now() + limits.idle;
             assert_eq!(client.is_idle(later, &limits), ends);

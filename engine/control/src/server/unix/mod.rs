@@ -37,6 +37,9 @@ use std::{
 /// Maximum number of client connections to the Unix socket accepted in one round, so that many new
 /// ones do not delay the clients already connected.
 const ACCEPT: usize = 16;
+/// Time after which a round of the server handles no further requests of clients other than the
+/// owner and root, whose requests come first in each round.
+const ROUND_TIME: Duration = Duration::from_millis(50);
 /// Maximum time for sending the last answers to Unix socket clients when the control service ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -125,6 +128,7 @@ pub fn start(
         listener,
         clients: Vec::new(),
         next: 1,
+        turn: 0,
     };
     let thread = ServerThread::start("wqcap-control", mailbox, move || {
         avoid_cpus(&busy);
@@ -140,6 +144,9 @@ struct UnixLoop {
     listener: UnixListener,
     clients: Vec<UnixClient>,
     next: ClientId,
+    /// Index of the client with whom the next round begins; its remainder by the number of clients
+    /// counts.
+    turn: usize,
 }
 
 impl UnixLoop {
@@ -148,10 +155,7 @@ impl UnixLoop {
             self.wait();
             self.deliver();
             self.accept();
-            let now = Instant::now();
-            for client in &mut self.clients {
-                client.serve(now, &self.context.service.limits);
-            }
+            self.serve_clients();
             self.remove_clients();
             audit::write_left_out();
         }
@@ -177,6 +181,23 @@ impl UnixLoop {
             }
         }
         poll_for(&mut fds, timeout);
+    }
+
+    /// Runs one round for all clients: first for the owner and root, then for the others, of whom
+    /// each round begins with another one.
+    fn serve_clients(&mut self) {
+        let limits = &self.context.service.limits;
+        let now = Instant::now();
+        for client in self.clients.iter_mut().filter(|it| it.is_owner) {
+            client.serve(now, limits, || true);
+        }
+        let until = now + ROUND_TIME;
+        let turn = self.turn % self.clients.len().max(1);
+        let (later, first) = self.clients.split_at_mut(turn);
+        for client in first.iter_mut().chain(later).filter(|it| !it.is_owner) {
+            client.serve(now, limits, || Instant::now() < until);
+        }
+        self.turn = turn + 1;
     }
 
     fn deliver(&mut self) {
@@ -317,6 +338,107 @@ impl UnixLoop {
         self.deliver();
         for client in &mut self.clients {
             client.flush(until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        protocol::{CaptureStatus, Command, Stats},
+        server::{
+            backend::{Backend, ChangeReply},
+            limits::ClientLimits,
+        },
+    };
+    use serde_json::{Value, json};
+    use std::{
+        io::{BufRead, BufReader},
+        thread,
+    };
+
+    /// Time that [`SlowBackend`] takes for a query.
+    const QUERY_TIME: Duration = Duration::from_millis(10);
+
+    /// Backend that is slow to list devices.
+    struct SlowBackend;
+
+    impl Backend for SlowBackend {
+        fn status(&self) -> CaptureStatus {
+            CaptureStatus::default()
+        }
+        fn stats(&self) -> Stats {
+            Stats::default()
+        }
+        fn devices(&self) -> Result<Value, Refusal> {
+            thread::sleep(QUERY_TIME);
+            Ok(json!([]))
+        }
+        fn plan(&self) -> Result<Value, Refusal> {
+            Err(Refusal::new(RefusalCode::State, "none"))
+        }
+        fn change(&self, _: &Command, _: ChangeReply) {}
+    }
+
+    /// Adds a client of the user `uid` to the server, and sends `requests` requests for devices.
+    /// Returns the client's end of the connection.
+    fn connect(server: &mut UnixLoop, uid: u32, requests: usize) -> UnixStream {
+        let (stream, mut theirs) = UnixStream::pair().expect("a pair");
+        stream.set_nonblocking(true).expect("a mode");
+        let (access, requester, is_owner) = match uid {
+            0 => (AccessLevel::ReadWrite, Requester::Owner, true),
+            _ => (AccessLevel::ReadOnly, Requester::Other, false),
+        };
+        let id = server.next;
+        server.next += 1;
+        let who = Peer::process(uid, 7);
+        let session = ClientSession::new(id, who, access, requester, &server.context);
+        let client = UnixClient::new(id, uid, stream, session, is_owner);
+        server.clients.push(client);
+        let request = json!({"version": 1, "id": 1, "command": {"do": "devices"}});
+        let text = format!("{request}\n").repeat(requests);
+        theirs.write_all(text.as_bytes()).expect("written");
+        theirs
+    }
+
+    #[test]
+    fn a_flood_of_slow_queries_delays_the_owner_by_one_round() {
+        const OTHERS: usize = 20;
+        let dir = tempfile::tempdir().expect("dir");
+        let mut server = UnixLoop {
+            context: SessionContext {
+                service: ControlService::new(Arc::new(SlowBackend), ClientLimits::default()),
+                mailbox: Arc::new(Mailbox::new().expect("a mailbox")),
+                counters: Arc::default(),
+            },
+            policy: AccessPolicy::default(),
+            listener: UnixListener::bind(dir.path().join("socket")).expect("a socket"),
+            clients: Vec::new(),
+            next: 1,
+            turn: 0,
+        };
+        let others: Vec<_> = (0..OTHERS)
+            .map(|_| connect(&mut server, 1000, 50))
+            .collect();
+        let owner = connect(&mut server, 0, 1);
+        server.serve_clients();
+        let mut handled = 0;
+        server
+            .context
+            .counters
+            .update(|it| handled = u128::from(it.requests));
+        let most = 1 + ROUND_TIME.as_millis() / QUERY_TIME.as_millis();
+        assert!((2..=most).contains(&handled), "{handled} of {most}");
+        let mut line = String::new();
+        let _ = BufReader::new(&owner).read_line(&mut line).expect("a line");
+        assert!(line.contains("\"ok\""), "{line}");
+        // Each client has its turn.
+        for _ in 0..OTHERS {
+            server.serve_clients();
+        }
+        for client in &others {
+            let _ = BufReader::new(client).read_line(&mut line).expect("a line");
         }
     }
 }
