@@ -83,7 +83,7 @@ impl Failure {
 /// Returns `true` if an error, or one of its causes, may pass without a change of the configuration:
 /// the operating system had no memory, thread, file descriptor or disk space left, a file system was
 /// read-only, or the address of a socket was in use or absent.
-fn may_pass(error: &(dyn Error + 'static)) -> bool {
+pub fn may_pass(error: &(dyn Error + 'static)) -> bool {
     let passing = [
         Errno::MFILE,
         Errno::NFILE,

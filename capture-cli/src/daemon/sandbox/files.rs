@@ -2,8 +2,8 @@
 
 use super::SandboxError;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use std::{
     env, fs,
@@ -17,6 +17,9 @@ use wqcap_engine::{
 /// Newest version of landlock rights that the sandbox uses. Older kernels apply the subset that
 /// they support.
 const RIGHTS: ABI = ABI::V6;
+/// Number of file descriptors that must be free: for the domain, for each rule in turn, and some
+/// more.
+const SPARE_DESCRIPTORS: usize = 4;
 
 /// Paths that a capture may read for the C library, libibverbs, libmlx5 and the engine's inspection
 /// of the machine.
@@ -195,6 +198,10 @@ impl AllowedPaths {
 
     /// Restricts this thread, and the threads that it creates, to the allowed files and ports.
     pub fn restrict(&self) -> Result<(), SandboxError> {
+        // A path that cannot be opened gets no rule, so that a lack of descriptors would deny what
+        // the capture needs.
+        let spare = (0..SPARE_DESCRIPTORS).map(|_| PathFd::new("/"));
+        drop(spare.collect::<Result<Vec<_>, _>>()?);
         match self.domain()? {
             RulesetStatus::NotEnforced => Err(SandboxError::NoLandlock),
             _ => Ok(()),

@@ -21,10 +21,13 @@ pub mod hooks;
 pub mod outside;
 pub mod user;
 
-use crate::{failure::Failure, term::message};
+use crate::{
+    failure::{Failure, may_pass},
+    term::message,
+};
 use calls::{CaptureParts, KernelSockets};
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
-use landlock::RulesetError;
+use landlock::{PathFdError, RulesetError};
 use nix::{errno::Errno, unistd::Uid};
 use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
 use wqcap_engine::{
@@ -41,6 +44,9 @@ pub enum SandboxError {
     /// The kernel refuses the landlock domain, which restricts file access.
     #[error("landlock: the kernel refuses the rules for files: {0}")]
     Landlock(#[from] RulesetError),
+    /// The process has no file descriptors for the rules of landlock.
+    #[error("landlock: cannot open the files of its rules: {0}")]
+    NoDescriptor(#[from] PathFdError),
     /// The kernel does not support landlock, which restricts file access.
     #[error("this kernel has no landlock, or its boot parameter lsm= leaves landlock out")]
     NoLandlock,
@@ -203,13 +209,16 @@ impl Sandbox {
         self.check(what, restricted.map_err(SandboxError::from))
     }
 
-    /// Logs a missing part of the sandbox, or returns a failure if `process.sandbox` requires the
-    /// part.
+    /// Logs a missing part of the sandbox. Returns a failure if `process.sandbox` requires the part,
+    /// or if only memory or file descriptors are short.
     fn check(&self, what: &str, outcome: Result<(), SandboxError>) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
                 tracing::debug!("{what}");
                 Ok(())
+            }
+            Err(reason) if may_pass(&reason) => {
+                Err(Failure::failed(format!("process.sandbox: {reason}")))
             }
             Err(reason) if self.wanted == Wanted::Require => Err(Failure::refused(format!(
                 "process.sandbox = \"require\": {reason}; with \"on\" the run continues without this part of the sandbox"
