@@ -395,8 +395,9 @@ impl Settled {
                 "device.name" => "device",
                 _ => "interface",
             };
-            // The escapes of JSON are those of a TOML string.
-            let name = serde_json::Value::from(name.as_str());
+            // The escapes of JSON are those of a TOML string, except for the character DEL.
+            let name = serde_json::Value::from(name.as_str()).to_string();
+            let name = name.replace('\u{7f}', "\\u007f");
             ports.push(format!("{{{key}={name}}}"));
         }
         let value = format!("[{}]", ports.join(","));

@@ -442,6 +442,8 @@ dir = \"/nowhere\"
                 "unknown key; capture.queues must be a whole number",
             ),
             ("capture..x", "1", "empty part"),
+            (&"a.".repeat(100_000), "1", "empty part"),
+            (&["a"; 100_000].join("."), "1", "too many parts"),
         ] {
             let message = set(&[(key, value)]).expect_err(key).to_string();
             assert!(

@@ -26,6 +26,9 @@ const LISTS: [&str; 3] = ["port", "rule", "cutoff"];
 /// Maximum number of problems of a configuration that are listed: more than a user corrects at a time.
 const MOST_PROBLEMS: usize = 100;
 
+/// Maximum number of parts of a key that is set, which are separated by dots: more than any key has.
+const MOST_PARTS: usize = 8;
+
 /// Configuration read from valid keys, with the problems of all other keys.
 #[derive(Debug)]
 pub struct ParsedConfig {
@@ -468,6 +471,9 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     let refused = |problem: String| Err(Problem::new(key, text, problem));
     if key.split('.').any(str::is_empty) {
         return refused("the key has an empty part; write section.key=value".into());
+    }
+    if key.split('.').count() > MOST_PARTS {
+        return refused("the key has too many parts; write section.key=value".into());
     }
     let (section, rest) = match key.split_once('.') {
         Some((section, rest)) => (section, Some(rest)),

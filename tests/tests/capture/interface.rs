@@ -399,10 +399,11 @@ fn what_an_interface_cannot_do_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn an_interface_whose_name_is_not_utf_8_does_not_hide_the_others() {
+fn an_interface_with_an_odd_name_does_not_hide_the_others() {
     let pair = need!(silent_pair());
     let far = &pair.far;
-    let line = "ip link add $'n\\xff' type veth peer name n0";
+    // The second name has a character that a string of TOML cannot have.
+    let line = "ip link add $'n\\xff' type veth peer name n0; ip link add $'d\\x7f' type veth peer name d0; ip link set $'d\\x7f' up";
     let _ = far.program("bash", &["-c", line]).run().expect(0);
     let listed = far.enter(wqcap(["devices"])).run().expect(0);
     assert!(listed.stdout.contains(IFACE), "{listed}");
