@@ -265,9 +265,24 @@ impl MergeOutput {
     }
 
     /// Writes a comment as the last block of a pcapng output, in an interface statistics block of
-    /// its first interface.
+    /// its first interface. An output without interfaces gets one for that. A comment that is longer
+    /// than a pcapng option is cut.
     pub(super) fn closing_comment(&mut self, text: &str) {
-        if self.format == FileFormat::Pcapng && self.interfaces > 0 {
+        const CUT: &str = "…";
+        let most = usize::from(u16::MAX);
+        let text = match text.len() > most {
+            true => &format!(
+                "{}{CUT}",
+                &text[..text.floor_char_boundary(most - CUT.len())]
+            ),
+            false => text,
+        };
+        if self.format == FileFormat::Pcapng {
+            if self.interfaces == 0 {
+                let link_type = u16::try_from(self.link_type).unwrap_or(u16::MAX);
+                interface_description(&mut self.piece, link_type, 0, None, |_| {});
+                self.interfaces = 1;
+            }
             let none = InterfaceStatistics::default();
             interface_statistics(&mut self.piece, 0, &none, |out| {
                 option(out, OPT_COMMENT, text.as_bytes());

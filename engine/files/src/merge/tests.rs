@@ -275,6 +275,28 @@ fn a_torn_or_damaged_file_loses_only_its_unreadable_records() {
 }
 
 #[test]
+fn losses_are_in_the_closing_comment_without_interfaces_and_however_many() {
+    let dir = tempfile::tempdir().expect("dir");
+    let out = dir.path().join("out.pcapng");
+    for losses in [vec!["a file is lost".into()], vec!["ä".repeat(100); 1000]] {
+        let plan = MergePlan::from_found(Vec::new(), Vec::new(), &out, false);
+        let mut plan = plan.expect("a plan");
+        plan.limit(OutputLimits::default(), losses.clone());
+        plan.add_closing_comment();
+        let target = MergeTarget::new(&out, &plan).expect("a target");
+        let summary = run(plan, target, |_| true).expect("a merge");
+        assert_eq!(summary.losses, losses);
+        let written = fs::read(&out).expect("the output");
+        let comment = format!("incomplete: 0 frames; {}", losses[0]);
+        let found = written
+            .windows(comment.len())
+            .any(|it| it == comment.as_bytes());
+        assert!(found, "{} losses", losses.len());
+        assert_eq!(records(&out).len(), 0, "the output can be read");
+    }
+}
+
+#[test]
 fn a_record_above_the_snaplen_raises_the_outputs_snaplen() {
     let dir = tempfile::tempdir().expect("dir");
     let long = pcap_file(ByteOrder::Little, NS, &[(1, 1, &[3; 100], 1500)]);
