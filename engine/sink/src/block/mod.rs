@@ -215,17 +215,20 @@ impl<E: Encoder> BlockSink<E> {
         } else if let Some(next) = self.exchange.take_empty(OnFull::Hold) {
             self.submit(file.continue_in(next, 0, rest));
         }
-        (file.block.end, file.block.last_ns) = (true, file.totals.last_ns);
+        (file.block.end, file.block.last_ns) = (true, file.latest_ns());
         self.submit(file.block);
     }
 
-    /// Slow path for a frame record: no file is open, rotation is due, the block is full, or notes
-    /// are pending. The record is passed by value: a reference would force the compiler to store
+    /// Slow path for a frame record: no file is open, rotation is due, the block is full, the clock
+    /// was set back, or notes are pending. The record is passed by value: a reference would force the compiler to store
     /// every frame's record in memory.
     #[cold]
     fn take_slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> Verdict {
         if (self.file.open()).is_some_and(|it| it.is_due(record.ns, need)) {
             self.rotate_file();
+        }
+        if let Some(file) = self.file.open_mut() {
+            file.keep_peak();
         }
         if !self.ensure_open(record.ns) || !self.append_record(queue, &record, need) {
             self.lost += 1;
@@ -314,6 +317,7 @@ impl<E: Encoder> BlockSink<E> {
             SinkFile::Open(file)
                 if file.block.len + need <= file.block.until
                     && file.limits.takes_time(record.ns)
+                    && file.follows(record.ns)
                     && file.totals.received < file.limits.frames =>
             {
                 file.block.encode(&self.encoder, queue, record, need);

@@ -37,6 +37,9 @@ pub(super) struct OpenSinkFile {
     pub(super) totals: Totals,
     /// Lower bound of the frame time stamps in `block`, in nanoseconds since 1970.
     pub(super) since_ns: u64,
+    /// Latest time stamp of a frame in the file before its clock was set back for the last time, in
+    /// nanoseconds since 1970; 0: it was not set back.
+    peak_ns: u64,
     /// Number of the file's bytes that were added to the write limit's count.
     pub(super) published: u64,
 }
@@ -154,6 +157,7 @@ impl SinkFile {
                 ..Totals::default()
             },
             since_ns: ns,
+            peak_ns: 0,
             published: 0,
         };
         let notes = std::mem::take(notes);
@@ -239,6 +243,24 @@ impl OpenSinkFile {
         !self.limits.takes_time(ns)
             || self.totals.received >= self.limits.frames
             || (is_full && self.totals.received > self.totals.dropped)
+    }
+
+    /// Returns `true` if the clock was not set back by more than [`SLACK_NS`] between the file's last
+    /// frame record and one stamped `ns`.
+    #[inline]
+    pub(super) fn follows(&self, ns: u64) -> bool {
+        ns.saturating_add(SLACK_NS) >= self.totals.last_ns
+    }
+
+    /// Remembers the time stamp of the file's last frame record before a clock is set back.
+    pub(super) fn keep_peak(&mut self) {
+        self.peak_ns = self.latest_ns();
+    }
+
+    /// Returns the latest time stamp of a frame in the file, except for frames that are at most
+    /// [`SLACK_NS`] later than their successor.
+    pub(super) fn latest_ns(&self) -> u64 {
+        self.peak_ns.max(self.totals.last_ns)
     }
 
     /// Counts a frame record, stamped `ns`, that was appended to the file.

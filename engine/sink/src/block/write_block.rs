@@ -30,7 +30,7 @@ pub(crate) struct Block {
     pub(crate) first_ns: u64,
     /// `true` for the last block of a capture file.
     pub(crate) end: bool,
-    /// Time stamp of the file's last frame record in nanoseconds since 1970, in the last block of
+    /// Latest time stamp of the file's frame records in nanoseconds since 1970, in the last block of
     /// the file; else 0.
     pub(crate) last_ns: u64,
     /// `true` if the block's content cannot be written. The capture file ends before the block.

@@ -216,7 +216,7 @@ pub(super) struct ClosingFile {
     pub(super) len: u64,
     /// Number of frames in the file's whole records, and the number of their bytes.
     pub(super) tally: FrameTally,
-    /// Time stamp of the file's last frame record in nanoseconds since 1970; 0: unknown.
+    /// Latest time stamp of the file's frame records in nanoseconds since 1970; 0: unknown.
     pub(super) last_ns: u64,
     /// Counters of the queues whose frames are in the file.
     pub(super) ledger: FileLedger,
@@ -254,8 +254,7 @@ impl ClosingFile {
         self.named.check(self.len).map_err(failure("trust"))?;
         file.set_len(self.len).map_err(failure("truncate"))?;
         // Readers select files by the time of the last write, which should not be before a time stamp. A
-        // clock that jumped ahead and was set back begins the next file. Not every file system lets its
-        // times be set.
+        // clock that was ahead may have been set back. Not every file system lets its times be set.
         if self.last_ns > system_ns().saturating_add(SLACK_NS) {
             let last = SystemTime::UNIX_EPOCH + Duration::from_nanos(self.last_ns);
             let _ = file.set_modified(last);

@@ -54,7 +54,7 @@ pub(super) struct ChainedFile {
     state: FileState,
     /// `true` if no more blocks will be added to the file.
     is_complete: bool,
-    /// Time stamp of the file's last frame record in nanoseconds since 1970; 0: unknown.
+    /// Latest time stamp of the file's frame records in nanoseconds since 1970; 0: unknown.
     last_ns: u64,
     /// Write blocks in the file's order, from the first one not on disk; empty: all blocks are on
     /// disk.

@@ -223,6 +223,42 @@ fn rotation_neither_loses_nor_repeats_frames() {
     }
 }
 
+/// Readers select files by the first record of the next file and by the time of the last write.
+#[test]
+fn a_file_whose_clock_was_set_back_is_written_at_its_latest_stamp() {
+    let dir = tempfile::tempdir().expect("dir");
+    let counters = [Arc::default()];
+    let rotation = Rotation { frames: 7, ..QUIET };
+    let started = Writer::start(
+        &files(dir.path(), 1 << 18, rotation),
+        &PcapEncoder::default(),
+        &counters,
+    );
+    let (writer, mut sinks) = started.expect("start");
+    const SECOND: u64 = 1_000_000_000;
+    let now = wqcap_core::time::system_ns();
+    // The clock is ahead by a minute, and is then set back by 50 and by 8 seconds.
+    let stamps = [1, 60, 61, 11, 12, 4, 5].map(|seconds| now + seconds * SECOND);
+    for ns in stamps {
+        let frame = frame(1);
+        let len = u32::try_from(frame.len()).expect("short");
+        let verdict = sinks[0].frame(&Frame::new(&frame, len, ns));
+        assert_eq!(verdict, Verdict::Captured);
+    }
+    drop(sinks);
+    let finished = writer.finish();
+    let [file] = &listed(&finished)[..] else {
+        panic!("one file: {:?}", listed(&finished));
+    };
+    assert_eq!(frames_of(file).len(), stamps.len());
+    let written = file
+        .metadata()
+        .and_then(|it| it.modified())
+        .expect("a time");
+    let written = written.duration_since(std::time::UNIX_EPOCH).expect("late");
+    assert_eq!(written.as_secs(), (now + 61 * SECOND) / SECOND);
+}
+
 #[test]
 fn the_last_file_within_the_limit_takes_all_further_frames() {
     let dir = tempfile::tempdir().expect("dir");
