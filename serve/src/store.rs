@@ -468,7 +468,7 @@ mod tests {
         fs::remove_dir_all(&cap).expect("removed");
         fs::write(&cap, "").expect("written");
         store.known().listed = None;
-        let error = store.view().err().expect("not a folder").to_string();
+        let error = store.view().expect_err("not a folder").to_string();
         assert!(error.contains("restart the service"), "{error}");
     }
 
