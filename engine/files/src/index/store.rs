@@ -146,6 +146,7 @@ impl IndexFolder<'_> {
     /// The folder cannot be read, or an index cannot be removed.
     pub fn sweep(&self) -> io::Result<()> {
         let tree = FolderTree::list(self.folder, usize::MAX)?;
+        let mut failure: Option<io::Error> = None;
         for path in tree.paths {
             let place = path.strip_prefix(self.folder).ok().and_then(Path::to_str);
             let Some(file) = place.and_then(|name| name.strip_suffix(ENDING)) else {
@@ -161,14 +162,17 @@ impl IndexFolder<'_> {
                 read_regular(&path, MOST_INDEX).is_ok_and(|bytes| next_item(&bytes[..]).is_some())
             };
             if FileName::parse(file).is_some() || is_index() {
-                remove_below(self.folder, &path)?;
-                remove_emptied(&path, self.folder);
+                match remove_below(self.folder, &path) {
+                    Ok(()) => remove_emptied(&path, self.folder),
+                    Err(e) => {
+                        let text = format!("{}: {e}", path.display());
+                        failure.get_or_insert_with(|| io::Error::new(e.kind(), text));
+                    }
+                }
             }
         }
-        tree.unread
-            .into_iter()
-            .next()
-            .map_or(Ok(()), |(_, e)| Err(e))
+        let unread = tree.unread.into_iter().map(|(_, e)| e);
+        failure.into_iter().chain(unread).next().map_or(Ok(()), Err)
     }
 }
 
@@ -326,6 +330,25 @@ mod tests {
         fs::rename(&deep, &file).expect("moved");
         folder.sweep().expect("swept");
         assert!(!indexes.path().join("20261122").exists());
+    }
+
+    #[test]
+    fn a_folder_in_place_of_an_index_does_not_keep_the_others() {
+        let [dir, indexes] = [(), ()].map(|()| tempfile::tempdir().expect("dir"));
+        let folder = IndexFolder {
+            folder: indexes.path(),
+            dir: dir.path(),
+        };
+        let [first, odd, last] = [1, 2, 3].map(|n| {
+            let name = format!("wqcap-q00-{n}.pcapng");
+            folder.path_of(&dir.path().join(name))
+        });
+        fs::write(&first, "an index").expect("written");
+        fs::create_dir(&odd).expect("made");
+        fs::write(&last, "an index").expect("written");
+        let error = folder.sweep().expect_err("a folder").to_string();
+        assert!(error.contains("wqcap-q00-2.pcapng"), "{error}");
+        assert!(!first.exists() && odd.exists() && !last.exists());
     }
 
     #[test]
