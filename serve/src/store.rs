@@ -16,14 +16,13 @@ use std::{
     collections::HashMap,
     fs, io, mem,
     ops::Range,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use wqcap_files::{
     extract::SearchedFiles,
-    folder::{CaptureFolder, FileStamp},
+    folder::{CaptureFolder, FileStamp, device_and_inode},
     index::{IndexFolder, IndexPart, IndexSummary},
     merge::kind_in_folder,
     name::{PART, natural_order},
@@ -124,11 +123,6 @@ pub struct CaptureStore {
     known: Mutex<Known>,
 }
 
-/// Returns the device and the inode of a folder; `None`: it cannot be read.
-fn identity(dir: &Path) -> Option<(u64, u64)> {
-    dir.metadata().ok().map(|it| (it.dev(), it.ino()))
-}
-
 /// Facts that were read of a capture file.
 #[derive(Clone)]
 struct StampedFacts {
@@ -153,7 +147,7 @@ impl CaptureStore {
     /// Nothing is read yet.
     pub fn new(dir: PathBuf, index_dir: Option<PathBuf>, key: Option<SecretKey>) -> Self {
         Self {
-            identity: identity(&dir),
+            identity: device_and_inode(&dir),
             dir,
             index_dir,
             key,
@@ -174,7 +168,7 @@ impl CaptureStore {
         let folder = CaptureFolder::search(&self.dir).map_err(|e| {
             // The service's sandbox has a right to the first folder only, not to a file system that
             // is mounted in its place.
-            if identity(&self.dir).is_some_and(|now| self.identity.is_some_and(|it| it != now)) {
+            if self.is_replaced() {
                 let text = format!("{e}; replaced or mounted since the start: restart the service");
                 return io::Error::new(e.kind(), text);
             }
@@ -221,7 +215,7 @@ impl CaptureStore {
                 view.open.push(KnownFile { path, len, facts });
             }
         }
-        if view.is_empty() && self.identity.is_some() && identity(&self.dir) != self.identity {
+        if view.is_empty() && self.is_replaced() {
             let dir = self.dir.display();
             view.losses.push(format!(
                 "{dir}: this is another directory than at the start of the service, and has no capture file: is its disk mounted?"
@@ -230,6 +224,12 @@ impl CaptureStore {
         known.view = Arc::new(view);
         known.listed = Some(Instant::now());
         Ok(Arc::clone(&known.view))
+    }
+
+    /// Returns `true` if another folder is in the place of the one at the start.
+    fn is_replaced(&self) -> bool {
+        let now = device_and_inode(&self.dir);
+        now.is_some() && self.identity.is_some() && now != self.identity
     }
 
     /// Reads the facts of finished capture files that have none yet, or had no index

@@ -19,13 +19,15 @@ use crate::{
 use std::{
     fmt::{Display, Write},
     io::{self, IsTerminal},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::atomic::Ordering,
     time::Duration,
 };
 use wqcap_engine::{
-    files::folder::open::{MOST_LIST, read_named},
+    files::folder::{
+        device_and_inode,
+        open::{MOST_LIST, read_named},
+    },
     format::secrets::{KeyLog, Secrets},
     frame::dedup::IgnoredFields,
     merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget},
@@ -123,9 +125,8 @@ pub fn spare_files<'a>(
     out: &Path,
     mut files: impl Iterator<Item = (&'a str, &'a PathBuf)>,
 ) -> Result<(), Failure> {
-    let identity = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
-    let replaced = identity(out);
-    match files.find(|(_, path)| replaced.is_some() && identity(path) == replaced) {
+    let replaced = device_and_inode(out);
+    match files.find(|(_, path)| replaced.is_some() && device_and_inode(path) == replaced) {
         None => Ok(()),
         Some((option, _)) => Err(Failure::refused(format!(
             "{}: the output is the file of {option}; name another output",

@@ -48,6 +48,13 @@ pub fn written_ns(path: &Path) -> Option<u64> {
     u64::try_from(since.as_nanos()).ok()
 }
 
+/// Returns the device and the inode of the file or folder at `path`, behind links; `None`: it cannot
+/// be read.
+#[must_use]
+pub fn device_and_inode(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|it| (it.dev(), it.ino()))
+}
+
 /// Identity of a file: its length and the time of its last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {

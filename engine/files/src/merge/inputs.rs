@@ -2,7 +2,7 @@
 
 use super::summary::MergeError;
 use crate::{
-    folder::CaptureFolder,
+    folder::{CaptureFolder, device_and_inode},
     index::ENDING,
     name::{FileName, natural_order, resembles_capture},
     read::{
@@ -11,10 +11,7 @@ use crate::{
     },
     sealed::SecretKey,
 };
-use std::{
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Maximum number of file names in a note on files that a command excludes.
 const MOST_NAMES: usize = 3;
@@ -105,10 +102,9 @@ pub(super) fn in_folder(
     notes.extend(folder.notes(dir));
     losses.extend(folder.losses());
     let (mut merged, mut captured, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-    let identity = |path: &Path| path.metadata().ok().map(|it| (it.dev(), it.ino()));
-    let replaced = out.and_then(identity);
+    let replaced = out.and_then(device_and_inode);
     let others = folder.others.into_iter().filter(|(path, _)| {
-        let is_replaced = replaced.is_some() && identity(path) == replaced;
+        let is_replaced = replaced.is_some() && device_and_inode(path) == replaced;
         if is_replaced {
             notes.push(format!(
                 "{}: the file is left out, because the output replaces it",

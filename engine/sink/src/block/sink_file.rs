@@ -37,8 +37,8 @@ pub(super) struct OpenSinkFile {
     pub(super) totals: Totals,
     /// Lower bound of the frame time stamps in `block`, in nanoseconds since 1970.
     pub(super) since_ns: u64,
-    /// Latest time stamp of a frame in the file before its clock was set back for the last time, in
-    /// nanoseconds since 1970; 0: it was not set back.
+    /// Latest time stamp of the file's frame records up to the last call of
+    /// [`OpenSinkFile::keep_peak`], in nanoseconds since 1970; 0: there was none.
     peak_ns: u64,
     /// Number of the file's bytes that were added to the write limit's count.
     pub(super) published: u64,
@@ -252,7 +252,8 @@ impl OpenSinkFile {
         ns.saturating_add(SLACK_NS) >= self.totals.last_ns
     }
 
-    /// Remembers the time stamp of the file's last frame record before a clock is set back.
+    /// Keeps the latest time stamp of the file's frame records, because that of the next one may be
+    /// earlier.
     pub(super) fn keep_peak(&mut self) {
         self.peak_ns = self.latest_ns();
     }

@@ -144,8 +144,7 @@ struct UnixLoop {
     listener: UnixListener,
     clients: Vec<UnixClient>,
     next: ClientId,
-    /// Index of the client with whom the next round begins; its remainder by the number of clients
-    /// counts.
+    /// Index of the client with which the next round begins, modulo the number of clients.
     turn: usize,
 }
 
