@@ -7,10 +7,11 @@
 
 use std::sync::{
     Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
     mpsc::{SyncSender, TrySendError, sync_channel},
 };
 use wqcap_control::{
-    protocol::{Refusal, RefusalCode},
+    protocol::{Changed, Refusal, RefusalCode},
     server::Requester,
 };
 use wqcap_core::sync::thread::spawn;
@@ -69,6 +70,44 @@ impl Compilations {
     }
 }
 
+/// Order of the requests for another capture filter. Their compilations may end in another order,
+/// and a request must not replace the filter of a later one.
+#[derive(Default)]
+pub(super) struct FilterOrder {
+    /// Number of requests for another capture filter.
+    requested: AtomicU64,
+    /// Number of the request whose filter was applied last; 0: none.
+    applied: Mutex<u64>,
+}
+
+impl FilterOrder {
+    /// Returns the number of a new request for another capture filter.
+    pub(super) fn request(&self) -> u64 {
+        self.requested.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Applies the filter of request `number` with `apply`.
+    ///
+    /// # Errors
+    /// The filter of a later request was applied, or `apply` fails.
+    pub(super) fn apply(
+        &self,
+        number: u64,
+        apply: impl FnOnce() -> Result<Changed, Refusal>,
+    ) -> Result<Changed, Refusal> {
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        if *applied > number {
+            return Err(Refusal::new(
+                RefusalCode::State,
+                "a later request has changed the filter while this one was compiled",
+            ));
+        }
+        let changed = apply()?;
+        *applied = number;
+        Ok(changed)
+    }
+}
+
 fn start(most: usize) -> Result<SyncSender<Change>, Refusal> {
     let (sender, changes) = sync_channel::<Change>(most);
     let work = move || {
@@ -103,6 +142,22 @@ mod tests {
             .recv_timeout(Duration::from_secs(60))
             .expect("done");
         drop(release);
+    }
+
+    #[test]
+    fn a_filter_does_not_replace_that_of_a_later_request() {
+        let order = FilterOrder::default();
+        let [first, second, third] = [(); 3].map(|()| order.request());
+        let failed = || Err(Refusal::new(RefusalCode::Failed, "no"));
+        assert!(order.apply(third, failed).is_err());
+        order
+            .apply(second, || Ok(Changed::default()))
+            .expect("the latest");
+        let refused = order.apply(first, || panic!("must not be applied"));
+        assert_eq!(refused.expect_err("later").code, RefusalCode::State);
+        order
+            .apply(third, || Ok(Changed::default()))
+            .expect("the latest");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
     present::{CurrentPlan, SupervisorState, copy_limits},
     transitions::{self, Event},
 };
-use compilations::Compilations;
+use compilations::{Compilations, FilterOrder};
 use mark::mark;
 use serde_json::{Value, json};
 use std::{
@@ -85,6 +85,7 @@ pub struct CaptureBackend {
     orders: SyncSender<Occurrence>,
     /// Threads for changes of the capture whose filter must be compiled first.
     compilations: Compilations,
+    filter_order: Arc<FilterOrder>,
     /// Wakeup of the capture's owner, used after a command is queued.
     owner: Wakeup,
     presenter: Box<dyn Presenter>,
@@ -193,6 +194,7 @@ impl CaptureBackend {
                 }),
             ))),
             compilations: Compilations::default(),
+            filter_order: Arc::default(),
             nic: Mutex::default(),
             statistics: Mutex::default(),
             orders,
@@ -277,15 +279,17 @@ impl CaptureBackend {
         self.live().handles()
     }
 
-    /// Compiles another capture filter, and then applies it to the running capture.
+    /// Compiles another capture filter, and then applies it to the running capture unless the filter
+    /// of a later request was applied meanwhile.
     pub(crate) fn change_filter(&self, expression: String, reply: ChangeReply) {
-        let live = Arc::clone(&self.live);
+        let (live, order) = (Arc::clone(&self.live), Arc::clone(&self.filter_order));
+        let number = order.request();
         let change = move |filters: &FilterCompiler| {
             lock(&live).changeable()?;
             let filter = compiled(filters, &expression)?;
             // The capture may have ended or been replaced while libpcap compiled.
             let handles = lock(&live).changeable()?;
-            set_filter(&handles.capture, filter)
+            order.apply(number, || set_filter(&handles.capture, filter))
         };
         self.after_compilation(reply, move |reply, filters| reply.send(change(filters)));
     }
