@@ -24,6 +24,10 @@ pub const NAMED_KEYS: usize = 8;
 pub const SMALL: u64 = 1 << 20;
 /// Maximum length in bytes of a table of parts, which describes a capture file in `blocks/`.
 pub const TABLE: u64 = 256 << 20;
+/// Number of objects in a row for which the store does not answer or reports a temporary error, after
+/// which the whole store counts as failed: each failure may take minutes of retries. A refusal is
+/// quick, and often concerns some objects only, such as archived ones.
+pub const MOST_FAILED: u64 = 8;
 /// Maximum number of sensor statuses that a survey of a store reads.
 pub const STATUSES: usize = 20_000;
 /// Maximum number of byte ranges of objects that a query plans.

@@ -15,7 +15,7 @@ pub use status::{Instance, LastObject, SensorStatus, SensorStatusError};
 use crate::{
     key,
     ledger::DeliveryLedger,
-    limits::{SMALL, STATUSES},
+    limits::{MOST_FAILED, SMALL, STATUSES},
     store::{self, ReadStore, StoreError, StoreOpenError, UnusableKeys},
     threads,
 };
@@ -220,7 +220,11 @@ async fn survey_store(
     stale: Duration,
 ) -> Result<Fleet, StoreError> {
     let mut unusable = UnusableKeys::default();
-    let (read, more) = statuses(store, &mut unusable).await?;
+    let Statuses {
+        read,
+        more,
+        unasked,
+    } = statuses(store, &mut unusable).await?;
     let seen = newest(store.as_ref(), now, &mut unusable).await?;
     let mut fleet = judge(read, seen, now, stale);
     let others = unusable.count - unusable.named.len() as u64;
@@ -232,11 +236,22 @@ async fn survey_store(
         let problem = problem.into();
         SurveyFinding::Unreadable { object, problem }
     }));
-    if more > 0 {
-        fleet.findings.push(SurveyFinding::Unreadable {
-            object: format!("{more} more objects below {}/", key::STATUS),
-            problem: format!("{STATUSES} objects are read at most, of all sensors in turn"),
-        });
+    let not_read = [
+        (
+            more,
+            format!("{STATUSES} objects are read at most, of all sensors in turn"),
+        ),
+        (
+            unasked,
+            format!("they were not read, because {MOST_FAILED} requests in a row failed"),
+        ),
+    ];
+    for (count, problem) in not_read {
+        if count > 0 {
+            let object = format!("{count} more objects below {}/", key::STATUS);
+            let finding = SurveyFinding::Unreadable { object, problem };
+            fleet.findings.push(finding);
+        }
     }
     Ok(fleet)
 }
@@ -262,31 +277,51 @@ fn in_turn(mut names: Vec<String>, most: usize) -> (Vec<String>, usize) {
     (numbered.into_iter().map(|(_, it)| it).collect(), more)
 }
 
-/// Reads the objects in the folder of sensor statuses from the store, up to [`STATUSES`]. Returns them
-/// by key, and the number of the others.
+/// Sensor statuses of a store, as far as they were read.
+struct Statuses {
+    /// Results of reading the status objects, by key.
+    read: BTreeMap<String, StatusResult>,
+    /// Number of status objects beyond [`STATUSES`].
+    more: usize,
+    /// Number of status objects that were not read, because the store did not answer for
+    /// [`MOST_FAILED`] others in a row.
+    unasked: usize,
+}
+
+/// Reads the objects in the folder of sensor statuses from the store.
 async fn statuses(
     store: &Arc<dyn ReadStore>,
     unusable: &mut UnusableKeys,
-) -> Result<(BTreeMap<String, StatusResult>, usize), StoreError> {
+) -> Result<Statuses, StoreError> {
     let listed = store.list(key::STATUS).await?;
     unusable.append(listed.unusable);
     let (names, more) = in_turn(listed.objects.into_iter().collect(), STATUSES);
     let mut names = names.into_iter();
     let mut reading: JoinSet<Option<(String, StatusResult)>> = JoinSet::new();
     let mut all = BTreeMap::new();
-    loop {
+    let mut failed_in_row = 0;
+    while failed_in_row < MOST_FAILED {
         while reading.len() < AT_A_TIME
             && let Some(name) = names.next()
         {
             reading.spawn(read(Arc::clone(store), format!("{}/{name}", key::STATUS)));
         }
-        match reading.join_next().await {
+        let done = match reading.join_next().await {
             None => break,
-            Some(Ok(done)) => all.extend(done),
+            Some(Ok(done)) => done,
             Some(Err(e)) => return Err(StoreError::Failed(e.to_string())),
+        };
+        match &done {
+            Some((_, Err(UnreadableStatus::Store(e)))) if e.is_temporary() => failed_in_row += 1,
+            _ => failed_in_row = 0,
         }
+        all.extend(done);
     }
-    Ok((all, more))
+    Ok(Statuses {
+        read: all,
+        more,
+        unasked: reading.len() + names.len(),
+    })
 }
 
 /// Reads an object in the folder of sensor statuses. `None`: it was deleted after it was listed.
@@ -527,10 +562,15 @@ mod tests {
     use super::{fixtures::status, *};
     use crate::{
         ledger::FrameState,
-        store::{Remote, Store},
+        store::{KeyFilter, KeyList, Listing, Remote, Store},
     };
+    use bytes::Bytes;
     use jiff::SignedDuration;
     use object_store::memory::InMemory;
+    use std::{
+        ops::Range,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     const STALE: Duration = Duration::from_secs(300);
 
@@ -551,6 +591,51 @@ mod tests {
         assert_eq!(chosen, wanted.map(|it| format!("sensor={it}")));
         assert_eq!(more, 3);
         assert_eq!(in_turn(names, 9).1, 0);
+    }
+
+    /// Store with 100 status objects that answers each request for one with a temporary error.
+    #[derive(Debug, Default)]
+    struct Failing {
+        reads: AtomicUsize,
+    }
+
+    #[async_trait::async_trait]
+    impl ReadStore for Failing {
+        async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
+            let mut listing = Listing::default();
+            if folder == key::STATUS {
+                listing.objects = (0..100).map(|i| format!("tap-{i}.json")).collect();
+            }
+            Ok(listing)
+        }
+
+        async fn keys(&self, _folder: &str, _keep: KeyFilter) -> Result<KeyList, StoreError> {
+            Ok(KeyList::default())
+        }
+
+        async fn read(&self, _key: &str, _part: Range<u64>) -> Result<(Bytes, u64), StoreError> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            Err(StoreError::Failed("503".into()))
+        }
+
+        async fn length(&self, _key: &str) -> Result<u64, StoreError> {
+            Err(StoreError::Failed("503".into()))
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_not_asked_for_every_status() {
+        let failing = Arc::<Failing>::default();
+        let store: Arc<dyn ReadStore> = Arc::clone(&failing) as _;
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let surveyed = runtime.block_on(survey_store(&store, Timestamp::now(), STALE));
+        let found = surveyed.expect("surveyed").findings;
+        let asked = failing.reads.load(Ordering::Relaxed);
+        assert!(asked <= AT_A_TIME + 8, "{asked} requests");
+        assert_eq!(found.len(), 8 + 1, "{found:?}");
+        let expected = |it: &SurveyFinding| matches!(it, SurveyFinding::Unreadable { object, .. } if object == "92 more objects below status/");
+        assert!(found.last().is_some_and(expected), "{found:?}");
+        assert!(found.iter().all(SurveyFinding::is_missing));
     }
 
     /// Surveys a store that has these objects, and returns the fleet.

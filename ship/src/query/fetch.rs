@@ -13,9 +13,12 @@
 
 use super::{
     pieces::{Piece, PieceCursor, Pieces, sum},
-    plan::{MOST_FAILED, ObjectParts, REQUESTS},
+    plan::{ObjectParts, REQUESTS},
 };
-use crate::store::{ReadStore, StoreError};
+use crate::{
+    limits::MOST_FAILED,
+    store::{ReadStore, StoreError},
+};
 use bytes::{Buf, Bytes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     key,
     key::CaptureKey,
-    limits::{KEYS, PLANNED_RANGES, SMALL, TABLE},
+    limits::{KEYS, MOST_FAILED, PLANNED_RANGES, SMALL, TABLE},
     store::{KeyList, ReadStore, StoreError, UnusableKeys},
 };
 use bytes::Bytes;
@@ -30,11 +30,6 @@ pub(super) const REQUESTS: usize = 32;
 
 /// Maximum number of lists of keys that a query receives concurrently: each has up to [`KEYS`] keys.
 const LISTS: usize = 8;
-
-/// Number of objects in a row for which the store does not answer or reports a temporary error, after
-/// which the whole store counts as failed: each failure may take minutes of retries. A refusal is
-/// quick, and often concerns some objects only, such as archived ones.
-pub(super) const MOST_FAILED: u64 = 8;
 
 /// Time in nanoseconds after which an object has its table, which is written after it.
 const TABLE_FOLLOWS_NS: u64 = 300_000_000_000;
