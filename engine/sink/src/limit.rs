@@ -80,6 +80,11 @@ impl WriteLimit {
         claimed.is_ok()
     }
 
+    /// Returns `true` if the write limit allows a further file.
+    pub(super) fn allows_file(&self) -> bool {
+        self.begun.load(Ordering::Acquire) < self.files
+    }
+
     /// Counts a capture file begun without [`WriteLimit::claim_file`]: a queue's first file, or a
     /// file after a write failure.
     pub(super) fn count_file(&self) {

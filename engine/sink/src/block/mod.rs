@@ -107,8 +107,6 @@ pub struct BlockSink<E: Encoder> {
     begun: u64,
     /// Limit on the run's bytes and files; `None`: no limit.
     limit: Option<Arc<WriteLimit>>,
-    /// Number of frames that the sink dropped since its last frame record.
-    lost: u64,
     /// Buffer for a frame record that does not fit in the sink's current block.
     scratch: Vec<u8>,
 }
@@ -133,7 +131,6 @@ impl<E: Encoder> BlockSink<E> {
             file: SinkFile::default(),
             begun: 0,
             limit,
-            lost: 0,
             scratch: Vec::new(),
         }
     }
@@ -178,13 +175,30 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Ends the sink's open file because it is full, so that the next frame record begins another
     /// one. If the write limit allows no further file, the open file takes all further records.
+    /// Returns `false` without an effect if no write block is free to begin the next file: frames
+    /// that are dropped up to the end of the run then have an open file with statistics.
     #[cold]
-    fn rotate_file(&mut self) {
-        if self.limit.as_ref().is_none_or(|it| it.claim_file()) {
-            self.end_file(self.limit.is_some());
+    fn rotate_file(&mut self) -> bool {
+        let limit = self.limit.as_ref();
+        if limit.is_none_or(|it| it.allows_file()) && !self.can_begin_next() {
+            return false;
+        }
+        if limit.is_none_or(|it| it.claim_file()) {
+            self.end_file(limit.is_some());
         } else if let Some(file) = self.file.open_mut() {
             file.lift_limits();
         }
+        true
+    }
+
+    /// Returns `true` if a write block is free, or may be waited for, to begin the file behind the
+    /// open one. The end of the open file may need another block.
+    fn can_begin_next(&self) -> bool {
+        let is_tight = (self.file.open()).is_some_and(|it| it.block.room() < self.trailer);
+        let need = 1 + usize::from(is_tight);
+        // One block is in the sink.
+        let need = need.min(self.exchange.blocks - 1);
+        self.shape.on_full == OnFull::Hold || self.exchange.empty.len() >= need
     }
 
     /// Adds the bytes of the open capture file that are new to the write limit's count.
@@ -224,18 +238,18 @@ impl<E: Encoder> BlockSink<E> {
     /// every frame's record in memory.
     #[cold]
     fn take_slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> Verdict {
-        if (self.file.open()).is_some_and(|it| it.is_due(record.ns, need)) {
-            self.rotate_file();
-        }
-        if let Some(file) = self.file.open_mut() {
-            file.keep_peak();
-        }
-        if !self.ensure_open(record.ns) || !self.append_record(queue, &record, need) {
-            self.lost += 1;
-            self.file.count_missed(1);
+        let is_due = (self.file.open()).is_some_and(|it| it.is_due(record.ns, need));
+        let is_taken = (!is_due || self.rotate_file()) && {
+            if let Some(file) = self.file.open_mut() {
+                file.keep_peak();
+            }
+            self.ensure_open(record.ns) && self.append_record(queue, &record, need)
+        };
+        if !is_taken {
+            self.file.count_missed(record.interface, 1);
             return Verdict::DroppedStorage;
         }
-        self.lost = 0;
+        self.file.settle();
         if let Some(file) = self.file.open_mut() {
             file.count_record(record.ns);
         }
@@ -257,27 +271,23 @@ impl<E: Encoder> BlockSink<E> {
     /// Appends a frame record to the sink's open file with the pending notes, across two blocks if
     /// needed. Returns `false` if no write block is free.
     fn append_record(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
-        match &mut self.file {
-            SinkFile::Closed { .. } => false,
-            SinkFile::Open(file) if file.block.room() >= need => {
+        let notes = self.file.notes();
+        if !notes.is_empty() {
+            let bytes = self.encoder.record_with_notes(queue, record, &notes);
+            return self.append_encoded(record, &bytes);
+        }
+        match self.file.open_mut() {
+            None => false,
+            Some(file) if file.block.room() >= need => {
                 file.block.encode(&self.encoder, queue, record, need);
                 true
             }
-            SinkFile::Open(_) => {
+            Some(_) => {
                 let mut scratch = std::mem::take(&mut self.scratch);
                 scratch.resize(need, 0);
                 self.encoder.record(&mut scratch, queue, record);
                 let taken = self.append_encoded(record, &scratch);
                 self.scratch = scratch;
-                taken
-            }
-            SinkFile::Noted { notes, .. } => {
-                let notes = notes.notes();
-                let bytes = self.encoder.record_with_notes(queue, record, &notes);
-                let taken = self.append_encoded(record, &bytes);
-                if taken {
-                    self.file.remove_written_notes();
-                }
                 taken
             }
         }
@@ -322,7 +332,6 @@ impl<E: Encoder> BlockSink<E> {
             {
                 file.block.encode(&self.encoder, queue, record, need);
                 file.count_record(record.ns);
-                self.lost = 0;
                 Verdict::Captured
             }
             _ => self.take_slow(queue, *record, need),
@@ -362,7 +371,7 @@ impl<E: Encoder> BlockSink<E> {
             fcs_len: 0,
             interface: 0,
             bad_fcs: false,
-            lost_before: self.lost,
+            lost_before: self.file.missed(),
         }
     }
 
@@ -375,13 +384,11 @@ impl<E: Encoder> BlockSink<E> {
             ..*record
         };
         let verdict = self.take(queue, &record);
-        if let Some(file) = self.file.open_mut() {
-            if verdict == Verdict::Captured {
-                file.block.tally.credit(queue.into(), 1, record.len.into());
-                file.totals.count_of(interface, 1, 0);
-            } else {
-                file.totals.count_of(interface, 1, 1);
-            }
+        if verdict == Verdict::Captured
+            && let Some(file) = self.file.open_mut()
+        {
+            file.block.tally.credit(queue.into(), 1, record.len.into());
+            file.totals.count_of(interface, 1, 0);
         }
         verdict
     }
@@ -389,10 +396,7 @@ impl<E: Encoder> BlockSink<E> {
     /// Counts `n` frames of a queue that were lost before they reached this sink as received and
     /// dropped.
     pub(super) fn count_missed(&mut self, queue: u16, n: u64) {
-        self.file.count_missed(n);
-        if let Some(file) = self.file.open_mut() {
-            file.totals.count_of(self.encoder.interface(queue), n, n);
-        }
+        self.file.count_missed(self.encoder.interface(queue), n);
     }
 
     /// Adds the operator's new marks to the notes for the next frame record of the sink's open
@@ -570,6 +574,8 @@ impl<E: Encoder> Drop for BlockSink<E> {
         if self.begun == 0 && self.encoder.ends_without_records() {
             self.begin_file(0);
         }
+        // No further record takes them to another file.
+        self.file.settle_missed();
         self.end_file(false);
     }
 }

@@ -1,8 +1,8 @@
-//! Capture file of a block sink: closed, open, or open with notes for its next record. All transitions
-//! between these states are here; [`super::block`] carries them out.
+//! Capture file of a block sink: closed, open, or open with notes or drops that wait for its next
+//! record. All transitions between these states are here; [`super::block`] carries them out.
 
 use super::write_block::Block;
-use crate::{Rotation, Totals, requests::PendingNotes};
+use crate::{Note, Rotation, Totals, requests::PendingNotes};
 use wqcap_files::extract::SLACK_NS;
 
 /// Capture file of a sink, in one of three states. The representation has a byte for the state: each
@@ -11,21 +11,39 @@ use wqcap_files::extract::SLACK_NS;
 pub(super) enum SinkFile {
     /// The sink has no capture file; its next frame record begins one.
     Closed {
-        /// Number of frames lost since the last file ended. The next file's statistics include
-        /// them.
-        lost: u64,
         /// `true` if the next file is already counted towards the write limit.
         is_counted: bool,
-        /// Notes for the first record of the next file.
-        notes: PendingNotes,
+        /// What waits for the first record of the next file.
+        pending: Pending,
     },
     /// A capture file is open. The only state in which frame records take the fast path.
     Open(OpenSinkFile),
-    /// A capture file is open, and its next record carries notes.
-    Noted {
+    /// A capture file is open, and something waits for its next record.
+    Waiting {
         file: OpenSinkFile,
-        notes: PendingNotes,
+        pending: Pending,
     },
+}
+
+/// What waits for the next frame record of a sink, in whichever file that is.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Notes that the record carries.
+    notes: PendingNotes,
+    /// Number of frames that were dropped since the last frame record, by the index of their
+    /// interface. The statistics of the record's file include them.
+    missed: Vec<u64>,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.notes.is_empty() && self.missed.is_empty()
+    }
+
+    #[cold]
+    fn sum_of_missed(&self) -> u64 {
+        self.missed.iter().sum()
+    }
 }
 
 /// Capture file that a sink has begun and not ended.
@@ -102,9 +120,8 @@ impl FileLimits {
 impl Default for SinkFile {
     fn default() -> Self {
         Self::Closed {
-            lost: 0,
             is_counted: false,
-            notes: PendingNotes::default(),
+            pending: Pending::default(),
         }
     }
 }
@@ -115,7 +132,7 @@ impl SinkFile {
     pub(super) fn open(&self) -> Option<&OpenSinkFile> {
         match self {
             Self::Closed { .. } => None,
-            Self::Open(file) | Self::Noted { file, .. } => Some(file),
+            Self::Open(file) | Self::Waiting { file, .. } => Some(file),
         }
     }
 
@@ -123,7 +140,7 @@ impl SinkFile {
     pub(super) fn open_mut(&mut self) -> Option<&mut OpenSinkFile> {
         match self {
             Self::Closed { .. } => None,
-            Self::Open(file) | Self::Noted { file, .. } => Some(file),
+            Self::Open(file) | Self::Waiting { file, .. } => Some(file),
         }
     }
 
@@ -141,91 +158,115 @@ impl SinkFile {
     /// Begins a file with the first block `block`, whose first record is stamped `ns`. Without
     /// effect if a file is open.
     pub(super) fn begin(&mut self, block: Block, ns: u64, limits: FileLimits) {
-        let Self::Closed { lost, notes, .. } = self else {
+        let Self::Closed { pending, .. } = self else {
             return;
         };
         let file = OpenSinkFile {
             block,
-            limits: FileLimits {
-                frames: limits.frames.saturating_add(*lost),
-                ..limits
-            },
+            limits,
             totals: Totals {
                 first_ns: ns,
-                received: *lost,
-                dropped: *lost,
                 ..Totals::default()
             },
             since_ns: ns,
             peak_ns: 0,
             published: 0,
         };
-        let notes = std::mem::take(notes);
-        *self = match notes.is_empty() {
-            true => Self::Open(file),
-            false => Self::Noted { file, notes },
-        };
+        let pending = std::mem::take(pending);
+        *self = Self::of(file, pending);
     }
 
     /// Ends the open file and returns it. `is_counted` is set if the next file is already counted
-    /// towards the write limit. Pending notes go to the first record of the next file.
+    /// towards the write limit. Pending notes and drops go to the first record of the next file.
     pub(super) fn end(&mut self, is_counted: bool) -> Option<OpenSinkFile> {
-        let closed = |notes| Self::Closed {
-            lost: 0,
-            is_counted,
-            notes,
-        };
-        match std::mem::take(self) {
+        let (file, pending) = match std::mem::take(self) {
             still @ Self::Closed { .. } => {
                 *self = still;
-                None
+                return None;
             }
-            Self::Open(file) => {
-                *self = closed(PendingNotes::default());
-                Some(file)
-            }
-            Self::Noted { file, notes } => {
-                *self = closed(notes);
-                Some(file)
-            }
+            Self::Open(file) => (file, Pending::default()),
+            Self::Waiting { file, pending } => (file, pending),
+        };
+        *self = Self::Closed {
+            is_counted,
+            pending,
+        };
+        Some(file)
+    }
+
+    /// Returns the state of an open file whose next record `pending` waits for.
+    fn of(file: OpenSinkFile, pending: Pending) -> Self {
+        match pending.is_empty() {
+            true => Self::Open(file),
+            false => Self::Waiting { file, pending },
         }
     }
 
-    /// Adds notes for the next frame record with `add`. An open file then leaves the fast path.
-    pub(super) fn add_notes(&mut self, add: impl FnOnce(&mut PendingNotes)) {
+    /// Changes what waits for the next frame record with `change`. An open file then leaves the fast
+    /// path.
+    fn change_pending(&mut self, change: impl FnOnce(&mut Pending)) {
         match self {
-            Self::Closed { notes, .. } | Self::Noted { notes, .. } => add(notes),
+            Self::Closed { pending, .. } | Self::Waiting { pending, .. } => change(pending),
             Self::Open(_) => {
                 if let Self::Open(file) = std::mem::take(self) {
-                    let mut notes = PendingNotes::default();
-                    add(&mut notes);
-                    *self = Self::Noted { file, notes };
+                    let mut pending = Pending::default();
+                    change(&mut pending);
+                    *self = Self::of(file, pending);
                 }
             }
         }
     }
 
-    /// Removes the notes that the last frame record carried. Without further notes the file returns
-    /// to the fast path.
-    pub(super) fn remove_written_notes(&mut self) {
-        if let Self::Noted { notes, .. } = self
-            && !notes.remove_written()
-            && let Self::Noted { file, .. } = std::mem::take(self)
-        {
-            *self = Self::Open(file);
+    /// Adds notes for the next frame record with `add`.
+    pub(super) fn add_notes(&mut self, add: impl FnOnce(&mut PendingNotes)) {
+        self.change_pending(|it| add(&mut it.notes));
+    }
+
+    /// Counts `n` frames of the interface with this index that no file holds: as received and
+    /// dropped by the file of the next frame record.
+    pub(super) fn count_missed(&mut self, interface: u32, n: u64) {
+        let index = interface as usize;
+        self.change_pending(|Pending { missed, .. }| {
+            if n > 0 {
+                missed.resize(missed.len().max(index + 1), 0);
+                missed[index] += n;
+            }
+        });
+    }
+
+    /// Returns the number of frames that were dropped since the last frame record.
+    #[inline]
+    pub(super) fn missed(&self) -> u64 {
+        match self {
+            Self::Open(_) => 0,
+            Self::Closed { pending, .. } | Self::Waiting { pending, .. } => pending.sum_of_missed(),
         }
     }
 
-    /// Counts `n` frames that no file holds: as received and dropped by the open file, or by the
-    /// next one.
-    pub(super) fn count_missed(&mut self, n: u64) {
+    /// Returns the notes that the next frame record carries.
+    pub(super) fn notes(&self) -> Vec<Note> {
         match self {
-            Self::Closed { lost, .. } => *lost += n,
-            Self::Open(file) | Self::Noted { file, .. } => {
-                file.totals.received += n;
-                file.totals.dropped += n;
-                file.limits.frames = file.limits.frames.saturating_add(n);
-            }
+            Self::Open(_) => Vec::new(),
+            Self::Closed { pending, .. } | Self::Waiting { pending, .. } => pending.notes.notes(),
+        }
+    }
+
+    /// Counts the pending drops in the open file, if there is one.
+    pub(super) fn settle_missed(&mut self) {
+        if let Self::Waiting { file, pending } = self {
+            file.count_missed(&std::mem::take(&mut pending.missed));
+        }
+    }
+
+    /// Counts the drops before the last frame record in its file, and removes the notes that it
+    /// carried. Without further notes the file returns to the fast path.
+    pub(super) fn settle(&mut self) {
+        self.settle_missed();
+        if let Self::Waiting { pending, .. } = self
+            && !pending.notes.remove_written()
+            && let Self::Waiting { file, .. } = std::mem::take(self)
+        {
+            *self = Self::Open(file);
         }
     }
 }
@@ -262,6 +303,17 @@ impl OpenSinkFile {
     /// [`SLACK_NS`] later than their successor.
     pub(super) fn latest_ns(&self) -> u64 {
         self.peak_ns.max(self.totals.last_ns)
+    }
+
+    /// Counts frames that no file holds, by the index of their interface, as received and dropped.
+    /// They do not bring the file closer to its limit.
+    fn count_missed(&mut self, missed: &[u64]) {
+        for (interface, n) in (0..).zip(missed) {
+            self.totals.received += n;
+            self.totals.dropped += n;
+            self.totals.count_of(interface, *n, *n);
+            self.limits.frames = self.limits.frames.saturating_add(*n);
+        }
     }
 
     /// Counts a frame record, stamped `ns`, that was appended to the file.
@@ -338,18 +390,32 @@ mod tests {
     }
 
     #[test]
-    fn frames_lost_between_files_count_in_the_next_file() {
+    fn missed_frames_count_in_the_file_of_the_next_record() {
+        let counts = |it: &OpenSinkFile| (it.totals.received, it.totals.dropped);
         let mut file = SinkFile::default();
-        file.count_missed(3);
-        let open = begun(&mut file, 250);
-        assert_eq!((open.totals.received, open.totals.dropped), (3, 3));
-        assert_eq!(open.limits.frames, 10, "lost frames do not end the file");
-        file.count_missed(2);
-        let open = file.end(true).expect("open");
-        assert_eq!((open.totals.received, open.limits.frames), (5, 12));
+        file.count_missed(0, 3);
+        file.count_missed(2, 1);
+        assert_eq!(file.missed(), 4);
+        assert_eq!(counts(begun(&mut file, 250)), (0, 0));
+        file.settle();
+        assert!(matches!(file, SinkFile::Open(_)) && file.missed() == 0);
+        let open = file.open().expect("open");
+        assert_eq!(counts(open), (4, 4));
+        let of = open.totals.interfaces.iter().map(|it| it.dropped);
+        assert_eq!(of.collect::<Vec<_>>(), [3, 0, 1]);
+        assert_eq!(open.limits.frames, 11, "missed frames do not end the file");
+        // Behind the last record of a file, they go to the next file.
+        file.count_missed(0, 2);
+        assert_eq!(counts(&file.end(true).expect("open")), (4, 4));
         assert!(file.is_counted() && file.end(false).is_none() && file.is_counted());
-        assert_eq!(begun(&mut file, 251).totals.received, 0);
+        begun(&mut file, 251);
         assert!(!file.is_counted());
+        file.settle();
+        // Behind the last record of the run, they go to the last file.
+        file.count_missed(0, 5);
+        file.settle_missed();
+        assert_eq!(counts(&file.end(false).expect("open")), (7, 7));
+        assert_eq!(file.missed(), 0);
     }
 
     #[test]
@@ -360,9 +426,9 @@ mod tests {
         file.add_notes(|it| it.add_marks((0..5).map(|i| i.to_string().into()).collect()));
         assert!(file.end(false).is_some());
         begun(&mut file, 300);
-        file.remove_written_notes();
-        assert!(matches!(file, SinkFile::Noted { .. }), "a mark is left");
-        file.remove_written_notes();
+        file.settle();
+        assert!(matches!(file, SinkFile::Waiting { .. }), "a mark is left");
+        file.settle();
         assert!(matches!(file, SinkFile::Open(_)));
     }
 }

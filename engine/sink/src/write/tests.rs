@@ -367,6 +367,44 @@ fn a_pcapng_file_ends_with_its_statistics() {
 }
 
 #[test]
+fn drops_behind_the_last_frame_are_in_the_statistics_of_the_last_file() {
+    use pcap_file::pcapng::{
+        Block, PcapNgReader, blocks::interface_statistics::InterfaceStatisticsOption as Isb,
+    };
+    let dir = tempfile::tempdir().expect("dir");
+    let rotation = Rotation {
+        frames: 10,
+        ..Rotation::default()
+    };
+    let mut files = files(dir.path(), 1 << 18, rotation);
+    files.output.on_full = OnFull::Drop;
+    let owner = (Some(0), FileLedger::Queue(Arc::default()));
+    // There is no writer thread, as if the disk were slow: each file takes a block that does not return.
+    let encoder = PcapngEncoder::default();
+    let mut it = Writer::prepare(&files, &encoder, vec![owner]).expect("prepared");
+    let mut sink = it.sinks.remove(0);
+    let captured = feed(&mut sink, 0..1_000);
+    assert_eq!((captured % 10, captured < 1_000), (0, true));
+    drop(sink);
+    let last = it.full.try_iter().last().expect("a block").block;
+    let mut reader = PcapNgReader::new(last.memory.as_slice(last.len)).expect("section");
+    let (mut received, mut dropped) = (0, 0);
+    while let Some(block) = reader.next_block() {
+        if let Block::InterfaceStatistics(it) = block.expect("sound") {
+            for option in &it.options {
+                match option {
+                    Isb::IsbIfRecv(n) => received = *n,
+                    Isb::IsbIfDrop(n) => dropped = *n,
+                    _ => {}
+                }
+            }
+        }
+    }
+    let lost = 1_000 - captured;
+    assert_eq!((received, dropped), (10 + lost, lost));
+}
+
+#[test]
 fn the_first_record_behind_a_filter_change_carries_a_note() {
     use pcap_file::pcapng::{
         Block, PcapNgReader,
