@@ -107,6 +107,9 @@ pub struct BlockSink<E: Encoder> {
     begun: u64,
     /// Limit on the run's bytes and files; `None`: no limit.
     limit: Option<Arc<WriteLimit>>,
+    /// Number of frames that the sink dropped since its last frame record. A drop leaves the fast
+    /// path, so only the slow path resets it.
+    lost: u64,
     /// Buffer for a frame record that does not fit in the sink's current block.
     scratch: Vec<u8>,
 }
@@ -131,6 +134,7 @@ impl<E: Encoder> BlockSink<E> {
             file: SinkFile::default(),
             begun: 0,
             limit,
+            lost: 0,
             scratch: Vec::new(),
         }
     }
@@ -246,9 +250,11 @@ impl<E: Encoder> BlockSink<E> {
             self.ensure_open(record.ns) && self.append_record(queue, &record, need)
         };
         if !is_taken {
+            self.lost += 1;
             self.file.count_missed(record.interface, 1);
             return Verdict::DroppedStorage;
         }
+        self.lost = 0;
         self.file.settle();
         if let Some(file) = self.file.open_mut() {
             file.count_record(record.ns);
@@ -371,7 +377,7 @@ impl<E: Encoder> BlockSink<E> {
             fcs_len: 0,
             interface: 0,
             bad_fcs: false,
-            lost_before: self.file.missed(),
+            lost_before: self.lost,
         }
     }
 
