@@ -129,21 +129,22 @@ pub struct Totals {
     pub first_ns: u64,
     /// Time stamp of the file's last frame record in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Number of frames received for the capture file while it was open, including dropped ones.
+    /// Number of frames received for the capture file, including dropped ones.
     pub received: u64,
-    /// Number of the capture file's frames that were dropped because no write block was free.
+    /// Number of frames that were dropped before a frame of the capture file, or behind the last one
+    /// of the run, because no write block was free.
     pub dropped: u64,
-    /// Numbers of frames by the index of their interface, in a capture file of all queues; else
-    /// empty.
+    /// Numbers of frames by the index of their interface, in a capture file of all queues. In the
+    /// file of a queue, which has one interface, they are not complete and not written.
     pub interfaces: Vec<InterfaceTotals>,
 }
 
 /// Numbers of received and dropped frames of one interface of a capture file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceTotals {
-    /// Number of the interface's frames received while the file was open, including dropped ones.
+    /// Number of the interface's frames received for the capture file, including dropped ones.
     pub received: u64,
-    /// Number of the interface's frames that were dropped while the file was open.
+    /// Number of the interface's frames among [`Totals::dropped`].
     pub dropped: u64,
 }
 

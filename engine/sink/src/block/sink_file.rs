@@ -13,19 +13,19 @@ pub(super) enum SinkFile {
     Closed {
         /// `true` if the next file is already counted towards the write limit.
         is_counted: bool,
-        /// What waits for the first record of the next file.
+        /// Notes and drops that wait for the first record of the next file.
         pending: Pending,
     },
     /// A capture file is open. The only state in which frame records take the fast path.
     Open(OpenSinkFile),
-    /// A capture file is open, and something waits for its next record.
+    /// A capture file is open, and notes or drops wait for its next record.
     Waiting {
         file: OpenSinkFile,
         pending: Pending,
     },
 }
 
-/// What waits for the next frame record of a sink, in whichever file that is.
+/// Notes and drops that wait for the next frame record of a sink, in this file or the next one.
 #[derive(Default)]
 pub(super) struct Pending {
     /// Notes that the record carries.
@@ -189,7 +189,7 @@ impl SinkFile {
         Some(file)
     }
 
-    /// Returns the state of an open file whose next record `pending` waits for.
+    /// Returns the state of an open file with these notes and drops for its next record.
     fn of(file: OpenSinkFile, pending: Pending) -> Self {
         match pending.is_empty() {
             true => Self::Open(file),
@@ -197,8 +197,8 @@ impl SinkFile {
         }
     }
 
-    /// Changes what waits for the next frame record with `change`. An open file then leaves the fast
-    /// path.
+    /// Changes the notes and drops for the next frame record with `change`. An open file that has any
+    /// leaves the fast path.
     fn change_pending(&mut self, change: impl FnOnce(&mut Pending)) {
         match self {
             Self::Closed { pending, .. } | Self::Waiting { pending, .. } => change(pending),
