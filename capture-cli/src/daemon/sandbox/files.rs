@@ -21,8 +21,8 @@ const RIGHTS: ABI = ABI::V6;
 /// more.
 const SPARE_DESCRIPTORS: usize = 4;
 
-/// Paths that a capture may read for the C library, libibverbs, libmlx5 and the engine's inspection
-/// of the machine.
+/// Paths that a capture may read for the C library, libpcap, libibverbs, libmlx5 and the engine's
+/// inspection of the machine.
 const READ: &[&str] = &[
     "/sys",
     "/proc",
@@ -37,7 +37,9 @@ const READ: &[&str] = &[
     "/etc/localtime",
     "/etc/nsswitch.conf",
     "/etc/passwd",
+    "/etc/protocols",
     "/etc/rdma",
+    "/etc/services",
     "/dev/urandom",
 ];
 /// Paths that `wqcap ship` may read to resolve a store's address and to verify its certificate.
@@ -48,7 +50,6 @@ const READ_TO_CONNECT: &[&str] = &[
     "/etc/hosts",
     "/etc/pki",
     "/etc/resolv.conf",
-    "/etc/services",
     "/etc/ssl",
     "/run/NetworkManager",
     "/run/resolvconf",

@@ -25,6 +25,12 @@ pub enum FilterError {
     /// defined for frames of other link types.
     #[error("{0}")]
     OtherLinkType(Box<Self>),
+    /// The filter expression names a protocol, and the system's list of protocols cannot be read.
+    /// libpcap would take each name for protocol 0.
+    #[error(
+        "libpcap cannot look up names of protocols, because /etc/protocols is missing or cannot be read; install the package netbase (RPM: setup), or use the protocol's number"
+    )]
+    NoProtocolNames,
     /// The filter expression has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
         "the filter expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter the capture files with `wqcap extract`"

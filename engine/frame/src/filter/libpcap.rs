@@ -5,6 +5,7 @@
 //! therefore needs a stack that is large enough for every expression within the limits.
 
 use super::{
+    compiler::ETHERNET,
     error::{DEEPEST_NESTING, FilterError, LONGEST_EXPRESSION},
     program::{Instruction, Program, ProgramError},
 };
@@ -18,6 +19,48 @@ pub(super) const MOST_OPTIMISED: usize = 8192;
 /// PFLOG, Linux cooked v2, SunATM and MTP2 with its pseudo header. Others have no further ones:
 /// `gencode.c` of libpcap.
 const WITH_OWN_TESTS: [u32; 5] = [127, 117, 276, 123, 139];
+
+/// Expression that libpcap rejects, except if it cannot read the names of protocols: it then takes every
+/// name for protocol 0 (`pcap_nametoproto` in `nametoaddr.c`).
+const UNKNOWN_PROTOCOL: &str = "ip proto wqcap-unknown";
+/// Qualifiers in front of `proto` with which libpcap has the names itself (`lookup_proto` in
+/// `gencode.c`).
+const WITH_OWN_NAMES: [&str; 7] = ["ether", "link", "fddi", "tr", "wlan", "iso", "isis"];
+/// Words that begin another test behind a protocol number.
+const NEXT_TEST: [&str; 32] = [
+    "ah",
+    "arp",
+    "broadcast",
+    "dst",
+    "esp",
+    "ether",
+    "gateway",
+    "geneve",
+    "greater",
+    "host",
+    "icmp",
+    "icmp6",
+    "igmp",
+    "inbound",
+    "ip",
+    "ip6",
+    "len",
+    "less",
+    "link",
+    "mpls",
+    "multicast",
+    "net",
+    "outbound",
+    "port",
+    "portrange",
+    "pppoes",
+    "proto",
+    "sctp",
+    "src",
+    "tcp",
+    "udp",
+    "vlan",
+];
 
 /// Checks that a filter expression is within the limits of length and nesting that keep libpcap
 /// within its stack.
@@ -46,9 +89,30 @@ fn nesting(expression: &str) -> usize {
     most
 }
 
+/// Returns `true` if a filter expression may name a protocol that libpcap looks up in the system's list
+/// of protocols: behind `proto` or `protochain`, directly or after other protocols.
+fn may_name_protocol(expression: &str) -> bool {
+    let is_separator = |it: char| !it.is_ascii_alphanumeric() && !"\\-_.:/".contains(it);
+    let words = expression.split(is_separator).filter(|it| !it.is_empty());
+    let words: Vec<_> = words.collect();
+    let is_named = |at: usize| {
+        let is_list = matches!(words[at], "proto" | "protochain");
+        let has_own_names = at > 0 && WITH_OWN_NAMES.contains(&words[at - 1]);
+        let mut behind = words[at + 1..].iter().filter(|it| {
+            !matches!(**it, "and" | "or" | "not") && !it.starts_with(|it: char| it.is_ascii_digit())
+        });
+        let is_name = |it: &&str| !NEXT_TEST.contains(it);
+        is_list && !has_own_names && behind.next().is_some_and(is_name)
+    };
+    (0..words.len()).any(is_named)
+}
+
 /// Compiles a filter expression for frames of a link type with libpcap in the current thread, which
 /// needs a large stack.
 pub(super) fn compile(expression: &str, link_type: u32) -> Result<Program, FilterError> {
+    if may_name_protocol(expression) && instructions(UNKNOWN_PROTOCOL, ETHERNET, false).is_ok() {
+        return Err(FilterError::NoProtocolNames);
+    }
     let mut code =
         instructions(expression, link_type, false).map_err(|e| of_link_type(e, expression))?;
     if code.len() <= MOST_OPTIMISED {
@@ -109,4 +173,30 @@ fn instructions(
     instructions
         .collect::<Option<_>>()
         .ok_or_else(|| ProgramError::Instruction.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocol_names_are_found_in_expressions() {
+        let named = [
+            r"ip proto \tcp",
+            r"proto(\udp)",
+            "ip6 protochain ospf",
+            "vlan and not ip proto 6 or ospf",
+            r"ip proto 47||\tcp",
+        ];
+        assert!(named.iter().all(|it| may_name_protocol(it)));
+        let others = [
+            "",
+            "tcp port 80",
+            "ip proto 47",
+            "ip proto 6 or 17 and not port 53",
+            "(ip proto 47) and host 10.0.0.1 and portrange 1-2",
+            r"ether proto \arp or link proto 0x88cc",
+        ];
+        assert!(!others.iter().any(|it| may_name_protocol(it)));
+    }
 }
