@@ -151,7 +151,8 @@ pub struct CaptureAnswer {
     pub lost_per_s: Option<f64>,
     /// Bits received per second; absent if the capture does not count them.
     pub bits_per_s: Option<f64>,
-    /// Milliseconds for which the oldest frames that are not on the disk have been waiting for it.
+    /// Milliseconds for which the oldest frames that are not on the disk have been waiting for it. A wait
+    /// of two seconds or more counts for two seconds after it was seen last.
     pub waiting_ms: u64,
     /// Milliseconds for which frames may have waited because a receive loop made no round; 0: each loop
     /// makes rounds.
@@ -214,6 +215,9 @@ struct LastReading {
     beats: Vec<(u64, Instant)>,
     /// Time at which the last stall of the capture began, and at which it was seen last.
     stall: Option<(Instant, Instant)>,
+    /// Time since which frames were last seen to wait for the disk for [`UNWRITTEN`] or longer, and time
+    /// at which that was seen.
+    disk_wait: Option<(Instant, Instant)>,
 }
 
 impl LastReading {
@@ -232,6 +236,21 @@ impl LastReading {
             }
         }
         longest
+    }
+
+    /// Returns the time for which frames may have been waiting for the disk, after a reading at the time
+    /// `now` that gave the time `waiting`. When a wait ends, frames that have waited elsewhere in the
+    /// capture need a moment.
+    fn waited(&mut self, waiting: Duration, now: Instant) -> Duration {
+        let since = |it: Instant| now.saturating_duration_since(it);
+        if waiting >= UNWRITTEN {
+            let begun = now.checked_sub(waiting).unwrap_or(now);
+            self.disk_wait = Some((begun, now));
+        }
+        match self.disk_wait {
+            Some((begun, seen)) if since(seen) < UNWRITTEN => since(begun),
+            _ => waiting,
+        }
     }
 
     /// Returns the time for which frames may have been waiting in the capture's rings, after a
@@ -275,10 +294,22 @@ impl SensorAccess {
     /// that the disk holds.
     pub fn capture(&self) -> (Result<CaptureAnswer, CaptureProblem>, Option<f64>) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.read(&mut last).0, last.disk_hours)
+    }
+
+    /// Returns the state of the capture, or the reason why it is unknown, and the time by which it
+    /// was read.
+    pub fn capture_at(&self) -> (Result<CaptureAnswer, CaptureProblem>, Instant) {
+        self.read(&mut self.last.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the state of the capture if the last reading is older than [`FRESH`]. Returns the state
+    /// and the time by which it was read.
+    fn read(&self, last: &mut LastReading) -> (Result<CaptureAnswer, CaptureProblem>, Instant) {
         if let (Some(at), Some(result)) = (last.at, &last.result)
             && at.elapsed() < FRESH
         {
-            return (result.clone(), last.disk_hours);
+            return (result.clone(), at);
         }
         let asked = Instant::now();
         let passed = last.at.map(|at| asked - at);
@@ -294,14 +325,17 @@ impl SensorAccess {
                 let stalled = last.stalled(Some(stuck), asked, now);
                 it.stuck_ms = u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX);
             }
+            let waited = last.waited(Duration::from_millis(it.waiting_ms), now);
+            it.waiting_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             if let (Some(Ok(before)), Some(passed)) = (&last.result, passed) {
                 it.add_rates(before, passed);
             }
             it
         });
-        last.at = Some(Instant::now());
+        let at = Instant::now();
+        last.at = Some(at);
         last.result = Some(result.clone());
-        (result, last.disk_hours)
+        (result, at)
     }
 
     /// Returns the reason why frames before the time `end_ns` may be in no file yet, in nanoseconds
@@ -628,6 +662,19 @@ mod tests {
         assert_eq!(longest(7, &[30, 10]), 0);
         assert_eq!(longest(8, &[31]), 0);
         assert_eq!(longest(10, &[31]), 2);
+    }
+
+    #[test]
+    fn a_wait_for_the_disk_counts_a_moment_longer() {
+        let start = Instant::now();
+        let mut last = LastReading::default();
+        let readings = [(0, 0), (2, 1), (4, 3), (5, 0), (6, 1), (7, 2), (9, 0)];
+        let waited = readings.map(|(at, waiting)| {
+            let waiting = Duration::from_secs(waiting);
+            last.waited(waiting, start + Duration::from_secs(at))
+                .as_secs()
+        });
+        assert_eq!(waited, [0, 1, 3, 4, 1, 2, 0]);
     }
 
     #[test]

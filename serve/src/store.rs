@@ -139,7 +139,8 @@ struct Known {
     /// Files without the name of a capture file, and whether each is one by its content.
     others: HashMap<PathBuf, (FileStamp, bool)>,
     view: Arc<StoreView>,
-    listed: Option<Instant>,
+    /// Times at which the last reading of the folder began and ended.
+    listed: Option<(Instant, Instant)>,
 }
 
 impl CaptureStore {
@@ -161,10 +162,22 @@ impl CaptureStore {
     /// # Errors
     /// The capture folder cannot be read.
     pub fn view(&self) -> io::Result<Arc<StoreView>> {
+        self.view_since(None)
+    }
+
+    /// Returns the list of capture files, from a reading of the folder that began at the time `since`
+    /// or later; otherwise as [`CaptureStore::view`].
+    ///
+    /// # Errors
+    /// The capture folder cannot be read.
+    pub fn view_since(&self, since: Option<Instant>) -> io::Result<Arc<StoreView>> {
         let mut known = self.known();
-        if known.listed.is_some_and(|it| it.elapsed() < FRESH) {
+        let is_usable =
+            |(begun, ended): (Instant, Instant)| ended.elapsed() < FRESH && Some(begun) >= since;
+        if known.listed.is_some_and(is_usable) {
             return Ok(Arc::clone(&known.view));
         }
+        let begun = Instant::now();
         let folder = CaptureFolder::search(&self.dir).map_err(|e| {
             // The service's sandbox has a right to the first folder only, not to a file system that
             // is mounted in its place.
@@ -222,7 +235,7 @@ impl CaptureStore {
             ));
         }
         known.view = Arc::new(view);
-        known.listed = Some(Instant::now());
+        known.listed = Some((begun, Instant::now()));
         Ok(Arc::clone(&known.view))
     }
 

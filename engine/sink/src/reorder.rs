@@ -30,7 +30,7 @@
 
 use crate::{
     BlockSink, Encoder, Note, Record, SinkRequests, Totals,
-    block::{Block, Full},
+    block::{Block, Full, SentBlocks},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{
@@ -47,7 +47,7 @@ use wqcap_core::{
 use wqcap_frame::dedup::DedupWindow;
 
 /// Time that a frame record waits for earlier records of silent queues that were seen idle.
-const WINDOW: Duration = Duration::from_secs(1);
+pub(super) const WINDOW: Duration = Duration::from_secs(1);
 /// Time that a frame record waits for earlier records of silent queues that were not seen idle.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Time for which a frame may be on its way from its time stamp to its receive loop.
@@ -308,6 +308,8 @@ pub(super) struct QueueLine {
     pub(super) counters: Arc<QueueCounters>,
     /// Channel that returns emptied relay blocks to the queue's sink.
     pub(super) empty: Sender<Block>,
+    /// Times at which the queue's relay blocks that are not returned yet were sent.
+    pub(super) sent: Arc<SentBlocks>,
     /// Time since which the queue has had relay blocks to fill.
     free_since: Instant,
     /// Time since which no relay block of the queue has been waiting, at the earliest the time of the
@@ -335,11 +337,17 @@ pub(super) struct QueueLine {
 }
 
 impl QueueLine {
-    pub(super) fn new(queue: u16, counters: Arc<QueueCounters>, empty: Sender<Block>) -> Self {
+    pub(super) fn new(
+        queue: u16,
+        counters: Arc<QueueCounters>,
+        empty: Sender<Block>,
+        sent: Arc<SentBlocks>,
+    ) -> Self {
         Self {
             queue,
             counters,
             empty,
+            sent,
             free_since: Instant::now(),
             silent_since: Instant::now(),
             empty_at: None,
@@ -377,6 +385,7 @@ impl QueueLine {
                     if self.blocks.is_empty() {
                         self.silent_since = now.max(Instant::now());
                     }
+                    self.sent.remove_oldest();
                     // The sink may have ended already, and then needs no blocks.
                     let _ = self.empty.send(block);
                 }
@@ -871,7 +880,7 @@ mod tests {
                     bytes: 100_000,
                     ..VerdictCounts::default()
                 });
-                lines.push(QueueLine::new(queue, counters, empty_in));
+                lines.push(QueueLine::new(queue, counters, empty_in, Arc::default()));
                 empties.push(empty);
             }
             let (_, full) = crossbeam_channel::bounded(0);

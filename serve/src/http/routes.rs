@@ -29,7 +29,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
@@ -170,8 +170,13 @@ impl ServeState {
 
     /// Returns the list of the present capture files, with the facts that were read of them.
     fn view(&self) -> Result<Arc<StoreView>, ApiError> {
+        self.view_since(None)
+    }
+
+    /// Returns the list of capture files, read at the time `since` or later.
+    fn view_since(&self, since: Option<Instant>) -> Result<Arc<StoreView>, ApiError> {
         let dir = &self.plan.dir;
-        let view = self.store.view();
+        let view = self.store.view_since(since);
         view.map_err(|e| ApiError::Failed(format!("{}: {e}", dir.display())))
     }
 
@@ -746,8 +751,8 @@ async fn stream(
         let (frames, form) = build(&service)?;
         sensor::check_disk()?;
         // The capture is asked before the files are listed: what it writes after that is found.
-        let state = service.sensor.capture().0;
-        let view = service.view()?;
+        let (state, asked) = service.sensor.capture_at();
+        let view = service.view_since(Some(asked))?;
         let mut files = view.files_of(&frames.times);
         let unwritten = service.sensor.unwritten(&state, &view, frames.times.end);
         files.losses.extend(unwritten);

@@ -55,9 +55,8 @@ pub(super) struct Exchange {
     pub(super) blocks: usize,
     pub(super) empty: Receiver<Block>,
     pub(super) full: Sender<Full>,
-    /// Times at which the queue's write blocks were sent to the writer; `None`: they are sent to the
-    /// ordering thread.
-    pub(super) sent: Option<Arc<SentBlocks>>,
+    /// Times at which the queue's write blocks were sent to the writer or the ordering thread.
+    pub(super) sent: Arc<SentBlocks>,
     /// Set by the writer when it cannot continue the queue's capture file: the queue's next block
     /// begins a new file.
     pub(super) broken: Arc<AtomicBool>,
@@ -140,9 +139,7 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     fn submit(&mut self, block: Block) {
-        if let Some(sent) = &self.exchange.sent {
-            sent.add();
-        }
+        self.exchange.sent.add();
         // The channel has room for all blocks, and the writer outlives the sinks.
         let _ = self.exchange.full.send(Full {
             queue: self.shape.queue,

@@ -1,4 +1,4 @@
-//! Times at which write blocks were sent to the writer.
+//! Times at which write blocks were sent to the writer or the ordering thread.
 
 use std::{
     collections::VecDeque,
@@ -6,8 +6,8 @@ use std::{
     time::Instant,
 };
 
-/// Times at which the write blocks of a queue that are not on the disk yet were sent to the writer,
-/// oldest first.
+/// Times at which the write blocks of a queue were sent to the writer that are not on the disk yet, or
+/// to the ordering thread that it has not returned yet, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct SentBlocks(Mutex<VecDeque<Instant>>);
 
@@ -21,12 +21,12 @@ impl SentBlocks {
         self.times().push_back(Instant::now());
     }
 
-    /// Records that the oldest write block is written or given up.
+    /// Records that the oldest write block is written, given up or returned.
     pub(crate) fn remove_oldest(&self) {
         self.times().pop_front();
     }
 
-    /// Returns the time at which the oldest write block was sent. `None`: all are on the disk.
+    /// Returns the time at which the oldest write block was sent. `None`: none is waiting.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.times().front().copied()
     }

@@ -1,6 +1,9 @@
 //! Meter of the write buffers in use, and of the time for which they wait for the disk.
 
-use crate::block::{Block, SentBlocks};
+use crate::{
+    block::{Block, SentBlocks},
+    reorder::WINDOW,
+};
 use crossbeam_channel::Receiver;
 use std::{sync::Arc, time::Duration};
 
@@ -11,6 +14,8 @@ pub struct Backlog {
     pub(super) idle: Vec<Receiver<Block>>,
     /// Write blocks that are not on the disk yet, by queue.
     pub(super) sent: Vec<Arc<SentBlocks>>,
+    /// Relay blocks that the ordering thread has not returned yet, by queue; empty without one.
+    pub(super) relayed: Vec<Arc<SentBlocks>>,
     /// Number of write blocks per queue.
     pub(super) per_queue: usize,
     /// Size of a write block in bytes.
@@ -32,12 +37,16 @@ impl Backlog {
         self.size().saturating_sub((idle * self.block) as u64)
     }
 
-    /// Returns the time for which the oldest write block has been waiting for the disk, or been
-    /// written; 0: all are on the disk.
+    /// Returns the time for which the oldest frames have been waiting for the disk, or been written;
+    /// 0: all are on the disk. The time that frames wait for their order ([`WINDOW`]) is left out.
     #[must_use]
     pub fn waiting(&self) -> Duration {
-        let oldest = self.sent.iter().filter_map(|it| it.oldest()).min();
-        oldest.map_or(Duration::ZERO, |it| it.elapsed())
+        let age = |blocks: &[Arc<SentBlocks>]| {
+            let oldest = blocks.iter().filter_map(|it| it.oldest()).min();
+            oldest.map_or(Duration::ZERO, |it| it.elapsed())
+        };
+        // A frame in a write block was in a relay block before.
+        age(&self.sent) + age(&self.relayed).saturating_sub(WINDOW)
     }
 }
 
@@ -56,6 +65,7 @@ mod tests {
         let backlog = Backlog {
             idle: vec![idle],
             sent: Vec::new(),
+            relayed: Vec::new(),
             per_queue: 4,
             block: 4096,
         };
@@ -66,9 +76,11 @@ mod tests {
     #[test]
     fn the_oldest_block_of_all_queues_is_measured() {
         let sent = [0; 2].map(|_| Arc::new(SentBlocks::default()));
+        let relayed = Arc::<SentBlocks>::default();
         let backlog = Backlog {
             idle: Vec::new(),
             sent: sent.to_vec(),
+            relayed: vec![Arc::clone(&relayed)],
             per_queue: 0,
             block: 4096,
         };
@@ -84,5 +96,9 @@ mod tests {
         assert!(backlog.waiting() > Duration::ZERO);
         first.remove_oldest();
         assert_eq!(backlog.waiting(), Duration::ZERO);
+        relayed.add();
+        assert_eq!(backlog.waiting(), Duration::ZERO, "the order takes time");
+        std::thread::sleep(WINDOW + pause);
+        assert!(backlog.waiting() >= pause);
     }
 }

@@ -25,7 +25,7 @@ pub use unclosed::MOST_UNCLOSED;
 use crate::{
     BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputLimits, OutputPlan,
     PortsSink, RetentionGauge, Rotation, SinkRequests, WriteLimit,
-    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SentBlocks, SinkSettings},
+    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SinkSettings},
     compress::{Compressors, PackerChannels},
     least_block,
     post::PostClose,
@@ -264,6 +264,10 @@ impl Writer {
         let (mut writer, mut outs) =
             Self::to_files(&half, encoder, counters, vec![owner], files.disk(1))?;
         let relays = Relays::new(files, files.output.buffer / 2, counters, in_order.is_some())?;
+        if let Some(backlog) = &mut writer.backlog {
+            let sent = relays.lines.iter().map(|it| Arc::clone(&it.sent));
+            backlog.relayed.extend(sent);
+        }
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;
             let flushes = Flushes::new(&relays.requests, &writer.requests);
@@ -366,18 +370,13 @@ impl Writer {
             untouched.push(blocks);
             let broken = Arc::clone(&exchange.broken);
             idle.push(exchange.empty.clone());
-            let blocks = Arc::<SentBlocks>::default();
-            sent.push(Arc::clone(&blocks));
-            let exchange = Exchange {
-                sent: Some(Arc::clone(&blocks)),
-                ..exchange
-            };
+            sent.push(Arc::clone(&exchange.sent));
             states.push(WriterQueue::new(
                 queue,
                 empty.clone(),
                 broken,
                 ledger,
-                blocks,
+                Arc::clone(&exchange.sent),
             ));
             empties.push(empty);
             let shape = SinkSettings {
@@ -405,6 +404,7 @@ impl Writer {
             backlog: Backlog {
                 idle,
                 sent,
+                relayed: Vec::new(),
                 per_queue: sizes.per_queue,
                 block: sizes.block,
             },
@@ -702,7 +702,7 @@ fn exchange(
         blocks: sizes.per_queue,
         empty,
         full: full.clone(),
-        sent: None,
+        sent: Arc::default(),
         broken: Arc::default(),
     };
     Ok((exchange, empty_in, untouched))
@@ -755,9 +755,10 @@ impl Relays {
                 cut: Cut::Records { patience: 1 },
                 held_ns: HELD_NS,
             };
+            let sent = Arc::clone(&exchange.sent);
             relays
                 .lines
-                .push(QueueLine::new(queue, Arc::clone(counters), empty));
+                .push(QueueLine::new(queue, Arc::clone(counters), empty, sent));
             let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange, None);
             relays.sinks.push(sink);
         }
