@@ -17,14 +17,22 @@ use crate::{
 use serde::Serialize;
 use std::{
     fmt::Write,
+    panic,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 use wqcap_engine::{
     extract::{FramesWritten, extract_ranges},
     filter::FileFilter,
 };
 use wqcap_serve::client::{ClientFiles, MOST_PACKETS, SensorClient, SensorFetchError};
+
+/// Maximum number of sensors that are asked at the same time.
+const AT_A_TIME: usize = 16;
 
 impl From<SensorFetchError> for Failure {
     fn from(e: SensorFetchError) -> Self {
@@ -115,19 +123,24 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     })?;
     let stop = signals::catch()?;
     let params = params(args);
-    let mut reading = ReadProgress::with_size(quiet, 0);
+    let reading = Mutex::new(ReadProgress::with_size(quiet, 0));
     let mut answers = Vec::new();
     let mut files = Vec::new();
     let mut losses = Vec::new();
     let mut refusals = 0;
     let spool = SpoolFolder::for_output(&args.out);
-    for url in urls {
+    // The output may need the other half.
+    let most = (spool.room()? / 2 / urls.len() as u64).min(MOST_PACKETS);
+    let fetch = |url: &String| {
         let mut file = spool.new_file()?;
-        // The output may need the other half.
-        let most = (spool.room()? / 2).min(MOST_PACKETS);
         let fetched = client.fetch(url, &params, &mut file, most, &stop, |bytes| {
+            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
             reading.tick(Path::new(url), bytes);
         });
+        Ok::<_, Failure>((file, fetched))
+    };
+    for (url, fetched) in urls.iter().zip(on_threads(urls, fetch)) {
+        let (file, fetched) = fetched?;
         let fetched = match fetched {
             Ok(it) => it,
             // The frames of the other sensors are written.
@@ -159,7 +172,10 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
             lacks: fetched.lacks,
         });
     }
-    reading.clear();
+    reading
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
     if answers.is_empty() {
         return match refusals == urls.len() {
             true => Err(Failure::all_refused(losses)),
@@ -193,6 +209,31 @@ pub(super) fn extract(args: &ExtractArgs, urls: &[String], quiet: bool) -> Resul
     };
     print_result(args, quiet, &extracted, &text(&extracted))?;
     end(args, extracted.written)
+}
+
+/// Calls `work` for each of `all`, at most [`AT_A_TIME`] at the same time, and returns the results in
+/// the order of `all`. A sensor that does not answer delays no other one.
+fn on_threads<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(it) = all.get(at) else {
+                return done;
+            };
+            done.push((at, work(it)));
+        }
+    };
+    let mut done: Vec<_> = thread::scope(|scope| {
+        let workers = (0..all.len().min(AT_A_TIME)).map(|_| scope.spawn(worker));
+        let workers: Vec<_> = workers.collect();
+        let done = workers.into_iter().map(|it| it.join());
+        done.flat_map(|it| it.unwrap_or_else(|e| panic::resume_unwind(e)))
+            .collect()
+    });
+    done.sort_by_key(|it| it.0);
+    done.into_iter().map(|it| it.1).collect()
 }
 
 /// Builds the local part of the query. The sensors look up marks and Community IDs themselves.
