@@ -439,7 +439,13 @@ impl RetentionThread {
         // While the lock is held, no other process adds a pin.
         let _lock = FolderLock::take(dir);
         let mut old = self.finished(now).map_err(failure)?;
-        let disk = || statvfs(dir).map_err(|e| failure(e.into()));
+        let disk = || match statvfs(dir) {
+            // Such as ramfs: every file would be beyond the limit.
+            Ok(disk) if disk.f_blocks == 0 => Err(failure(io::Error::other(
+                "the file system does not state its size; limit output.keep as a size, and not output.keep_free",
+            ))),
+            disk => disk.map_err(|e| failure(e.into())),
+        };
         let bytes_of = |keep| -> Result<u64, TidyFailure> {
             let percent = match keep {
                 Keep::Size(Size(n)) => return Ok(n),
