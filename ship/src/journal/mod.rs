@@ -499,6 +499,7 @@ mod tests {
             frames,
             selected: true,
             copy: None,
+            copy_params: None,
             state,
         }
     }

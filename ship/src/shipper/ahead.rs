@@ -1,7 +1,7 @@
 //! Digest of the next file, computed while another file is sent: a multipart upload begins with the
 //! object's metadata, which includes the digest.
 
-use super::{PassError, Shipper};
+use super::{NextFile, PassError, Shipper};
 use crate::{
     journal::{DeliveryRecord, DeliveryState, FileId},
     store::Digest,
@@ -22,7 +22,7 @@ impl Shipper {
     /// Starts to compute the digest of the next file that will be sent in parts, if such a file
     /// exists.
     pub(super) fn hash_next_file(&mut self) {
-        let next = self.first(|it| {
+        let next = self.find(NextFile::Oldest, |it| {
             let is_next = it.state == DeliveryState::Seen && it.selected && !self.needs_copy(it);
             is_next && it.sent().len > self.part_bytes(it.sent().len)
         });

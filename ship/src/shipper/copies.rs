@@ -2,7 +2,8 @@
 //!
 //! A copy is made before its file is sent, in the folder `copies` of the journal, and is deleted
 //! when the store has it. A pass begins with the deletion of copies that no file needs. Equal files
-//! and keys yield equal bytes: a lost copy is made again, and its upload continues.
+//! and parameters yield equal bytes: a lost copy is made again, and its upload continues. A copy that
+//! was made with other parameters is never sent: it is made again, and its upload is aborted.
 
 use super::{PassError, Shipper, UnshippedReason, error::CopyError};
 use crate::{
@@ -60,11 +61,16 @@ impl Shipper {
             record.state,
             DeliveryState::Seen | DeliveryState::Started { .. }
         );
+        let is_usable = |params: &AnonymizeParams| {
+            record.copy.is_some()
+                && record.copy_params.as_ref() == Some(&params.fingerprint())
+                && self.copy_path(record).exists()
+        };
+        let wanted = self.plan.anonymize.as_ref();
         record.kind == ContentKind::Packets
             && record.selected
-            && self.plan.anonymize.is_some()
             && is_before
-            && (record.copy.is_none() || !self.copy_path(record).exists())
+            && wanted.is_some_and(|it| !is_usable(it))
     }
 
     /// Makes a capture file's anonymized copy, and the table of the copy's blocks.
@@ -72,8 +78,10 @@ impl Shipper {
         let Some(query) = self.plan.anonymize.clone() else {
             return Ok(());
         };
+        let params = Some(query.fingerprint());
         let original = DeliveryRecord {
             copy: None,
+            copy_params: None,
             ..record.clone()
         };
         let (path, to) = (self.path_of(&original), self.copy_path(&record));
@@ -95,7 +103,8 @@ impl Shipper {
         };
         let blocks = blocks::write(&index, object).map_err(|e| failed(e.into()))?;
         self.journal.set_blocks(&record.id(), &blocks)?;
-        let is_the_same = record.copy.is_some_and(|it| it.len == stamp.len);
+        let is_the_same =
+            record.copy_params == params && record.copy.is_some_and(|it| it.len == stamp.len);
         let state = match record.state {
             DeliveryState::Started { upload, .. } if !is_the_same => {
                 self.store.abort(&record.key, &upload).await?;
@@ -105,6 +114,7 @@ impl Shipper {
         };
         Ok(self.journal.set(DeliveryRecord {
             copy: Some(stamp),
+            copy_params: params,
             state,
             ..original
         })?)

@@ -76,10 +76,19 @@ use wqcap_files::{
 const INDEX_TIME: Duration = Duration::from_secs(30);
 
 /// Number of files in a row whose objects the store refuses, after which the store counts as
-/// refusing all.
+/// refusing all if it also refuses the newest file's.
 const MOST_REFUSED: usize = 3;
 /// Time after which a file is sent again whose object the store refused.
 const REFUSED_FOR: Duration = Duration::from_secs(300);
+
+/// File that a pass sends next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextFile {
+    /// The first file in the order of shipping.
+    Oldest,
+    /// The last file in the order of shipping: the store has refused the first ones.
+    Newest,
+}
 
 /// Shipper, which sends the finished files of one capture to the store.
 struct Shipper {
@@ -154,12 +163,16 @@ impl Shipper {
         let (mut in_row, mut is_sound) = (Vec::new(), false);
         loop {
             self.update_journal().await?;
+            let next = match in_row.len() < MOST_REFUSED {
+                true => NextFile::Oldest,
+                false => NextFile::Newest,
+            };
             let is_open = |it: &DeliveryRecord| it.state != DeliveryState::Shipped;
-            let sound = self.first(|it| is_open(it) && !self.failing.contains(&it.id()));
-            if sound.is_none() && self.count_one().await? {
+            let sound = self.find(next, |it| is_open(it) && !self.failing.contains(&it.id()));
+            if sound.is_none() && self.count_one(next).await? {
                 continue;
             }
-            let Some(id) = sound.or_else(|| self.first(is_open)) else {
+            let Some(id) = sound.or_else(|| self.find(next, is_open)) else {
                 return match in_row.pop().filter(|_| !is_sound) {
                     Some(e) => Err(self.refused_all(e)),
                     None => Ok(()),
@@ -169,7 +182,7 @@ impl Shipper {
             match self.advance(&id).await {
                 Err(PassError::File(e)) => self.defer(id, &e),
                 Err(PassError::Store(e @ (StoreError::Refused(_) | StoreError::Unusable(_)))) => {
-                    if in_row.len() + 1 == MOST_REFUSED {
+                    if next == NextFile::Newest {
                         return Err(self.refused_all(e));
                     }
                     self.refuse(id, &e);
@@ -209,9 +222,9 @@ impl Shipper {
         e.into()
     }
 
-    /// Returns the first file, in the order of shipping, whose delivery record matches `wanted`.
-    /// Deferred files are left out.
-    fn first(&self, wanted: impl Fn(&DeliveryRecord) -> bool) -> Option<FileId> {
+    /// Returns the first or last file, in the order of shipping, whose delivery record matches
+    /// `wanted`. Deferred files are left out.
+    fn find(&self, next: NextFile, wanted: impl Fn(&DeliveryRecord) -> bool) -> Option<FileId> {
         let waits = |it: &DeliveryRecord| self.later.contains_key(&it.id());
         let open = self.journal.records().filter(|it| wanted(it) && !waits(it));
         let order = |it: &&DeliveryRecord| {
@@ -222,7 +235,11 @@ impl Shipper {
                 it.file.clone(),
             )
         };
-        open.min_by_key(order).map(DeliveryRecord::id)
+        let found = match next {
+            NextFile::Oldest => open.min_by_key(order),
+            NextFile::Newest => open.max_by_key(order),
+        };
+        found.map(DeliveryRecord::id)
     }
 
     fn defer(&mut self, id: FileId, e: &UnshippedFile) {
@@ -471,15 +488,20 @@ impl Shipper {
         Ok(self.journal.set(record)?)
     }
 
-    /// Builds the index of the oldest capture file without one, which counts the file's frames.
-    /// `false`: no such file exists at present.
-    async fn count_one(&mut self) -> Result<bool, PassError> {
+    /// Builds the index of the oldest or newest capture file without one, which counts the file's
+    /// frames. `false`: no such file exists at present.
+    async fn count_one(&mut self, next: NextFile) -> Result<bool, PassError> {
         let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
             let is_deferred = self.later.contains_key(&file.id());
             !(is_deferred || indexed_soon && is_younger(file, INDEX_TIME))
         };
-        let Some(file) = self.uncounted.iter().find(is_due).cloned() else {
+        let mut due = self.uncounted.iter().filter(is_due);
+        let file = match next {
+            NextFile::Oldest => due.next(),
+            NextFile::Newest => due.next_back(),
+        };
+        let Some(file) = file.cloned() else {
             return Ok(false);
         };
         self.update_status(|status| status.now = Some(file.name.clone()));

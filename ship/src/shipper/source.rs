@@ -5,6 +5,7 @@
 use crate::key;
 use std::{
     collections::BTreeMap,
+    error::Error,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -50,6 +51,7 @@ impl FoundCapture {
             frames: 0,
             selected: true,
             copy: None,
+            copy_params: None,
             state: DeliveryState::Seen,
         }
     }
@@ -97,14 +99,11 @@ impl FoundFiles {
         }
     }
 
-    /// Adds a capture file whose object in the store is that of the file `twin`.
-    fn refuse_twin(&mut self, path: PathBuf, twin: &Path) {
+    /// Adds a capture file that cannot be shipped, with the reason.
+    fn refuse(&mut self, path: PathBuf, why: impl Into<Box<dyn Error + Send + Sync>>) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let id = (ContentKind::Packets, name.into_owned());
-        let error = io::Error::other(format!(
-            "the file would replace {} in the store, because their names have the same numbers; rename one of them",
-            twin.display()
-        ));
+        let error = io::Error::other(why);
         self.unread.push(UnreadFile { id, path, error });
     }
 
@@ -122,15 +121,22 @@ impl FoundFiles {
 }
 
 /// Lists the finished capture files of a folder, oldest first. Files whose names have another form
-/// are left out. So are encrypted files, because `[ship]` and encryption exclude each other.
+/// are left out. Encrypted files, of an earlier run without `[ship]`, cannot be shipped.
 pub(crate) fn packets(dir: &Path) -> io::Result<FoundFiles> {
     let mut found = FoundFiles::default();
     // Files whose names have other leading zeros than wqcap's, by the name that wqcap would use.
     let mut renamed = BTreeMap::new();
     for (path, _) in CaptureFolder::list_to(dir, 0)?.finished {
-        let Some(name) = FileName::parse(&path).filter(|it| !it.sealed) else {
+        let Some(name) = FileName::parse(&path) else {
             continue;
         };
+        if name.sealed {
+            found.refuse(
+                path,
+                "encrypted files are not sent; move the file to another directory",
+            );
+            continue;
+        }
         let (ns, usual) = (name.start_ns, path.with_file_name(name.to_string()));
         let twin = match usual == path {
             true => None,
@@ -138,7 +144,13 @@ pub(crate) fn packets(dir: &Path) -> io::Result<FoundFiles> {
             false => renamed.insert(usual, path.clone()),
         };
         match twin {
-            Some(twin) => found.refuse_twin(path, &twin),
+            Some(twin) => {
+                let twin = twin.display();
+                let why = format!(
+                    "the file would replace {twin} in the store, because their names have the same numbers; rename one of them"
+                );
+                found.refuse(path, why);
+            }
             None => found.add(ContentKind::Packets, path, ns),
         }
     }
@@ -200,8 +212,11 @@ mod tests {
             let names = found.files.into_iter().map(|it| it.name);
             names.collect::<Vec<_>>()
         };
+        let found = packets(dir.path()).expect("lists");
+        let unread: Vec<_> = found.unread.iter().map(|it| it.id.1.as_str()).collect();
+        assert_eq!(unread, ["wqcap-q00-8.pcap.enc"]);
         assert_eq!(
-            names(packets(dir.path()).expect("lists")),
+            names(found),
             [
                 "wqcap-q00-5.pcap",
                 "wqcap-q01-5.pcap",

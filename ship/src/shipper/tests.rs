@@ -160,7 +160,11 @@ impl Store for RecordingStore {
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         let n = self.call("abort", key)?;
         let said = self.inner.abort(key, upload).await;
-        self.answer(n, said)
+        match self.answer(n, said) {
+            // As for buckets: the upload has ended.
+            Err(StoreError::NotFound(_)) => Ok(()),
+            other => other,
+        }
     }
 
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
@@ -453,6 +457,28 @@ fn a_plain_upload_does_not_continue_with_anonymize() {
 }
 
 #[test]
+fn a_copy_that_was_made_with_other_parameters_is_not_sent() {
+    for death in [4, 5].map(|at| Death { at, after: true }) {
+        let mut place = Place {
+            anonymize: Some(query()),
+            ..Place::new()
+        };
+        place.dying_pass(death);
+        let copies = fs::read_dir(place.at("journal/copies")).expect("a folder");
+        assert_eq!(copies.count(), 1, "{death:?}");
+        // The copy with this key has the same length.
+        place.anonymize = Some(AnonymizeParams {
+            key: SecretKey::new(&[8; 32]),
+            ..query()
+        });
+        let (ledger, calls) = place.whole_pass(true);
+        assert_eq!(ledger, ALL);
+        assert!(calls.contains(&"abort packets".to_owned()), "{calls:?}");
+        place.assert_shipped();
+    }
+}
+
+#[test]
 fn message_tables_are_sent_with_flow_records() {
     let place = Place::new();
     for table in ["dns", "dhcp"] {
@@ -668,6 +694,22 @@ fn a_refused_object_does_not_keep_the_other_files() {
         assert_eq!(place.whole_pass(true).0, ALL);
         place.assert_shipped();
     }
+}
+
+#[test]
+fn three_refused_files_do_not_keep_a_newer_one() {
+    let place = Place::new();
+    for copy in ["wqcap-q02-10000000000.pcap", "wqcap-q00-20000000000.pcap"] {
+        let from = place.at("out/wqcap-q00-10000000000.pcap");
+        fs::copy(from, place.at(&format!("out/{copy}"))).expect("copied");
+    }
+    let mut store = place.noting(None);
+    Arc::get_mut(&mut store).expect("ours alone").refuses =
+        Some(("/10000000000-q", StoreError::Refused("403".into())));
+    let (done, _) = place.pass(&store, true);
+    done.expect("the newer one is shipped");
+    let newer = "packets/dt=1970-01-01/hour=00/sensor=tap/20000000000-q00.pcap";
+    assert!(place.object(newer).is_some(), "{:?}", store.calls());
 }
 
 #[test]

@@ -47,6 +47,18 @@ pub struct AnonymizeParams {
     pub slice: Slice,
 }
 
+impl AnonymizeParams {
+    /// Returns a text that differs for other parameters and for other versions of this program. Equal
+    /// files and equal fingerprints yield equal anonymized files.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let slice = String::from(self.slice);
+        let version = env!("CARGO_PKG_VERSION");
+        self.key
+            .fingerprint(&format!("anonymize {version} {slice}"))
+    }
+}
+
 /// Counts of the anonymizer's changes to frames, besides replaced addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

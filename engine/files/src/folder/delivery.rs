@@ -121,6 +121,10 @@ pub struct DeliveryRecord {
     /// Length and modification time of the anonymized copy that is sent instead of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<FileStamp>,
+    /// Fingerprint of the parameters with which the anonymized copy was made. `None`: unknown, or
+    /// there is no copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_params: Option<String>,
     /// Delivery state of the shipped file.
     pub state: DeliveryState,
 }
@@ -271,6 +275,7 @@ mod tests {
             frames: 1,
             selected: true,
             copy: None,
+            copy_params: None,
             state: DeliveryState::Verified,
         };
         let said = |record: &DeliveryRecord| {

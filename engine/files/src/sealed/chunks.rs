@@ -140,7 +140,7 @@ fn check(own: &[u8; 32]) -> [u8; HEADER - BOUND] {
     check
 }
 
-fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
+pub(super) fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
     let mac = Hmac::<Sha256>::new_from_slice(key);
     let mut mac = mac.unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
     parts.iter().for_each(|part| mac.update(part));

@@ -1,5 +1,6 @@
 //! Secret key of sealed (encrypted) files, and the file or command that it is read from.
 
+use super::chunks::mac;
 use serde::Serialize;
 use std::{
     fmt,
@@ -186,6 +187,13 @@ impl SecretKey {
 
     pub(super) fn bytes(&self) -> &[u8; LEN] {
         &self.0
+    }
+
+    /// Returns a text of 64 hex digits that differs for other keys and for another `of`, and from which
+    /// the secret key cannot be computed.
+    pub(crate) fn fingerprint(&self, of: &str) -> String {
+        let mac = mac(self.bytes(), &[b"wqcap fingerprint: ", of.as_bytes()]);
+        mac.iter().map(|it| format!("{it:02x}")).collect()
     }
 
     /// Returns the two halves of the secret key: the first for a cipher, the second for its

@@ -617,6 +617,7 @@ fn note(journal: &Path, file: &Path, state: DeliveryState) {
         frames: 1,
         selected: true,
         copy: None,
+        copy_params: None,
         state,
     };
     let text = serde_json::to_vec(&record).expect("JSON");
