@@ -225,12 +225,17 @@ fn on_threads<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec
             done.push((at, work(it)));
         }
     };
-    let mut done: Vec<_> = thread::scope(|scope| {
-        let workers = (0..all.len().min(AT_A_TIME)).map(|_| scope.spawn(worker));
-        let workers: Vec<_> = workers.collect();
-        let done = workers.into_iter().map(|it| it.join());
-        done.flat_map(|it| it.unwrap_or_else(|e| panic::resume_unwind(e)))
-            .collect()
+    let mut done = thread::scope(|scope| {
+        let others = 1..all.len().min(AT_A_TIME);
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, worker).ok();
+        // A thread that cannot be started leaves its work to the others.
+        let others: Vec<_> = others.filter_map(spawn).collect();
+        let mut done = worker();
+        for other in others {
+            let of_other = other.join();
+            done.extend(of_other.unwrap_or_else(|e| panic::resume_unwind(e)));
+        }
+        done
     });
     done.sort_by_key(|it| it.0);
     done.into_iter().map(|it| it.1).collect()

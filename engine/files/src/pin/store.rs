@@ -10,16 +10,16 @@ use crate::folder::path_text;
 use crate::folder::{open::read_regular, sync_folder};
 use jiff::Timestamp;
 use rustix::{
-    fs::{Mode, OFlags, open},
+    fs::{Dir, Mode, OFlags, open},
     io::Errno,
 };
 use serde::Serialize;
 use std::{
-    fs::{self, Permissions},
+    fs::{self, File, Permissions},
     io::{self, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt, chown, fchown},
+        unix::fs::{MetadataExt, PermissionsExt, fchown},
     },
     path::{Path, PathBuf},
 };
@@ -196,11 +196,18 @@ impl PinFolder<'_> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             other => other?,
         }
+        // A user who may write to the folder of capture files may have put another folder or a link in
+        // its place since then. A folder that was just made is empty.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = File::from(open(folder, flags, Mode::empty())?);
+        if !is_empty(&made)? {
+            return Ok(());
+        }
         let owner = fs::metadata(self.dir)?;
         // Fails without harm for a capture in its sandbox and for an ordinary user: both are the
         // owner already.
-        let _ = fs::set_permissions(folder, Permissions::from_mode(0o755));
-        let _ = chown(folder, Some(owner.uid()), Some(owner.gid()));
+        let _ = made.set_permissions(Permissions::from_mode(0o755));
+        let _ = fchown(&made, Some(owner.uid()), Some(owner.gid()));
         sync_folder(self.dir);
         Ok(())
     }
@@ -290,6 +297,16 @@ impl PinFolder<'_> {
             }),
         }
     }
+}
+
+/// Returns `true` if an open folder has no entries.
+fn is_empty(folder: &File) -> io::Result<bool> {
+    for entry in Dir::read_from(folder)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Open folder of pins. A link is not followed: a process that may write to the folder of capture

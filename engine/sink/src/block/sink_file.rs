@@ -168,7 +168,7 @@ impl SinkFile {
             published: 0,
         };
         let pending = std::mem::take(pending);
-        *self = Self::of(file, pending);
+        *self = Self::with_pending(file, pending);
     }
 
     /// Ends the open file and returns it. `is_counted` is set if the next file is already counted
@@ -190,7 +190,7 @@ impl SinkFile {
     }
 
     /// Returns the state of an open file with these notes and drops for its next record.
-    fn of(file: OpenSinkFile, pending: Pending) -> Self {
+    fn with_pending(file: OpenSinkFile, pending: Pending) -> Self {
         match pending.is_empty() {
             true => Self::Open(file),
             false => Self::Waiting { file, pending },
@@ -206,7 +206,7 @@ impl SinkFile {
                 if let Self::Open(file) = std::mem::take(self) {
                     let mut pending = Pending::default();
                     change(&mut pending);
-                    *self = Self::of(file, pending);
+                    *self = Self::with_pending(file, pending);
                 }
             }
         }

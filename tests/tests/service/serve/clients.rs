@@ -4,6 +4,7 @@ use super::{
     Service, Stored,
     callers::{Authority, token},
 };
+use rustix::process::Signal;
 use std::{
     fs,
     io::{Read, Write},
@@ -183,6 +184,25 @@ fn extract_merges_the_frames_of_sensors() {
     for service in services {
         let _ = service.stop();
     }
+}
+
+#[test]
+fn a_sensor_that_does_not_answer_delays_no_other_one() {
+    let dir = Dir::new();
+    let silent = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let urls = silent.each_ref().map(|it| {
+        it.set_nonblocking(true).expect("a socket");
+        format!("http://{}", it.local_addr().expect("an address"))
+    });
+    let extract = wqcap(["extract", &urls[0], &urls[1], "-o"]).arg(dir.join("out.pcapng"));
+    let mut running = extract.start();
+    let mut asked = Vec::new();
+    running.until("both sensors are asked", |_| {
+        asked.extend(silent.iter().filter_map(|it| it.accept().ok()));
+        asked.len() == 2
+    });
+    running.signal(Signal::TERM);
+    let _ = running.wait();
 }
 
 /// Answers one request with these bytes, and returns the URL.
