@@ -273,14 +273,15 @@ fn searched(
         must_exist: true,
         ..FileRanges::whole(path.to_owned())
     };
-    let finished = files.finished.iter().map(|(path, len)| (of(path), *len));
+    // A capture may give the name of a deleted file to a new one.
+    let finished = (files.finished.iter()).map(|(path, len)| (of(path).with_identity(), *len));
     let open = files.open.iter().map(|(path, len)| {
         let file = FileRanges {
             is_open: true,
             ..of(path)
         };
         let ranges = std::iter::once(0..*len).collect();
-        (file.with_ranges(ranges), *len)
+        (file.with_identity().with_ranges(ranges), *len)
     });
     finished.chain(open).collect()
 }

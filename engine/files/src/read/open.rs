@@ -8,8 +8,10 @@ use crate::{
 };
 use std::{
     fmt::Debug,
+    fs,
     io::{self, Read, Seek, SeekFrom},
     ops::Range,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -59,6 +61,9 @@ pub struct FileRanges {
     /// Stamp of the local file for which the ranges were selected. A file with another stamp is
     /// read whole. `None`: the ranges hold for any file.
     pub(crate) stamp: Option<FileStamp>,
+    /// Device and inode of the local file when it was selected. Another file that has its name later is
+    /// not read, as if there were none. `None`: any file of the name is read.
+    pub(crate) identity: Option<(u64, u64)>,
     /// Minimum number of packet records in the ranges; with fewer records, frames are lost. 0 if the
     /// number is unknown.
     pub(crate) least_frames: u64,
@@ -152,6 +157,7 @@ impl FileRanges {
             is_open: false,
             must_exist: false,
             stamp: None,
+            identity: None,
             least_frames: 0,
         }
     }
@@ -248,6 +254,14 @@ impl FileRanges {
         }
     }
 
+    /// Restricts reading to the file that has the name of the capture file now.
+    #[must_use]
+    pub(crate) fn with_identity(self) -> Self {
+        let metadata = self.with_present_path(|path| fs::metadata(path));
+        let identity = metadata.ok().map(|it| (it.dev(), it.ino()));
+        Self { identity, ..self }
+    }
+
     /// Replaces the byte ranges to read of the capture file; see [`FileRanges::new`].
     #[must_use]
     pub(crate) fn with_ranges(self, ranges: Vec<Range<u64>>) -> Self {
@@ -311,9 +325,19 @@ impl FileRanges {
     /// ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let key = self.key.as_ref();
-        let open = |path: &Path| match &self.found_in {
-            Some(dir) => Content::open_below(dir, path, key),
-            None => Content::open(path, key),
+        let open = |path: &Path| {
+            let file = match &self.found_in {
+                Some(dir) => Content::open_below(dir, path, key),
+                None => Content::open(path, key),
+            }?;
+            // A file that was sealed meanwhile is another file of another name.
+            let has_its_name = path == self.path || self.is_open && path == self.part();
+            match self.identity {
+                Some(it) if has_its_name && file.device_and_inode()? != it => {
+                    Err(io::ErrorKind::NotFound.into())
+                }
+                _ => Ok(file),
+            }
         };
         let file = match self.is_named {
             true => Content::open_named(&self.path, key)?,
@@ -390,6 +414,29 @@ impl Read for RangeSource {
 mod tests {
     use super::*;
     use crate::sealed::seal;
+
+    #[test]
+    fn another_file_of_the_same_name_is_not_read() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("a.pcap.part"), [7; 100]).expect("written");
+        let listed = FileRanges {
+            is_open: true,
+            ..FileRanges::whole(at("a.pcap"))
+        };
+        let listed = listed.with_identity();
+        assert!(listed.source().is_ok());
+        // Its capture finishes it and begins the next one.
+        std::fs::rename(at("a.pcap.part"), at("a.pcap")).expect("renamed");
+        std::fs::write(at("a.pcap.part"), [8; 100]).expect("written");
+        let mut bytes = Vec::new();
+        let mut source = listed.source().expect("renamed only");
+        source.read_to_end(&mut bytes).expect("read");
+        assert_eq!(bytes, [7; 100]);
+        std::fs::rename(at("a.pcap.part"), at("a.pcap")).expect("replaced");
+        let error = listed.source().err().expect("another file");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn a_file_that_is_sealed_after_it_was_listed_is_read() {

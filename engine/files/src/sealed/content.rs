@@ -8,7 +8,7 @@ use crate::folder::{held::HeldFolder, open::open_regular};
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Seek, SeekFrom},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
 };
 
@@ -83,6 +83,18 @@ impl Content {
             ContentSource::Plain(file) => Ok(file.metadata()?.len()),
             ContentSource::Sealed(file) => Ok(file.len),
         }
+    }
+
+    /// Returns the device and the inode of the open file.
+    ///
+    /// # Errors
+    /// System error of fstat(2).
+    pub(crate) fn device_and_inode(&self) -> io::Result<(u64, u64)> {
+        let metadata = match &self.0 {
+            ContentSource::Plain(file) => file.metadata(),
+            ContentSource::Sealed(sealed) => sealed.file.metadata(),
+        }?;
+        Ok((metadata.dev(), metadata.ino()))
     }
 }
 
