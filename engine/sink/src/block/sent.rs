@@ -16,9 +16,14 @@ impl SentBlocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the queue's next write block is sent to the writer.
+    /// Records that the queue's next write block is sent.
     pub(crate) fn add(&self) {
-        self.times().push_back(Instant::now());
+        self.add_at(Instant::now());
+    }
+
+    /// Records that the queue's next write block is sent at the time `now`.
+    pub(crate) fn add_at(&self, now: Instant) {
+        self.times().push_back(now);
     }
 
     /// Records that the oldest write block is written, given up or returned.
