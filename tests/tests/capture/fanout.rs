@@ -6,7 +6,9 @@ use std::{
     path::{Path, PathBuf},
     thread,
 };
-use wqcap_tests::{Dir, Finished, Program, Wqcap, captures::Captures, process, wqcap::wqcap};
+use wqcap_tests::{
+    Dir, Finished, Program, Wqcap, captures::Captures, files, process, wqcap::wqcap,
+};
 
 fn fanout(run: Wqcap<'_>, parsers: usize) -> Wqcap<'_> {
     run.set("pipeline.mode=fanout")
@@ -82,6 +84,7 @@ fn a_full_pipeline_drops_or_holds_as_configured() {
             .model(&format!("synth:size=1000,flows=64,count={count}"))
             .queues(1)
             .set("output.buffer=64KiB")
+            .set("output.format=pcapng")
             .set("output.on_full=hold")
             .set(&format!("pipeline.on_full={on_full}"))
             .finish(0);
@@ -91,6 +94,10 @@ fn a_full_pipeline_drops_or_holds_as_configured() {
         if on_full == "hold" {
             assert_eq!(total.captured, count, "{}", finished.done);
         }
+        let (_, file) = &finished.files()[0];
+        let dropped = total.dropped_pipeline;
+        assert_eq!(files::statistics(file), (count, dropped));
+        assert!(files::lost_before(file) <= dropped);
         frames(&finished);
     }
 }

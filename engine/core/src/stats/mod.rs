@@ -286,6 +286,15 @@ impl QueueCounters {
         }
     }
 
+    /// Returns the number of received frames that the receive loop passed to no consumer:
+    /// `dropped_pipeline` and `errors` of the ledger.
+    #[must_use]
+    #[inline]
+    pub fn lost_in_loop(&self) -> u64 {
+        let c = &self.looped.0;
+        c.dropped_pipeline.load(Ordering::Relaxed) + c.errors.load(Ordering::Relaxed)
+    }
+
     /// Returns the current ledger of the queue, whose number is `queue`.
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {

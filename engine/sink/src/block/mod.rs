@@ -26,6 +26,7 @@ use std::sync::{
 use wqcap_core::{
     consumer::{Consumer, FCS_LEN, Fcs, Frame, Verdict},
     settings::OnFull,
+    stats::QueueCounters,
 };
 
 /// Positions at which a capture file may be cut into write blocks.
@@ -74,6 +75,28 @@ impl Exchange {
     }
 }
 
+/// Received frames of a queue that its receive loop passes to no consumer: those that no parser takes,
+/// and receives that end in an error.
+pub(super) struct LoopLosses {
+    counters: Arc<QueueCounters>,
+    /// Number of these frames that the sink has counted.
+    counted: u64,
+}
+
+impl LoopLosses {
+    pub(super) fn new(counters: Arc<QueueCounters>) -> Self {
+        let counted = 0;
+        Self { counters, counted }
+    }
+
+    /// Returns the number of these frames since the last call.
+    #[inline]
+    fn take(&mut self) -> u64 {
+        let all = self.counters.lost_in_loop();
+        all.saturating_sub(std::mem::replace(&mut self.counted, all))
+    }
+}
+
 /// Settings for the capture files of a sink.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SinkSettings {
@@ -106,8 +129,11 @@ pub struct BlockSink<E: Encoder> {
     begun: u64,
     /// Limit on the run's bytes and files; `None`: no limit.
     limit: Option<Arc<WriteLimit>>,
-    /// Number of frames that the sink dropped since its last frame record. A drop leaves the fast
-    /// path, so only the slow path resets it.
+    /// Frames that the receive loop of the sink's queue loses; `None`: the sink takes the frames of
+    /// several queues.
+    loop_losses: Option<LoopLosses>,
+    /// Number of frames that the sink or the receive loop lost since the last frame record. A loss
+    /// leaves the fast path, so only the slow path resets it.
     lost: u64,
     /// Buffer for a frame record that does not fit in the sink's current block.
     scratch: Vec<u8>,
@@ -121,6 +147,7 @@ impl<E: Encoder> BlockSink<E> {
         asked: Arc<SinkRequests>,
         exchange: Exchange,
         limit: Option<Arc<WriteLimit>>,
+        loop_losses: Option<LoopLosses>,
     ) -> Self {
         Self {
             shape,
@@ -133,6 +160,7 @@ impl<E: Encoder> BlockSink<E> {
             file: SinkFile::default(),
             begun: 0,
             limit,
+            loop_losses,
             lost: 0,
             scratch: Vec::new(),
         }
@@ -402,6 +430,16 @@ impl<E: Encoder> BlockSink<E> {
         self.file.count_missed(self.encoder.interface(queue), n);
     }
 
+    /// Counts frames that the receive loop has lost since the last call as received and dropped.
+    #[inline]
+    fn count_loop_losses(&mut self) {
+        let lost = self.loop_losses.as_mut().map_or(0, LoopLosses::take);
+        if lost > 0 {
+            self.lost += lost;
+            self.file.count_missed(0, lost);
+        }
+    }
+
     /// Adds the operator's new marks to the notes for the next frame record of the sink's open
     /// file.
     #[cold]
@@ -497,6 +535,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
     #[inline]
     fn begin_batch(&mut self) {
         self.poll_requests();
+        self.count_loop_losses();
         if self.limit.is_some() {
             self.publish_written_bytes();
         }
@@ -577,6 +616,7 @@ impl<E: Encoder> Drop for BlockSink<E> {
         if self.begun == 0 && self.encoder.ends_without_records() {
             self.begin_file(0);
         }
+        self.count_loop_losses();
         // No further record takes them to another file.
         self.file.settle_missed();
         self.end_file(false);

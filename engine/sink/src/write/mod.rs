@@ -25,7 +25,7 @@ pub use unclosed::MOST_UNCLOSED;
 use crate::{
     BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputLimits, OutputPlan,
     PortsSink, RetentionGauge, Rotation, SinkRequests, WriteLimit,
-    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SinkSettings},
+    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, LoopLosses, SinkSettings},
     compress::{Compressors, PackerChannels},
     least_block,
     post::PostClose,
@@ -370,6 +370,10 @@ impl Writer {
             untouched.push(blocks);
             let broken = Arc::clone(&exchange.broken);
             idle.push(exchange.empty.clone());
+            let loop_losses = match &ledger {
+                FileLedger::Queue(counters) => Some(LoopLosses::new(Arc::clone(counters))),
+                FileLedger::All(_) => None,
+            };
             sent.push(Arc::clone(&exchange.sent));
             states.push(WriterQueue::new(
                 queue,
@@ -390,6 +394,7 @@ impl Writer {
                 Arc::clone(&requests),
                 exchange,
                 files.limit.clone(),
+                loop_losses,
             ));
         }
         drop(full_in);
@@ -759,8 +764,14 @@ impl Relays {
             relays
                 .lines
                 .push(QueueLine::new(queue, Arc::clone(counters), empty, sent));
-            let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange, None);
-            relays.sinks.push(sink);
+            relays.sinks.push(BlockSink::new(
+                shape,
+                Relay,
+                Arc::clone(&relays.requests),
+                exchange,
+                None,
+                Some(LoopLosses::new(Arc::clone(counters))),
+            ));
         }
         Ok(relays)
     }

@@ -366,11 +366,29 @@ fn a_pcapng_file_ends_with_its_statistics() {
     assert_eq!((packets, received), (1_000, Some(1_000)));
 }
 
-#[test]
-fn drops_behind_the_last_frame_are_in_the_statistics_of_the_last_file() {
+/// Returns the numbers of frames received and dropped in the interface statistics of a pcapng file.
+fn statistics(file: &[u8]) -> (u64, u64) {
     use pcap_file::pcapng::{
         Block, PcapNgReader, blocks::interface_statistics::InterfaceStatisticsOption as Isb,
     };
+    let mut reader = PcapNgReader::new(file).expect("section");
+    let (mut received, mut dropped) = (0, 0);
+    while let Some(block) = reader.next_block() {
+        if let Block::InterfaceStatistics(it) = block.expect("sound") {
+            for option in &it.options {
+                match option {
+                    Isb::IsbIfRecv(n) => received = *n,
+                    Isb::IsbIfDrop(n) => dropped = *n,
+                    _ => {}
+                }
+            }
+        }
+    }
+    (received, dropped)
+}
+
+#[test]
+fn drops_behind_the_last_frame_are_in_the_statistics_of_the_last_file() {
     let dir = tempfile::tempdir().expect("dir");
     let rotation = Rotation {
         frames: 10,
@@ -387,21 +405,40 @@ fn drops_behind_the_last_frame_are_in_the_statistics_of_the_last_file() {
     assert_eq!((captured % 10, captured < 1_000), (0, true));
     drop(sink);
     let last = it.full.try_iter().last().expect("a block").block;
-    let mut reader = PcapNgReader::new(last.memory.as_slice(last.len)).expect("section");
-    let (mut received, mut dropped) = (0, 0);
-    while let Some(block) = reader.next_block() {
-        if let Block::InterfaceStatistics(it) = block.expect("sound") {
-            for option in &it.options {
-                match option {
-                    Isb::IsbIfRecv(n) => received = *n,
-                    Isb::IsbIfDrop(n) => dropped = *n,
-                    _ => {}
-                }
-            }
-        }
-    }
     let lost = 1_000 - captured;
-    assert_eq!((received, dropped), (10 + lost, lost));
+    let statistics = statistics(last.memory.as_slice(last.len));
+    assert_eq!(statistics, (10 + lost, lost));
+}
+
+#[test]
+fn frames_that_the_receive_loop_lost_are_in_the_files() {
+    let dir = tempfile::tempdir().expect("dir");
+    let counters = [Arc::new(QueueCounters::default())];
+    let lose = |dropped_pipeline, errors| {
+        counters[0].publish_received(&ReceivedCounts {
+            dropped_pipeline,
+            errors,
+            ..ReceivedCounts::default()
+        });
+    };
+    let files = files(dir.path(), 1 << 18, QUIET);
+    let (writer, mut sinks) =
+        Writer::start(&files, &PcapngEncoder::default(), &counters).expect("start");
+    let mut sink = sinks.remove(0);
+    feed(&mut sink, 0..10);
+    lose(5, 2);
+    sink.begin_batch();
+    feed(&mut sink, 10..20);
+    sink.begin_batch();
+    feed(&mut sink, 20..30);
+    lose(6, 2);
+    drop((sink, sinks));
+    let path = &listed(&writer.finish())[0];
+    assert_eq!(statistics(&std::fs::read(path).expect("a file")), (38, 8));
+    let index = wqcap_files::index::build(path, None, || true);
+    let index = index.expect("read").expect("unchanged");
+    let lost = index.blocks.iter().filter_map(|it| it.lost);
+    assert_eq!(lost.sum::<u64>(), 7, "before a frame");
 }
 
 #[test]
