@@ -2,16 +2,14 @@
 
 use super::{Decompressor, PacketReader, ReadError};
 use crate::{
-    folder::{FileStamp, open::is_locked},
+    folder::{FileStamp, device_and_inode, open::is_locked},
     name::PART,
     sealed::{Content, SecretKey, sealed_name},
 };
 use std::{
     fmt::Debug,
-    fs,
     io::{self, Read, Seek, SeekFrom},
     ops::Range,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -257,9 +255,12 @@ impl FileRanges {
     /// Restricts reading to the file that has the name of the capture file now.
     #[must_use]
     pub(crate) fn with_identity(self) -> Self {
-        let metadata = self.with_present_path(|path| fs::metadata(path));
-        let identity = metadata.ok().map(|it| (it.dev(), it.ino()));
-        Self { identity, ..self }
+        let missing = || io::ErrorKind::NotFound.into();
+        let identity = self.with_present_path(|it| device_and_inode(it).ok_or_else(missing));
+        Self {
+            identity: identity.ok(),
+            ..self
+        }
     }
 
     /// Replaces the byte ranges to read of the capture file; see [`FileRanges::new`].

@@ -1,9 +1,7 @@
 //! Header of a sealed (encrypted) capture file, and encryption of its chunks.
 
-use super::key::SecretKey;
-use aes_gcm::{Aes256Gcm, Nonce, aead::AeadInOut};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use super::key::{SecretKey, mac};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce, aead::AeadInOut};
 use std::io;
 use zeroize::Zeroizing;
 
@@ -138,11 +136,4 @@ fn check(own: &[u8; 32]) -> [u8; HEADER - BOUND] {
     let mut check = [0; HEADER - BOUND];
     check.copy_from_slice(&mac(own, &[b"wqcap sealed file: check"])[..HEADER - BOUND]);
     check
-}
-
-pub(super) fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
-    let mac = Hmac::<Sha256>::new_from_slice(key);
-    let mut mac = mac.unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
-    parts.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().into()
 }

@@ -1,7 +1,8 @@
 //! Secret key of sealed (encrypted) files, and the file or command that it is read from.
 
-use super::chunks::mac;
+use hmac::{Hmac, KeyInit, Mac};
 use serde::Serialize;
+use sha2::Sha256;
 use std::{
     fmt,
     fs::File,
@@ -123,6 +124,14 @@ pub enum SealKeyError {
     CommandOutput(#[source] Box<Self>),
 }
 
+/// Returns the HMAC-SHA-256 of a message in parts.
+pub(super) fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
+    let mac = Hmac::<Sha256>::new_from_slice(key);
+    let mut mac = mac.unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
+}
+
 /// Formats the length of a rejected key for its error. A key file is read only up to a limit.
 fn length(bytes: usize) -> String {
     match bytes {
@@ -189,10 +198,10 @@ impl SecretKey {
         &self.0
     }
 
-    /// Returns a text of 64 hex digits that differs for other keys and for another `of`, and from which
-    /// the secret key cannot be computed.
-    pub(crate) fn fingerprint(&self, of: &str) -> String {
-        let mac = mac(self.bytes(), &[b"wqcap fingerprint: ", of.as_bytes()]);
+    /// Returns 64 hex digits that identify the secret key together with its use `purpose`. The key
+    /// cannot be computed from them.
+    pub(crate) fn fingerprint(&self, purpose: &str) -> String {
+        let mac = mac(self.bytes(), &[b"wqcap fingerprint: ", purpose.as_bytes()]);
         mac.iter().map(|it| format!("{it:02x}")).collect()
     }
 

@@ -8,7 +8,7 @@
 use super::{
     error::{FilterError, LONGEST_COMPILATION},
     expression::Filter,
-    libpcap,
+    libpcap::{self, ETHERNET},
     program::Program,
 };
 use std::{
@@ -18,8 +18,6 @@ use std::{
     time::Instant,
 };
 
-/// Link type of Ethernet: LINKTYPE_ETHERNET.
-pub(super) const ETHERNET: u32 = 1;
 /// Stack size in bytes of the thread that compiles filters, without the share that grows with the
 /// expression.
 const STACK: usize = 2 << 20;

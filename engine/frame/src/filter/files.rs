@@ -1,10 +1,6 @@
 //! Filters for frames of capture files, which can have any link type.
 
-use super::{
-    compiler::{ETHERNET, compiler_of},
-    error::FilterError,
-    expression::Filter,
-};
+use super::{compiler::compiler_of, error::FilterError, expression::Filter, libpcap::ETHERNET};
 
 /// Filter expression for frames of capture files, which can have several link types. For frames of
 /// each link type, it has the meaning that it has for tcpdump reading a file of that link type. It

@@ -5,11 +5,12 @@
 //! therefore needs a stack that is large enough for every expression within the limits.
 
 use super::{
-    compiler::ETHERNET,
     error::{DEEPEST_NESTING, FilterError, LONGEST_EXPRESSION},
     program::{Instruction, Program, ProgramError},
 };
 
+/// Link type of Ethernet: LINKTYPE_ETHERNET.
+pub(super) const ETHERNET: u32 = 1;
 /// Maximum number of BPF instructions that are optimised. libpcap needs about a second for this
 /// many, and its time grows with more than the square. A longer program runs unoptimised: slower
 /// per frame, but available sooner.

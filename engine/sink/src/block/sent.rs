@@ -6,8 +6,8 @@ use std::{
     time::Instant,
 };
 
-/// Times at which the write blocks of a queue were sent to the writer that are not on the disk yet, or
-/// to the ordering thread that it has not returned yet, oldest first.
+/// Times at which the blocks of a queue were sent, oldest first: write blocks that are not on the disk
+/// yet, or relay blocks that the ordering thread has not returned yet.
 #[derive(Debug, Default)]
 pub(crate) struct SentBlocks(Mutex<VecDeque<Instant>>);
 
